@@ -16,9 +16,9 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import clock
 from attnkit.errors import DataError
-from attnkit.kernels.operation_count import count_operations
 from attnkit.memory import keep_freed_memory
 from attnkit.models import Model
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run

@@ -22,11 +22,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from attnkit.attention import Attention
 from attnkit.device import clock
 from attnkit.errors import OutputError
-from attnkit.kernels.onednn import product
 from attnkit.layers import Dropout, FeedForward, MultiHead
 from attnkit.models.embedding import Embedding
 from attnkit.models.fast_decoder import FastAttention, FastBlock
 from attnkit.models.precision import DTYPES
+from attnkit.ops.onednn import product
 from attnkit.storage.files import write_output
 
 MARK = "attnkit: "

@@ -12,8 +12,8 @@ from attnkit.bench.step_parts import Speed, peak, split
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.experiment import cost
-from attnkit.kernels.operation_count import count_operations
 from attnkit.memory import keep_freed_memory
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.train.fit import Training, TrainingJob

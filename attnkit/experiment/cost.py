@@ -23,9 +23,9 @@ from attnkit.data.batch import collate
 from attnkit.data.batch_plan import Plan, Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
-from attnkit.kernels.operation_count import count_operations
 from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import atomic_write, make_folder

@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from attnkit.bench.step_parts import split
-from attnkit.kernels import fast_cpu
-from attnkit.kernels.onednn import Linear
-from attnkit.kernels.operation_count import count_operations
 from attnkit.layers import FeedForward
 from attnkit.models.fast_decoder import FastBlock
+from attnkit.ops import fast_cpu
+from attnkit.ops.onednn import Linear
+from attnkit.ops.operation_count import count_operations
 
 
 class Slow(FeedForward):

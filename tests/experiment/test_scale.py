@@ -10,7 +10,7 @@ from helpers.small import small_recipe, write_corpus
 from attnkit.data.preparation import PreparedData, prepare
 from attnkit.experiment import cost
 from attnkit.experiment.scale import ScaledCost, at_scale
-from attnkit.kernels.operation_count import count_operations
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe, load
 from attnkit.train.batch_stream import BatchStream, score_budget
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from attnkit.kernels import fast_cpu
+from attnkit.ops import fast_cpu
 
 
 def count_operations(step: Callable[[], object]) -> int:

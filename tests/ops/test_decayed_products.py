@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from attnkit.kernels import decayed_products as kernel
-from attnkit.kernels.decayed_products import decayed_products, plain
+from attnkit.ops import decayed_products as kernel
+from attnkit.ops.decayed_products import decayed_products, plain
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01, 1.0, 5.0, 100.0])

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import visible_softmax
-from attnkit.kernels import fast_cpu, masked_softmax
+from attnkit.ops import fast_cpu, masked_softmax
 
 MASKS = {
     "all": lambda t, s: None,

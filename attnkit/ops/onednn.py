@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.kernels.fast_cpu import PACK, PRODUCT, WEIGHT_GRADIENTS, operator, usable
-from attnkit.kernels.int8 import int8_product, rounded
+from attnkit.ops.fast_cpu import PACK, PRODUCT, WEIGHT_GRADIENTS, operator, usable
+from attnkit.ops.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""

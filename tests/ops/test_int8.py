@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnkit.kernels import int8
+from attnkit.ops import int8
 
 pytestmark = pytest.mark.skipif(not int8.available(), reason="this processor has no int8 products")
 

@@ -19,9 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels.fast_cpu import PRODUCT, PRODUCT_TIMES, operator, usable
-from attnkit.kernels.onednn import onednn_product
-from attnkit.kernels.sliding_window import Band
+from attnkit.ops.fast_cpu import PRODUCT, PRODUCT_TIMES, operator, usable
+from attnkit.ops.onednn import onednn_product
+from attnkit.ops.sliding_window import Band
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Head: TypeAlias = Float[Tensor, "T D"]

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnkit.kernels import linear_attention
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.fast_cpu import usable
-from attnkit.kernels.linear_attention import FeatureMaps, Sums, finite, widest
-from attnkit.kernels.linear_attention_cpu import (
+from attnkit.ops import linear_attention
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import usable
+from attnkit.ops.linear_attention import FeatureMaps, Sums, finite, widest
+from attnkit.ops.linear_attention_cpu import (
     SPREAD,
     MapGradients,
     divide,

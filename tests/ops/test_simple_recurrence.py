@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnkit.kernels import fast_cpu
-from attnkit.kernels.simple_recurrence import plain_recurrence, simple_recurrence
+from attnkit.ops import fast_cpu
+from attnkit.ops.simple_recurrence import plain_recurrence, simple_recurrence
 
 
 def inputs(length: int) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attnkit.kernels.autograd import once_differentiable
+from attnkit.ops.autograd import once_differentiable
 
 Rule: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 """(*sequences [B, H, L, ...], state) -> (answers [B, H, L, E], the state after them)."""

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.fast_cpu import usable
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import usable
 
 LEAST_SCORES = 2**14
 """With fewer scores, what a call costs counts for more than its arithmetic."""

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels import fast_cpu, onednn
-from attnkit.kernels.onednn import LEAST_WORK, Linear
 from attnkit.models.precision import DTYPES, _has_products
+from attnkit.ops import fast_cpu, onednn
+from attnkit.ops.onednn import LEAST_WORK, Linear
 
 
 @pytest.fixture

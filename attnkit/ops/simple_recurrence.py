@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.kernels import fast_cpu
-from attnkit.kernels.autograd import once_differentiable
+from attnkit.ops import fast_cpu
+from attnkit.ops.autograd import once_differentiable
 
 
 def simple_recurrence(

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from attnkit.kernels import linear_attention
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.fast_cpu import usable
-from attnkit.kernels.linear_attention import FeatureMaps, Sums, finite, shifted_exp, widest
+from attnkit.ops import linear_attention
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import usable
+from attnkit.ops.linear_attention import FeatureMaps, Sums, finite, shifted_exp, widest
 
 SPREAD = 30.0
 """Keys of one block share a shift as long as the running maximum rises by at most this in it."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor
 
-from attnkit.kernels.fast_cpu import operator
+from attnkit.ops.fast_cpu import operator
 
 PRODUCT = "aten._int_mm.default"
 INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")

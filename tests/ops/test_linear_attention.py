@@ -6,8 +6,8 @@ from helpers.kernel_reference import answer, similarities
 from torch import Tensor
 
 from attnkit.attention import Kernel, Mask, Shape
-from attnkit.kernels import fast_cpu, linear_attention_cpu
 from attnkit.layers import MultiHead
+from attnkit.ops import fast_cpu, linear_attention_cpu
 
 CASES = [
     ("linear", {"feature_map": "elu"}, "elu"),

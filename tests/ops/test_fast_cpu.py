@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, sparse_pattern
-from attnkit.kernels import fast_cpu, onednn, sliding_window, strided
-from attnkit.kernels.fast_cpu import operator, usable
 from attnkit.layers import MultiHead
+from attnkit.ops import fast_cpu, onednn, sliding_window, strided
+from attnkit.ops.fast_cpu import operator, usable
 
 OPERATORS = (
     "aten._scaled_dot_product_flash_attention_for_cpu",
@@ -68,7 +68,7 @@ def test_this_version_of_torch_has_all_operators() -> None:
 def test_modules_are_imported_without_an_operator(missing: str) -> None:
     assert operator(missing) is None
     for name in ("fast_cpu", "onednn", "strided", "block_sparse"):
-        imported_afresh(f"attnkit.kernels.{name}")
+        imported_afresh(f"attnkit.ops.{name}")
     imported_afresh("attnkit.mechanisms.local")
 
 
@@ -142,6 +142,6 @@ def test_the_gate_asks_for_device_type_eager_code_and_the_switch(
 
 
 def test_the_environment_can_switch_fast_forms_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not imported_afresh("attnkit.kernels.fast_cpu").PLAIN
+    assert not imported_afresh("attnkit.ops.fast_cpu").PLAIN
     monkeypatch.setenv("ATTNKIT_PLAIN_KERNELS", "1")
-    assert imported_afresh("attnkit.kernels.fast_cpu").PLAIN
+    assert imported_afresh("attnkit.ops.fast_cpu").PLAIN

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
-from attnkit.kernels.sliding_window import Band
-from attnkit.kernels.strided import Strides
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
+from attnkit.ops.sliding_window import Band
+from attnkit.ops.strided import Strides
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.kernels import fast_cpu
+from attnkit.ops import fast_cpu
 
 BLOCK, SMALLEST = 16, 4
 """Queries of a product where decays are strong, and of the plain form within it."""
