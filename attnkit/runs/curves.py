@@ -74,8 +74,6 @@ class Curves:
     """Whether the horizontal axis begins at zero: that of a score does not."""
     log_x: bool = False
     """Whether the horizontal axis is logarithmic: that of a length is."""
-    log_y: bool = False
-    """Whether the vertical axis of a picture is logarithmic."""
 
     @property
     def points(self) -> list[Point]:

@@ -76,8 +76,6 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
     if curves.from_zero:
         axes.set_xlim(left=0)
-    if curves.log_y:
-        axes.set_yscale("log")
     if curves.log_x:
         at = sorted({x for x, _ in curves.points})
         axes.set_xscale("log", base=2)
