@@ -23,7 +23,7 @@ SMALL = [
     "eval.splits=[valid]",
 ]
 FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
-MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail", "personachat-official")
+MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail")
 """Corpora that no folder has: the recipes train on made-up files of the same form."""
 NARROW = ["model.width=32", "model.heads=4"]
 

@@ -75,7 +75,7 @@ class EncoderClassifier(EncoderModel):
 class MaskedEncoder(EncoderModel):
     """The encoder's states through the output matrix, which `model.tie` may make the embeddings.
 
-    It predicts the token of each position of a source with masks (`data.masking`).
+    It predicts the token of each position of a source with masks (`data.objectives`).
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -9,12 +9,12 @@ from helpers.trained import LENGTH, PARAGRAPHS, recipe, tokenizer
 
 from attnkit import models
 from attnkit.data.encoded import Encoded
-from attnkit.data.masking import masked
+from attnkit.data.objectives import mask_tokens
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_comparison import comparison, saved_entries
@@ -42,7 +42,7 @@ def made(folder: Path, variant: str, objective: str = "causal", positions: str =
     torch.manual_seed(sum(map(ord, variant)))
     model = models.build_for(chosen, (len(words.source),) * 2)
     run = Run.create(
-        Run.find(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1
+        run_path(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1
     )
     run.write_tokenizer(words)
     run.finish(model.state_dict(), step=1, seconds=1.0, reason="steps", tokens_per_second=1.0)
@@ -81,7 +81,7 @@ def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Pa
     rows = [Row("", row.target.strip()) for row in rows]
     hidden = None
     if objective == "masked":
-        hidden = masked(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
+        hidden = mask_tokens(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
     assert [entry.row["length"] for entry in entries] == [*LENGTHS]
     for entry, length in zip(entries, LENGTHS, strict=True):
         assert entry.row["split"] == "test"

@@ -21,7 +21,7 @@ from attnkit.cli.options import (
 from attnkit.device import load_note
 from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.ranks import group
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.values import LARGEST
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -274,13 +274,13 @@ def _plan(
     file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
 ) -> list[PlannedRun]:
     """The trainings that the command line asks for, in the order of the recipe."""
-    from attnkit.runs import Run
+    from attnkit.runs import run_path
 
     names = chosen(file, variants)
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     return [
-        PlannedRun(name, seed, Run.find(out, file.name, name, seed))
+        PlannedRun(name, seed, run_path(out, file.name, name, seed))
         for name in names
         for seed in dict.fromkeys(seeds or file.variants[name].train.seeds)
     ]
