@@ -11,7 +11,7 @@ hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
 Their plain form is `attention.sparse_pattern.Pattern`: dense attention under a narrowed mask.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -20,10 +20,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
 from attnkit.ops.sliding_window import Band
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
+
+GROUP = 2**19
+"""Numbers in the windows of the keys that are treated at a time."""
+
+
+def flash_usable(q: Tensor) -> bool:
+    """Whether torch's fused kernel for the CPU, and its backward pass, may be called."""
+    return usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
 
 
 class _Windows(torch.autograd.Function):
@@ -47,6 +56,9 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     distance = band.distances(q.device)
     pattern = (distance >= 0 if causal else distance >= -window) & (distance <= window)
     allowed = band.allowed(pattern, valid, rows, length)
+    if flash_usable(q):
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
+        return y
     return _attend(_in_bands(band, allowed, length), q, k, v)
 
 
@@ -63,6 +75,9 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
     strides = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
+    if flash_usable(q):
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
+        return y
     close = _in_bands(band, allowed, length)
     return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
 
@@ -135,9 +150,9 @@ def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Answers [B, H, T, D] of one part by torch's fused kernel."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     bias, causal = part.bias(q.dtype), part.causal
-    if bias is None:
+    if bias is None or flash_usable(q):
         return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
-    # not every kernel answers a query without keys with zeros: let it see all, then drop that
+    # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
     assert blind is not None
     y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
@@ -161,9 +176,88 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
     return part.answers(y), part.answers(logs)
 
 
+def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`_partial` by torch's fused kernel for the CPU."""
+    y, sums = operator(FLASH)(
+        *(part.queries(q), part.keys(k), part.keys(v)),
+        is_causal=part.causal,
+        attn_mask=part.bias(q.dtype),
+    )
+    blind, sums = part.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(sums)
+
+
 def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Answers and logarithms of two parts as those of one softmax over both."""
     (one, log_one), (two, log_two) = first, second
     logs = torch.logaddexp(log_one, log_two)
     logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
     return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+
+
+def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
+    """Runs of blocks whose windows fill a part of the cache."""
+    size = max(1, GROUP // keys[0].numel())
+    for first in range(0, len(keys), size):
+        yield slice(first, first + size)
+
+
+class _Banded(torch.autograd.Function):
+    """Attention in a band, joined with strides where they are given, by torch's fused kernel.
+
+    The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
+    ones, each part yields its share of the joint gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any
+    ) -> Tensor:
+        # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
+        # memory costs more than the work
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+        for group in _groups(keys):
+            y[group], logs[group, ..., 0] = operator(FLASH)(
+                queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
+            )
+        y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
+        if strides is not None:
+            blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
+            y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
+            y = y.to(q.dtype)
+        ctx.band, ctx.strides = band, strides
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
+        rows, _, length, _ = q.shape
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))
+        q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+        for group in _groups(keys):
+            q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
+                *(x[group] for x in (dy, queries, keys, values, answers)),
+                *(sums[group, ..., 0], 0.0, False),
+                attn_mask=_bias(allowed[group], q.dtype),
+            )
+            band.add(k_grad, group.start, k_part)
+            band.add(v_grad, group.start, v_part)
+        k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+        grads = band.join(q_grad, length), k_grad, v_grad
+        if part is not None:
+            others = operator(FLASH_BACKWARD)(
+                *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
+                *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),
+                attn_mask=part.bias(q.dtype),
+            )
+            for own, other in zip(grads, others, strict=True):
+                own.add_(part.answers(other))
+        return (*grads, None, None, None)
