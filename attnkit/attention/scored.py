@@ -13,7 +13,6 @@ from attnkit.attention.base import Attention, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
-from attnkit.ops.masked_softmax import masked_softmax, worthwhile
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 
@@ -182,8 +181,6 @@ def visible_softmax(
     scores: Float[Tensor, "b H T S"], allowed: Bool[Tensor, "b 1 T S"] | None
 ) -> Float[Tensor, "b H T S"]:
     """Softmax over the allowed keys; a query that may see none gets zeros, never NaN."""
-    if worthwhile(scores, allowed):
-        return masked_softmax(scores, allowed)
     if allowed is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
