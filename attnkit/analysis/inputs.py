@@ -12,7 +12,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search_all
-from attnkit.search.decoding import within_positions
+from attnkit.search.decoding import clamp_max_length
 
 BATCH_WEIGHTS = 2**24
 """Attention weights of a batch: 64 MB, unless one text has more."""
@@ -101,7 +101,7 @@ class InputBuilder:
             UsageError: a search ends without an output.
             DataError: the model answers NaN, or has no position left for an output.
         """
-        spec = within_positions(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
+        spec = clamp_max_length(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
         found = search_all(self.model, sources, spec, lines=lines, prompts=self.prompts)
         if not all(found):
             raise UsageError("the search found no output: loosen its constraints")

@@ -53,10 +53,11 @@ class Scored(Attention):
         return None if mask.layout == "packed" and not future else mask.dense()
 
     def normalise(
-        self, scores: Float[Tensor, "b H T S"], mask: Mask, own: Float[Tensor, "b H T S"]
+        self, scores: Float[Tensor, "b H T S"], mask: Mask, raw_scores: Float[Tensor, "b H T S"]
     ) -> Float[Tensor, "b H T S"]:
-        """Weights of the scores, 0 where a key may not be seen; `own` is what `scores` returned.
+        """Weights of the scores, 0 where a key may not be seen.
 
+        `raw_scores` are those of this layer alone, as `scores` returned them.
         A subclass that overrides it must not inherit a fused softmax.
         """
         return visible_softmax(scores, self.allowed(mask))
@@ -107,21 +108,21 @@ class Scored(Attention):
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
-        own = self.scores(q, keys, mask)  # type: ignore[arg-type]
-        total = own if factor is None else own * factor
+        raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
+        total = raw_scores if factor is None else raw_scores * factor
         if chosen.logit_cap is not None:
             total = chosen.logit_cap * (total / chosen.logit_cap).tanh()
-        if prior is not None and prior.shape[1] != own.shape[1]:
+        if prior is not None and prior.shape[1] != raw_scores.shape[1]:
             raise UsageError(
                 f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
-                f"{own.shape[1]}; choose it for layers with one mechanism"
+                f"{raw_scores.shape[1]}; choose it for layers with one mechanism"
             )
         total = total if prior is None else total + prior
         if noisy:
             # what depends on positions only is one matrix for all rows, but each row has its draws
             total = total.expand(values.shape[0], -1, -1, -1)
         scores = self._perturbed(total, bias, noise)
-        weights = self.normalise(scores, mask, own).to(values.dtype)
+        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
         carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None

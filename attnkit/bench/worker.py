@@ -67,7 +67,7 @@ class Runner:
 
     def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
         word, options = candidate.word, candidate.options
-        count = len(mechanisms.in_turn(word, options)) if word else 1
+        count = len(mechanisms.layer_schedule(word, options)) if word else 1
         self.calls = [_call(candidate, inputs, depth) for depth in range(count)]
         self.gradient = torch.ones((), dtype=inputs.kind, device=inputs.workload.device)
         self.device = inputs.workload.device

@@ -189,9 +189,9 @@ def _other_bias(subject: Subject, x: Tensor, mask: Mask, added: Tensor) -> Itera
     mechanism: Any = subject.layer.mechanism
     seen = list[Tensor]()
 
-    def noted(scores: Tensor, mask: Mask, own: Tensor) -> Tensor:
+    def noted(scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
         seen.append(scores)
-        weights: Tensor = type(mechanism).normalise(mechanism, scores, mask, own)
+        weights: Tensor = type(mechanism).normalise(mechanism, scores, mask, raw_scores)
         return weights
 
     mechanism.normalise = noted

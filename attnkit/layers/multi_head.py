@@ -95,8 +95,8 @@ class MultiHead(nn.Module):
         ):
             if wanted and not fits:
                 raise UsageError(f"{word} cannot be {role}: {able.why}")
-        turns = mechanisms.in_turn(word, options)
-        word, chosen = turns[depth % len(turns)]
+        schedule = mechanisms.layer_schedule(word, options)
+        word, chosen = schedule[depth % len(schedule)]
         options = dict(chosen)
         gate = {name: options.pop(name) for name in LayerOptions._fields if name in options}
         output_gate = LayerOptions(**gate).output_gate

@@ -18,8 +18,8 @@ from attnkit.recipe.mechanism_registry import (
     capable,
     facts,
     faults,
-    in_turn,
     installed,
+    layer_schedule,
     module_name,
     names,
     parts,
@@ -32,7 +32,17 @@ if TYPE_CHECKING:
     from attnkit.attention import Attention, Shape
 
 
-__all__ = ["Facts", "Option", "capable", "create", "facts", "faults", "in_turn", "load", "names"]
+__all__ = [
+    "Facts",
+    "Option",
+    "capable",
+    "create",
+    "facts",
+    "faults",
+    "layer_schedule",
+    "load",
+    "names",
+]
 __all__ += ["parts", "plug_in", "plugged", "word_of"]
 
 CHANGING = [
@@ -44,8 +54,8 @@ CHANGING = [
 def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention":
     """A mechanism for a layer of this shape, with what its options change in its facts.
 
-    Where parts take turns it is given one of them, by `in_turn`.  Raises UsageError as `capable`,
-    and for option values that the mechanism refuses.
+    Where parts take turns it is given one of them, by `layer_schedule`.  Raises UsageError as
+    `capable`, and for option values that the mechanism refuses.
     """
     known, able = facts(word), capable(word, options)
     mechanism = load(word)(shape, **options)

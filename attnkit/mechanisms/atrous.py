@@ -1,6 +1,7 @@
 """Atrous attention: A = softmax(q k^T / sqrt(D)) over |i - j| mod rate = 0.
 
-Each query sees every `rate`-th token, counted from itself; distances are between real tokens.
+Also called dilated attention.  Each query sees every `rate`-th token, counted from itself;
+distances are between real tokens.
 Sequences are answered as `rate` dense attentions over sub-sequences.  Source: Su 2019, "Born to be
 saving" (spaces.ac.cn/archives/6853), after the strided part of Child et al. 2019, "Generating Long
 Sequences with Sparse Transformers".

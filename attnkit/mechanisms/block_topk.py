@@ -1,10 +1,10 @@
 """Block top-k attention: A = softmax(q k^T / sqrt(D)) over the keys of chosen blocks.
 
-The text is cut into blocks of `block` tokens.  A query sees its own block and the `blocks` others
-with the highest q . mean(keys of the block), by default 3 or as many as there are; when causal, its
-own block up to itself, and of the others only those that lie before it.  The choice has no
-parameters and no gradient.  With enough blocks it is scaled-dot.  Pads belong to no block and to no
-mean.
+Also known as MoBA, mixture of block attention.  The text is cut into blocks of `block` tokens.  A
+query sees its own block and the `blocks` others with the highest q . mean(keys of the block), by
+default 3 or as many as there are; when causal, its own block up to itself, and of the others only
+those that lie before it.  The choice has no parameters and no gradient.  With enough blocks it is
+scaled-dot.  Pads belong to no block and to no mean.
 
 Biases of positions do not change the choice.  The entropy factor counts all visible keys.  Long
 sequences are answered block by block: the queries that chose a block are gathered before it, and
@@ -72,14 +72,14 @@ class BlockTopk(ScaledDot):
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
         return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Softmax over the chosen blocks; q . mean(keys) is the mean of their scores."""
         allowed = mask.dense()
         place = mask.k_pos // self.block  # [b, S]
         count = -(-mask.k_pos.shape[1] // self.block)
         member = F.one_hot(place, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
         size = member.sum(1)
-        means = own @ member[:, None].to(own.dtype) / size.clamp_min(1)[:, None, None]
+        means = raw_scores @ member[:, None].to(raw_scores.dtype) / size.clamp_min(1)[:, None, None]
         chosen, counts = self.gate(means, mask, size > 0)
         seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
         at = place[:, None, None, :].expand(*seen.shape[:3], -1)

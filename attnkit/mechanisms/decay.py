@@ -1,7 +1,8 @@
 """Decaying linear attention: S_t = a_t S_(t-1) + k_t v_t^T, y_t = S_t^T q_t / sqrt(D).
 
-Linear attention without features and without a denominator, whose memory fades by a_t at every
-token.  `gate` says where a_t comes from:
+The recurrence of retention (RetNet), Mamba-2 and gated linear attention (GLA): linear attention
+without features and without a denominator, whose memory fades by a_t at every token.  `gate` says
+where a_t comes from:
 
 - `fixed`: 1 - 2^(-5 - h) in head h, from 0 (the retention of RetNet).  Nothing is learned.
 - `head`: one gate a head, a_t = exp(-exp(log_rate) softplus(g + step_bias)), which starts as in

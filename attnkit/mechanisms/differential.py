@@ -101,7 +101,7 @@ class Differential(ScaledDot):
         """sqrt(D / 2), which cancels the scale of half a head."""
         return math.sqrt(self.shape.head_width / 2)
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """The difference of both softmaxes."""
         return self.difference(visible_softmax(scores, self.allowed(mask)))
 

@@ -137,10 +137,10 @@ class Entmax(ScaledDot):
         self.softmax = alpha == 1
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """Entmax over the keys that may be seen; computed in float32 at least."""
         if self.alpha == 1:
-            return super().normalise(scores, mask, own)
+            return super().normalise(scores, mask, raw_scores)
         allowed = self.allowed(mask)
         scores = scores.to(widest(scores.dtype))
         if allowed is not None:

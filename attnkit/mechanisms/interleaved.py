@@ -19,7 +19,7 @@ from attnkit.attention import Attention, Shape
 
 
 class Interleaved(Attention):
-    """The parts in turn, one a layer; `mechanisms.in_turn` says which, so this stays abstract."""
+    """Abstract: `mechanisms.layer_schedule` says which part a layer is built of."""
 
     composite: ClassVar[str] = "parts"
     layered: ClassVar[bool] = True

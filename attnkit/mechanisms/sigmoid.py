@@ -45,7 +45,7 @@ class Sigmoid(ScaledDot):
         if bias == "learned":
             self.bias = nn.Parameter(torch.full((shape.heads,), -math.log(shape.max_length)))
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """sigmoid(scores + b), and 0 for keys that may not be seen."""
         allowed = self.allowed(mask)
         if isinstance(self.bias, nn.Parameter):

@@ -48,7 +48,7 @@ class StickBreaking(ScaledDot):
         earlier = mask.k_pos[:, None, None, :] < mask.q_pos[:, None, :, None]
         return earlier & mask.valid[:, None, None, :]
 
-    def normalise(self, scores: Tensor, mask: Mask, own: Tensor) -> Float[Tensor, "b H T S"]:
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """exp(log b_ij + sum of log (1 - b_im) over the nearer keys)."""
         allowed, scores = self.allowed(mask), scores.to(widest(scores.dtype))
         # log(1 - b) = log b - s

@@ -80,7 +80,7 @@ def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) 
     cross, causal = role == "cross", role == "decoder"
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
         try:
-            for depth in range(len(mechanisms.in_turn(word, options))):
+            for depth in range(len(mechanisms.layer_schedule(word, options))):
                 MultiHead.build(
                     word, model.width, model.heads, length, cross, depth, causal, **options
                 )

@@ -45,7 +45,7 @@ def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
     asked = recipe.task == "question-answering" and "window" in recipe.contexts.methods
     if not asked or recipe.model.shape != "decoder":
         return
-    for part in mechanism_registry.in_turn(chosen.name, chosen.options()):
+    for part in mechanism_registry.layer_schedule(chosen.name, chosen.options()):
         facts = mechanism_registry.capable(*part)
         if why := window_obstacle(facts.state, facts.by_distance):
             text = f"window is not for a model with {facts.word}: {why}; remove it, or use"

@@ -93,7 +93,7 @@ def _fits(known: Facts, layered: bool) -> bool:
     return not known.composite if layered else known.mixable
 
 
-def in_turn(word: str, options: Mapping[str, Any]) -> list[Part]:
+def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
     """What the layers of a place are built of, from the first on and then again.
 
     That is the mechanism itself unless its parts have layers for themselves.  Raises UsageError as

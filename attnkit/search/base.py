@@ -212,15 +212,15 @@ def highest(
     return values, places.gather(1, order)
 
 
-def size_step(sentences: int) -> int:
-    """Sizes of batches near this one are multiples of it, at most a quarter of them.
+def bucket_size(sentences: int) -> int:
+    """What sizes of batches near this one are multiples of, at most a quarter of them.
 
     oneDNN compiles its products anew for every number of rows, which can take longer than they do.
     """
     return max(1, 1 << sentences.bit_length() >> 3)
 
 
-def staying(model: Predictor, done: Sequence[bool]) -> list[int] | None:
+def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
     """The sentences that stay in the batch; None: all.
 
     Where products are compiled for each size, finished ones fill up its size; nothing comes of
@@ -228,7 +228,7 @@ def staying(model: Predictor, done: Sequence[bool]) -> list[int] | None:
     """
     going = [sentence for sentence, ended in enumerate(done) if not ended]
     compiled = isinstance(model, Model | FastDecoder) and model.output.weight.device.type == "cpu"
-    size = len(going) + (-len(going) % size_step(len(going)) if compiled else 0)
+    size = len(going) + (-len(going) % bucket_size(len(going)) if compiled else 0)
     if size >= len(done):
         return None
     others = (sentence for sentence, ended in enumerate(done) if ended)

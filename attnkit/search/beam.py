@@ -248,7 +248,7 @@ def beam_search(
         if all(done) or step + 1 == longest:
             trellis.close(active, finished, live)
             break
-        if kept := base.staying(model, done):
+        if kept := base.compact_batch(model, done):
             trellis.close(active, finished, live)
             stay = torch.tensor(kept, device=ids.device)
             active, live, rows, token = (

@@ -93,7 +93,7 @@ def translate(
     """
     check_n_best(spec)
     counts = LineCounts() if counts is None else counts
-    spec = within_positions(model, spec, max_source)
+    spec = clamp_max_length(model, spec, max_source)
     remaining = iter(texts)
     while lines := list(islice(remaining, block)):
         sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
@@ -137,7 +137,7 @@ def encode_lines(
     return sources
 
 
-def within_positions(model: Model | Engine, spec: SearchConfig, max_source: int) -> SearchConfig:
+def clamp_max_length(model: Model | Engine, spec: SearchConfig, max_source: int) -> SearchConfig:
     """The search with outputs short enough that a decoder has positions for the longest source.
 
     The limit is the same for every line, whatever the longest one in its batch.
@@ -203,7 +203,7 @@ def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list
     while start < len(order):
         cost = beams * max(lengths[order[start]], SHORTEST)
         size = max(1, budget // cost)
-        size -= size % base.size_step(size)
+        size -= size % base.bucket_size(size)
         yield order[start : start + size]
         start += size
 

@@ -216,7 +216,7 @@ def step_by_step(
             base.refuse_nan(lines)
         if not any(live) or step + 1 == longest:
             break
-        if kept := base.staying(model, [not lives for lives in live]):
+        if kept := base.compact_batch(model, [not lives for lives in live]):
             stay = torch.tensor(kept, device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)

@@ -185,7 +185,7 @@ def test_log_probabilities_are_those_of_torch() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300))
 def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: list[bool]) -> None:
-    kept = base.staying(Toy(), done)
+    kept = base.compact_batch(Toy(), done)
     going = {sentence for sentence, ended in enumerate(done) if not ended}
     if kept is None:
         assert len(done) <= len(going) * 5 / 4

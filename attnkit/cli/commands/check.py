@@ -44,9 +44,9 @@ def check(
 
     values = from_words(facts(word), options or ())
     from attnkit.contract import ROLES
-    from attnkit.mechanisms import in_turn
+    from attnkit.mechanisms import layer_schedule
 
-    layers = range(len(in_turn(word, values)))
+    layers = range(len(layer_schedule(word, values)))
     results = {role: _worst([_results(word, role, values, at) for at in layers]) for role in ROLES}
     title = " ".join([word, *(options or ())])
     output.write_tables([table(title, results)], format)
