@@ -1,20 +1,14 @@
 """Every mechanism keeps every contract, with its options, in every role."""
 
 import pytest
-from helpers.interesting import subjects, turning
+from helpers.interesting import OF_CLASS, OF_OPTIONS, OF_ROTARY, cases
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
-from attnkit.contract.identities import possible
 from attnkit.mechanisms import entmax
 
-OF_POSITIONS = ("future", "padding", "batch", "layouts", "steps")
-"""What could break by rotary positions."""
 CASES = [
     pytest.param(subject, contract, id=f"{subject.name}-{contract.name}")
-    for subject in (*subjects(), *turning())
-    for contract in CONTRACTS
-    if contract.name == "limits" or (possible(subject) and subject.role in contract.roles)
-    if "rotary" not in subject.name or contract.name in OF_POSITIONS
+    for subject, contract in cases()
 ]
 EXCUSES = {
     "rows": ("it declares that its rows do not sum to 1",),
@@ -26,6 +20,11 @@ EXCUSES = {
     ),
 }
 """The only reasons for which a contract may say nothing of a mechanism that ships."""
+
+
+def test_each_contract_is_named_as_it_is() -> None:
+    named = OF_CLASS.union(OF_ROTARY, *OF_OPTIONS.values())
+    assert named <= {contract.name for contract in CONTRACTS}
 
 
 @pytest.mark.parametrize(("subject", "contract"), CASES)

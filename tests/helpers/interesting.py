@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from attnkit import mechanisms
-from attnkit.contract import ROLES, Role, Subject
+from attnkit.contract import CONTRACTS, ROLES, Contract, Role, Subject
+from attnkit.contract.identities import possible
 from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
@@ -95,6 +96,32 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Beside the defaults and every other value of options that are true or false or one of a few."""
+OF_CLASS = {"worked", "device", "saved", "same", "limits", "bias"}
+"""What a mechanism keeps or breaks whatever its options: run over the first of them."""
+NUMBERS = {"finite", "precise", "gradients", "map"}
+OF_OPTIONS: dict[str, set[str]] = {
+    "key_heads": {"map", "steps", "branches", "cached", "beams", "fast"},
+    "residual_scores": {"gradients", "map", "bias"},
+    "entropy_scale": {*NUMBERS, "future", "padding", "layouts", "steps", "beams", "empty", "fast"},
+    "key_norm": {*NUMBERS, "padding", "steps", "cached", "empty", "fast"},
+    "qk_norm": {*NUMBERS, "padding", "steps", "cached", "empty", "fast"},
+    "logit_cap": {*NUMBERS, "bias"},
+    "output_gate": {*NUMBERS, "batch", "steps", "cached", "beams"},
+    "attention_dropout": {"map", "same"},
+    "score_noise": {"map", "same"},
+    **dict.fromkeys(
+        # sizes of weights
+        ("hidden", "features", "rank", "factors", "layers"),
+        {*NUMBERS, "padding", "steps", "fast"},
+    ),
+    **dict.fromkeys(
+        # numbers that scores, sinks and gates are made with, at each place alike
+        ("bias", "logit", "gate_bias", "lambda_init", "trainable", "combine", "projections"),
+        {*NUMBERS, "rows", "padding", "steps", "cached", "empty", "fast"},
+    ),
+}
+"""The contracts that an option can break; those that are not here, all but the ones `OF_CLASS`."""
+OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
 
 
 def options(word: str) -> Iterator[dict[str, Any]]:
@@ -109,31 +136,43 @@ def options(word: str) -> Iterator[dict[str, Any]]:
     yield from OPTIONS.get(word, [])
 
 
-def turning() -> list[Subject]:
-    """Every mechanism that takes rotary positions, with them."""
-    return [
-        named(word, role, next(options(word)) | {"rotary": Rotary(WIDTH // HEADS)})
-        for word in mechanisms.names()
-        if "rope" in facts(word).positions
-        for role in ROLES
-        if {"encoder": facts(word).encoder, "decoder": facts(word).causal}.get(role)
-    ]
-
-
 def _choices(hint: Any) -> tuple[Any, ...]:
     if hint is bool:
         return (False, True)
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def subjects() -> list[Subject]:
-    """Every mechanism with each of its options in each role, possible or not."""
-    return [
-        named(word, role, chosen)
-        for word in mechanisms.names()
-        for chosen in options(word)
-        for role in ROLES
-    ]
+def cases() -> Iterator[tuple[Subject, Contract]]:
+    """Every mechanism in each role, with each of its options the contracts that they can break."""
+    for word in mechanisms.names():
+        for number, chosen in enumerate(options(word)):
+            names = breakable(word, chosen) if number else {contract.name for contract in CONTRACTS}
+            for role in ROLES:
+                yield from _of(named(word, role, chosen), names)
+        turning = next(options(word)) | {"rotary": Rotary(WIDTH // HEADS)}
+        for role in ROLES if "rope" in facts(word).positions else ():
+            if role != "cross":
+                yield from _of(named(word, role, turning), OF_ROTARY)
+
+
+def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
+    """The contracts that options beside the defaults can break."""
+    known, found = facts(word), set[str]()
+    others = {contract.name for contract in CONTRACTS} - OF_CLASS
+    for name in chosen:
+        found |= OF_OPTIONS.get(name, others)
+        if name in known.facts_with or name in known.given or name in known.ahead:
+            found.add("limits")
+        if name == known.composite:
+            found |= {"limits", "bias"}
+    return found
+
+
+def _of(subject: Subject, names: set[str]) -> Iterator[tuple[Subject, Contract]]:
+    for contract in CONTRACTS:
+        able = possible(subject) and subject.role in contract.roles
+        if contract.name in names and (able or contract.name == "limits"):
+            yield subject, contract
 
 
 def named(word: str, role: Role, chosen: dict[str, Any]) -> Subject:
