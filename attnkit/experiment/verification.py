@@ -21,7 +21,8 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest, run_id
+from attnkit.scoring.results import RUN_ID
+from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -67,7 +68,8 @@ def verify(
         name = layout.RECIPE if why.startswith(layout.RECIPE) else layout.MANIFEST
         yield Check(path.as_posix(), "", "file", name, "different", why)
         return
-    verification = _Verification(run, run_id(run), lines, device, data_dir)
+    run_id = str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
+    verification = _Verification(run, run_id, lines, device, data_dir)
     if run.in_training:
         yield verification.check("file", "run", "not checked", "is being trained")
         return
