@@ -25,8 +25,8 @@ from attnkit.runs import Run
 
 RECIPES = (
     "translation/multi30k", "translation/baselines", "translation/norm", "translation/zoo",
-    "translation/tailr", "summarization/acl-titles", "summarization/scitldr",
-    "dialogue/personachat", "dialogue/dailydialog", "language-modeling/wikitext-2",
+    "translation/tailr", "summarization/acl-titles",
+    "dialogue/personachat", "language-modeling/wikitext-2",
     "language-modeling/tailr", "classification/sst2", "transfer/pretrain",
 )  # fmt: skip
 TASKS = tuple(f"transfer/{task}" for task in ("sst2", "cola", "rte", "boolq", "copa", "wic"))

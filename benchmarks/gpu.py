@@ -1,18 +1,18 @@
-"""What only a GPU can show: every mechanism against float64, every task trained, and the speeds.
+"""What only a GPU can show: every mechanism against float64, every task trained, outputs compared.
 
-python benchmarks/gpu.py                       under ten minutes; writes results/gpu.md
+Its speeds are told by `attnkit bench attention|train|decode --device cuda`.
+
+python benchmarks/gpu.py                       some minutes; writes results/gpu.md
 python benchmarks/gpu.py --device cpu --quick  a trial of the script itself; prints only
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from common import attnkit, command, environment, publish, say, table, versions
@@ -37,8 +37,6 @@ TASKS: dict[str, tuple[str, ...]] = {
 LENGTHS = (7, 64, 300)
 TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2}
 """Largest error beside the largest value."""
-BASE = ("model.width=512", "model.layers=6", "model.ff=2048", "model.heads=8", "data.size=20000",
-        "train.batch_tokens=16384", "train.precision=bf16")  # fmt: skip
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -52,7 +50,7 @@ def main() -> None:
         raise SystemExit("torch sees no GPU here; try --device cpu --quick")
     began, body = time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (agreement, tasks, training_speed, decoding, attention):
+        for part in (agreement, tasks, decoding):
             start = time.monotonic()
             say(part.__name__)
             title, *lines = part(options, Path(folder))
@@ -173,14 +171,6 @@ def learned(out: str) -> tuple[str, str, str]:
     return f"{trained[-1]:.3f}", f"{valid[-1]:.3f}", f"{name} {value['score']:.2f}"
 
 
-def training_speed(options: argparse.Namespace, _: Path) -> list[str]:
-    """Tokens a second of the Transformer's base size, and the share of the peak."""
-    size = ("data.size=200",) if options.quick else BASE
-    out = run("bench", "train", "quickstart", *size, "--device", options.device, "--format",
-              "markdown", "--updates", "5" if options.quick else "30")  # fmt: skip
-    return ["Training the base size (6+6 layers, 512, 2,048) in bfloat16", *out.splitlines()]
-
-
 def decoding(options: argparse.Namespace, folder: Path) -> list[str]:
     """The same outputs on the device and on the CPU, and the speed."""
     path = folder / "runs" / "quickstart" / "scaled-dot" / "seed-1"
@@ -208,37 +198,6 @@ def words(count: int) -> Iterator[str]:
     recipe = next(iter(load("quickstart").variants.values()))
     for row in list(prepare(recipe).corpus.rows("test"))[:count]:
         yield row.source
-
-
-def attention(options: argparse.Namespace, _: Path) -> list[str]:
-    """Mechanisms beside the fused kernel, forward and backward, in bfloat16."""
-    lengths = "64,128" if options.quick else "1024..65536"
-    kind = "float32" if options.quick else "bfloat16"
-    out = run("bench", "attention", "--lengths", lengths, "--device", options.device, "--dtype",
-              kind, "--budget", "2", "--repeats", "3", "--format", "json")  # fmt: skip
-    title = f"Attention alone, {kind}, beside torch's fused kernel"
-    if out.startswith("failed"):
-        return [title, out]
-    points = json.loads(out)["points"]
-    reached = sorted({point["length"] for point in points})
-    rows = []
-    for label in dict.fromkeys(point["mechanism"] for point in points):
-        cells = {p["length"]: p["forward+backward"] for p in points if p["mechanism"] == label}
-        rows.append((label, *(times(cells.get(length)) for length in reached)))
-    note = (
-        "Milliseconds of a forward and backward pass, and how many times the fused kernel's speed."
-    )
-    return [title, note, "", *table(("mechanism", *(f"{n:,}" for n in reached)), rows)]
-
-
-def times(measure: dict[str, Any] | None) -> str:
-    """A cell: milliseconds and the ratio, or why there are none."""
-    if measure is None:
-        return ""
-    if not measure["samples"]:
-        return str(measure["failure"])
-    ratio = f" ({measure['ratio']:.2f})" if measure["ratio"] else ""
-    return f"{statistics.median(measure['samples']) * 1e3:.2f}{ratio}"
 
 
 if __name__ == "__main__":

@@ -15,11 +15,10 @@ Part "training": a small recipe is trained once without a stop.  Then, each in a
 Of each, the SHA-256 of model.safetensors, of the last checkpoint's tensors (weights, optimiser,
 random state) and of the loss log must be those of the first.
 
-Part "signals": `--kills` runs send themselves SIGTERM, SIGINT, or SIGINT twice, each at a random
-moment of one of the phases: preparing the data, choosing the precision, training, validating,
-saving, decoding, comparing; or get it while the process starts.  They must end within 10 s with
-exit code 75 (130 after two, where the first one had not ended it yet), and have the same hashes
-when started again.
+Part "signals": `--kills` runs get SIGTERM, SIGINT, or SIGINT twice, each at a random moment from
+their start to their end: while data is prepared, while they train, validate, save, decode, compare.
+They must end within 10 s with exit code 75 (130 after two, where the first one had not ended it
+yet), and have the same hashes when started again.
 
 Part "comparison": two variants with two seeds are trained by `attnkit train --jobs N`, which is
 interrupted `--kills` times at random moments: by SIGTERM, by Ctrl-C, by SIGKILL of one of its
@@ -59,7 +58,7 @@ train: {{steps: {steps}, batch_tokens: 128, accumulate: {accumulate}, lr: 3e-3, 
 search: {{method: greedy, max_length: 16}}
 eval: {{metrics: [bleu], bootstrap: 0}}
 """
-SCORED = {"fp32": "auto", "test: [valid.a, valid.b]": "test: [test.a, test.b]",
+SCORED = {"test: [valid.a, valid.b]": "test: [test.a, test.b]",
           "bootstrap: 0": "bootstrap: 1000"}  # fmt: skip
 """What is other where signals are sent: there is more to prepare and to score."""
 VARIANTS = "variants: {plain: {}, linear: {model.attention: linear}}\n"
@@ -70,17 +69,6 @@ STOPPED, LEFT = 75, 130
 """Exit codes of a training that a signal stopped, and of one that was left at once."""
 LATEST = 10.0
 """Seconds from a signal to the end of the process, at most."""
-STARTING = "starting"
-PHASES = {
-    "preparing": ("attnkit.experiment.training.prepare", 1.0),
-    "choosing the precision": ("attnkit.experiment.cost.choose_precision", 1.0),
-    "training": ("attnkit.train.fit.Training.advance", 3.0),
-    "validating": ("attnkit.train.fit.Training._validate", 0.05),
-    "saving": ("attnkit.train.fit.Training.save", 0.05),
-    "decoding": ("attnkit.experiment.training.evaluate", 0.5),
-    "comparing": ("attnkit.experiment.training.comparison", 0.01),
-}
-"""The function that each phase begins with, and the seconds within which the signal comes."""
 OPERATIONS = 12
 """File operations (fsync, rename) from the beginning of a save on, one of which is chosen."""
 MEMORY = 71
@@ -88,7 +76,7 @@ MEMORY = 71
 FINGERPRINTS = ("model.safetensors", "tensors of the last checkpoint", "loss log")
 MOST_STARTS = 12
 START = 2.0
-"""Seconds within which a signal comes while a process starts."""
+"""Seconds that the interpreter may take to start, with no handler of signals yet."""
 
 
 def write_data(folder: Path) -> None:
@@ -167,14 +155,16 @@ class Trial:
                 break
         raise SystemExit(f"{self.name}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
-    def started(self, phase: str, seconds: float, numbers: Sequence[int]) -> subprocess.Popen[str]:
-        """A process that signals itself so long after a phase has begun; see `signal_in`."""
-        there = json.dumps([phase, seconds, list(map(int, numbers))])
+    def started(self) -> subprocess.Popen[str]:
+        """A process of the command."""
         return subprocess.Popen(
-            [sys.executable, __file__, "--child", there, "--", *self.words()],
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=self.work,
+            attnkit(*self.words()),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.work,
             env=self.environment(),
-        )  # fmt: skip
+        )
 
     def stop_at(self, place: Place, number: signal.Signals) -> None:
         """Start a process that sends itself a signal at a place.
@@ -427,72 +417,26 @@ def measure(options: argparse.Namespace, work: Path) -> bool:
     return equal == len(done)
 
 
-def signal_in(phase: str, seconds: float, numbers: Sequence[int], words: Sequence[str]) -> None:
-    """The command line in a process that signals itself so long after a phase began.
-
-    Whatever is measured for `precision: auto`, float32 is chosen, so that all are alike.
-    """
-    import pkgutil
-
-    from attnkit.cli import script
-    from attnkit.experiment import cost
-
-    def send() -> None:
-        print(json.dumps({"signalled": time.time()}), file=sys.stderr, flush=True)
-        for number in numbers:
-            os.kill(os.getpid(), number)
-            time.sleep(0.05)
-
-    timer = threading.Timer(seconds, send)
-    timer.daemon = True
-    choose = cost.choose_precision
-    cost.choose_precision = lambda *rest: ("fp32", choose(*rest)[1])
-    if phase in PHASES:
-        place, _, name = PHASES[phase][0].rpartition(".")
-        owner = pkgutil.resolve_name(place)
-        begin = getattr(owner, name)
-
-        def watched(*arguments: Any, **options: Any) -> Any:
-            if timer.ident is None:
-                timer.start()
-            return begin(*arguments, **options)
-
-        setattr(owner, name, watched)
-    sys.argv[1:] = words
-    script()
-
-
-def signalled(trial: Trial, kind: str, phase: str, seed: int) -> Trial:
-    """A trial that is stopped once, at a moment of a phase drawn with this seed."""
-    latest = PHASES[phase][1] if phase in PHASES else START
-    moment = random.Random(seed).uniform(0.0, latest)
+def signalled(trial: Trial, kind: str, seconds: float) -> Trial:
+    """A trial that gets a signal so long after its start."""
     first = signal.SIGTERM if kind == "SIGTERM" else signal.SIGINT
-    numbers = [first] * (2 if kind == "SIGINT twice" else 1)
-    early = phase == STARTING
-    child = trial.started(phase, moment, numbers)
-    if early:
-        time.sleep(moment)
-        sent = time.time()
-        for number in numbers:
-            child.send_signal(number)
-            time.sleep(0.05)
+    child = trial.started()
+    time.sleep(seconds)
+    sent = time.monotonic()
+    for _ in range(2 if kind == "SIGINT twice" else 1):
+        child.send_signal(first)
+        time.sleep(0.05)
     _, errors = child.communicate()
-    code, seconds = child.returncode, 0.0
-    reports = [line for line in errors.splitlines() if line.startswith('{"signalled"')]
-    if reports:
-        sent = json.loads(reports[0])["signalled"]
-    if reports or early:
-        seconds = time.time() - sent
+    code, taken = child.returncode, time.monotonic() - sent
     allowed = {STOPPED, 0} | ({LEFT} if first == signal.SIGINT else set())
-    if early:  # the interpreter starts: nothing to save, and no handler yet
+    if seconds < START:  # the interpreter starts: nothing to save, and no handler yet
         allowed |= {-first, 128 + first}
         errors = ""
-    late = "" if reports or early else ", never sent"
-    trial.stops.append(f"{kind}, {phase} + {moment:.2f} s: exit {code} in {seconds:.1f} s{late}")
-    if code not in allowed or seconds > LATEST or "Traceback" in errors:
+    trial.stops.append(f"{kind}, {seconds:.2f} s: exit {code} in {taken:.1f} s")
+    if code not in allowed or taken > LATEST or "Traceback" in errors:
         say(errors)
         trial.stops.append("WRONG")
-    again = trial.started("", 0.0, [])
+    again = trial.started()
     _, errors = again.communicate()
     if again.returncode:
         say(errors)
@@ -512,18 +456,17 @@ def send_signals(options: argparse.Namespace, work: Path) -> bool:
     (work / "small.yaml").write_text(recipe)
     first = Trial("uninterrupted", work / "uninterrupted", work)
     began = time.monotonic()
-    if first.started("", 0.0, []).wait():
+    if first.started().wait():
         raise SystemExit("the uninterrupted training ended otherwise")
     seconds = time.monotonic() - began
     first.found = fingerprints(first.run)
-    kinds, phases = ("SIGTERM", "SIGINT", "SIGINT twice"), (STARTING, *PHASES)
-    done = []
+    kinds, generator, done = ("SIGTERM", "SIGINT", "SIGINT twice"), random.Random(options.seed), []
     for number in range(options.kills):
         trial = Trial(str(number + 1), work / f"signalled-{number}", work)
-        if phases[number % len(phases)] == "preparing":  # whose result others find in the cache
+        kind, moment = kinds[number % len(kinds)], generator.uniform(0, seconds)
+        if number % 4 == 0:  # the data is prepared again, which others find in the cache
             shutil.rmtree(work / "cache")
-        kind, phase = kinds[number % len(kinds)], phases[number % len(phases)]
-        done.append(signalled(trial, kind, phase, 2000 * options.seed + number))
+        done.append(signalled(trial, kind, moment))
         say(f"{number + 1}: {'; '.join(done[-1].stops)}")
     good = sum(trial.found == first.found and len(trial.stops) == 1 for trial in done)
     stopped = sum(": exit 0" not in trial.stops[0] for trial in done)
@@ -697,10 +640,8 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        *place, last = json.loads(options.child)
-        if isinstance(last, list):
-            signal_in(str(place[0]), float(place[1]), last, options.words)
-        return child(Place(*place), last, options.words)
+        *place, number = json.loads(options.child)
+        return child(Place(*place), number, options.words)
     equal = True
     for part, run in (("training", measure), ("signals", send_signals), ("comparison", compare)):
         if options.part in (None, part):

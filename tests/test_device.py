@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from attnkit.cli import main
 from attnkit.device import (
     CACHES,
     SPINS,
@@ -18,37 +19,35 @@ from attnkit.device import (
 )
 from attnkit.errors import UnavailableError, UsageError
 
-SHOW = "import os, attnkit.cli as c; c.main(['--version']); print(os.environ.get('{}'))"
-
 
 @pytest.mark.parametrize(
     ("variables", "spins"),
-    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
 )
 def test_commands_spin_briefly_unless_the_user_says_otherwise(
-    variables: dict[str, str], spins: str
+    variables: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert shown("GOMP_SPINCOUNT", variables) == spins
+    assert begun(monkeypatch, variables)["GOMP_SPINCOUNT"] == spins
 
 
-@pytest.mark.parametrize("name", CACHES)
-def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise(name: str) -> None:
-    assert shown(name, {}) == CACHES[name]
-    assert shown(name, {name: "9"}) == "9"
+def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = begun(monkeypatch, {})
+    assert {name: found[name] for name in CACHES} == CACHES
+    found = begun(monkeypatch, dict.fromkeys(CACHES, "9"))
+    assert {found[name] for name in CACHES} == {"9"}
 
 
-def shown(name: str, variables: dict[str, str]) -> str:
-    """A variable of the environment once a command has begun."""
+def begun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> dict[str, str | None]:
+    """Variables of the environment once a command has begun."""
     decided = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", *CACHES)
-    inherited = {k: v for k, v in os.environ.items() if k not in decided}
-    done = subprocess.run(
-        [sys.executable, "-c", SHOW.format(name)],
-        env=inherited | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout.split()[-1]
+    for name in decided:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 0
+    return {name: os.environ.get(name) for name in decided}
 
 
 def test_threads_are_set_before_and_after_torch_is_imported(

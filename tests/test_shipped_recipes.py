@@ -1,4 +1,4 @@
-"""Every shipped recipe trains, scores and prints its table, scaled down by overrides."""
+"""Every shipped recipe trains, scores and prints its table, scaled down; each kind of row once."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from helpers.called import called
 from helpers.made_corpora import make_corpus
 
 from attnkit.experiment.cost import parameters
-from attnkit.recipe import chain, load, shipped
+from attnkit.recipe import load, shipped
 
 SMALL = [
     "data.valid_rows=8",
@@ -23,18 +23,43 @@ SMALL = [
     "eval.splits=[valid]",
 ]
 FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
-MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail", "personachat-official")
+MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail")
 """Corpora that no folder has: the recipes train on made-up files of the same form."""
 NARROW = ["model.width=32", "model.heads=4"]
 
 
-def inherits_variants(name: str) -> bool:
-    """Whether a recipe has the variants of the one that it extends."""
-    parents = chain(shipped()[name])[1:2]
-    return any([*load(parent).variants] == [*load(name).variants] for parent, _ in parents)
+QUICK = ("quickstart", "classification/sst2", "long-context/passages", "translation/baselines")
+"""Recipes that are trained by a plain `pytest`, too."""
 
 
-@pytest.mark.parametrize("name", shipped())
+def kinds_first_seen() -> dict[str, list[str]]:
+    """Recipe -> its variants of a task, objective, type and attention that none before has.
+
+    Of a recipe without such a variant the last one is trained, for its data and its evaluation.
+    """
+    seen, found = set[object](), dict[str, list[str]]()
+    for name in shipped():
+        variants = load(name).variants
+        found[name] = []
+        for variant, recipe in variants.items():
+            attention = recipe.model.attention
+            words = [getattr(attention, role) for role in ("encoder", "decoder", "cross")]
+            kind = (recipe.task, recipe.train.objective, recipe.model.type,
+                    *(one and one.name for one in words))  # fmt: skip
+            if kind not in seen:
+                found[name].append(variant)
+            seen.add(kind)
+        found[name] = found[name] or [*variants][-1:]
+    return found
+
+
+TRAINED = kinds_first_seen()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TRAINED],
+)
 def test_a_shipped_recipe_trains_and_prints_its_table(
     name: str,
     tmp_path: Path,
@@ -59,8 +84,7 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     more.append("tokenizer.size=1200" if corpus.startswith("tatoeba-") else "tokenizer.size=500")
     if all(recipe.model.type == "transformer" for recipe in file.variants.values()):
         more.append("model.ff=32")
-    # inherited variants are all tested with the recipe that they come from
-    chosen = list(file.variants)[-1:] if inherits_variants(name) else list(file.variants)
+    chosen = TRAINED[name]
     words = [word for variant in chosen for word in ("--variant", variant)]
     more += FEW if asked else []
     longest = 16 if first.task == "recall" else 96

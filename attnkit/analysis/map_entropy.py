@@ -23,7 +23,7 @@ from torch import Tensor
 from attnkit.analysis.map_statistics import SLACK
 from attnkit.analysis.map_stream import LayerMaps, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.data.masking import with_noise
+from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
@@ -164,7 +164,7 @@ def probe_entropy(
     longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
     tokenizer = run.tokenizer()
     encoded = encode_rows(rows, tokenizer, longest, stream=stream)
-    encoded = with_noise(encoded, tokenizer.target, run.recipe.train.objective, longest)
+    encoded = apply_objective(encoded, tokenizer.target, run.recipe.train.objective, longest)
     found = []
     for stage, model in stages(run, steps):
         sums: dict[tuple[int, int], _LayerSums] = {}

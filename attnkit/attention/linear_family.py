@@ -9,9 +9,9 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.kernels.causal_linear_attention_cpu import causal
-from attnkit.kernels.linear_attention import FeatureMaps, merge
-from attnkit.kernels.linear_attention_cpu import answers, key_sums
+from attnkit.ops.causal_linear_attention_cpu import causal
+from attnkit.ops.linear_attention import FeatureMaps, merge
+from attnkit.ops.linear_attention_cpu import answers, key_sums
 
 
 class Kernel(Unscored):

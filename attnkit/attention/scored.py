@@ -13,7 +13,7 @@ from attnkit.attention.base import Attention, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
-from attnkit.kernels.masked_softmax import masked_softmax, worthwhile
+from attnkit.ops.masked_softmax import masked_softmax, worthwhile
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 

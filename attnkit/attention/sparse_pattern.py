@@ -2,7 +2,7 @@
 
 A distance is one between positions, that is between real tokens: padding never counts.  The plain
 path is dense attention under a narrowed mask; long sequences are answered in blocks, by
-`kernels.block_sparse`, and a step of decoding looks at the keys it needs.
+`ops.block_sparse`, and a step of decoding looks at the keys it needs.
 """
 
 import math
@@ -15,8 +15,8 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
-from attnkit.kernels import block_sparse as blocks
-from attnkit.kernels import sliding_window
+from attnkit.ops import block_sparse as blocks
+from attnkit.ops import sliding_window
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU the plain path beats the blocks up to about this many scores a head."""

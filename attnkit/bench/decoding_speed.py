@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 import torch
 
 from attnkit import models
-from attnkit.bench import matrix_products
-from attnkit.bench.step_parts import Speed, split
+from attnkit.bench.step_parts import Speed, peak, split
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import clock
 from attnkit.errors import DataError
-from attnkit.kernels.operation_count import count_operations
 from attnkit.memory import keep_freed_memory
 from attnkit.models import Model
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
@@ -42,7 +41,7 @@ class DecodingSpeed(Speed):
 
 
 class Decoded(NamedTuple):
-    """what is decoded by what."""
+    """What is decoded by what."""
 
     model: Model
     tokenizer: Tokenizer
@@ -52,32 +51,40 @@ class Decoded(NamedTuple):
 
 
 def trained(
-    run: Run, search: SearchConfig, split: str, count: int, device: str, *data: Any
+    run: Run,
+    search: SearchConfig,
+    split: str,
+    rows: int,
+    device: str,
+    *data: Any,
 ) -> Decoded:
-    """The model of a run, and the first `count` sources of a split.
-
-    `data` is as for `corpus_of`.
+    """The model of a run, and the first sources of a split; `data` is as for `corpus_of`.
 
     Raises:
         MissingInputError, DataError: as `corpus_of`, `Run.model`; or the rows have no source.
     """
-    rows = list(islice(corpus_of(run, *data).rows(split), count))
-    return Decoded(run.model(device), run.tokenizer(), run.recipe, search, _sources(rows))
+    sources = _sources(list(islice(corpus_of(run, *data).rows(split), rows)))
+    return Decoded(run.model(device), run.tokenizer(), run.recipe, search, sources)
 
 
 def untrained(
-    recipe: Recipe, search: SearchConfig, split: str, count: int, device: str,
-    data_dir: Path | None, offline: bool,
-) -> Decoded:  # fmt: skip
+    recipe: Recipe,
+    search: SearchConfig,
+    split: str,
+    rows: int,
+    device: str,
+    data_dir: Path | None,
+    offline: bool,
+) -> Decoded:
     """A model with random weights, whose outputs are all as long as the references on average.
 
     Raises:
         MissingInputError, DataError, UnavailableError: as `prepare`; or rows have no source.
     """
     prepared = prepare(recipe, data_dir=data_dir, offline=offline)
-    tokenizer, rows = prepared.tokenizer, list(islice(prepared.corpus.rows(split), count))
-    sources = _sources(rows)
-    length = 1 + round(mean(map(len, tokenizer.target.encode([row.target for row in rows]))))
+    tokenizer, taken = prepared.tokenizer, list(islice(prepared.corpus.rows(split), rows))
+    sources = _sources(taken)
+    length = 1 + round(mean(map(len, tokenizer.target.encode([row.target for row in taken]))))
     search = search.model_copy(update={"min_length": length, "max_length": length})
     sizes = (len(tokenizer.source), len(tokenizer.target))
     model = models.build_for(recipe, sizes).to(device).eval()
@@ -113,7 +120,7 @@ def measure(
         return sum(len(ids) + 1 for ids in tokenizer.target.encode(texts))
 
     note(f"{len(sources):,} lines")
-    peaks = {"fp32": matrix_products.peak("fp32", device)}
+    peaks = {"fp32": peak("fp32", device)}
     decode(sources[:WARM])
     watched = reset_peak_memory(device) is not None
     start = clock(device)
@@ -133,9 +140,16 @@ def measure(
     operations = count_operations(lambda: made.extend(decode(some)))
     how = f"beam {search.beam}" if search.method == "beam" else search.method
     return DecodingSpeed(
-        device=device, threads=torch.get_num_threads(), seconds=seconds,
-        tokens_per_second=tokens(outputs) / seconds, peaks=peaks, peak_memory_bytes=memory,
-        operations_per_token=operations / max(1, tokens(made)), parts=parts, search=how,
-        lines=len(sources), lines_per_second=len(sources) / seconds,
+        device=device,
+        threads=torch.get_num_threads(),
+        seconds=seconds,
+        tokens_per_second=tokens(outputs) / seconds,
+        peaks=peaks,
+        peak_memory_bytes=memory,
+        operations_per_token=operations / max(1, tokens(made)),
+        parts=parts,
+        search=how,
+        lines=len(sources),
+        lines_per_second=len(sources) / seconds,
         one_line_seconds=median(single),
-    )  # fmt: skip
+    )

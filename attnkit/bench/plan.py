@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit import mechanisms
-from attnkit.errors import UsageError
 from attnkit.recipe.mechanism_options import from_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -15,7 +14,6 @@ LONGEST = 65536
 BASELINE = "fused"
 """Label of torch's scaled_dot_product_attention."""
 PASSES = ("forward", "forward+backward")
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 class Candidate(NamedTuple):
@@ -42,18 +40,6 @@ class Workload(NamedTuple):
     """Seconds for one pass of one mechanism at one length."""
     threads: int | None = None
     plugins: tuple[Path, ...] = ()
-
-    def check(self) -> None:
-        """Raise UsageError for a number out of range."""
-        for name in ("batch", "heads", "head_width", "repeats", "threads"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                option = "--" + name.replace("_", "-")
-                raise UsageError(f"{option} {value}: must be at least 1")
-        if not self.budget > 0:  # NaN as well
-            raise UsageError(f"--budget {self.budget:g}: must be more than 0 seconds")
-        if self.dtype not in DTYPES:
-            raise UsageError(f"--dtype {self.dtype}: choose from {', '.join(DTYPES)}")
 
 
 class Sweep(NamedTuple):

@@ -1,17 +1,20 @@
-"""The order of measuring: length by length, each candidate alone for memory, then all for time."""
+"""Mechanisms measured length by length, and how their time and memory grow."""
 
+import math
+import multiprocessing
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
-from attnkit.bench.growth import expected
-from attnkit.bench.plan import BASELINE, PASSES, Candidate, Sweep, Workload
-from attnkit.bench.process import MeasurementTimeoutError, MeasuringProcess
-from attnkit.memory import free_memory
+from attnkit.bench.plan import PASSES, Candidate, Sweep, Workload
 
-SLACK = 3.0
-"""A race may last so many times what the probes took."""
+START = 60.0
+"""Seconds that a process may take to import, build and warm up."""
+PRELOAD = ["attnkit.bench.worker", "torch.fx.experimental.symbolic_shapes"]
+"""What the process that is forked has imported: the second is what autograd imports when used."""
+LOW, HIGH = 2048, 16384
+"""Exponents are fitted over these lengths: below them fixed costs count, beyond few go."""
 
 
 class Measure(NamedTuple):
@@ -21,7 +24,7 @@ class Measure(NamedTuple):
     """Median over the rounds."""
     samples: tuple[float, ...] = ()
     ratio: float | None = None
-    """Seconds of the baseline by its own, the median over the rounds that have both."""
+    """Seconds of the baseline by its own, the median over the rounds."""
     bytes: int | None = None
     """Peak beyond the inputs, parameters and libraries."""
     failure: str = ""
@@ -38,131 +41,128 @@ class Point(NamedTuple):
     passes: Mapping[str, Measure]
 
 
+class Fit(NamedTuple):
+    """value ~ length ** exponent between two lengths."""
+
+    exponent: float
+    low: int
+    high: int
+
+
 def measure(
     sweeps: Sequence[Sweep], workload: Workload, note: Callable[[str], object] = lambda _: None
 ) -> Iterator[Point]:
-    """Points length by length, in the order of the sweeps; `note` is told what goes on."""
-    workload.check()
-    worker = MeasuringProcess(workload)
+    """Points length by length, in the order of the sweeps; `note` is told what goes on.
+
+    A pass that failed is not tried at longer lengths, nor the backward pass after a forward pass.
+    """
+    process, failed = _Process(workload), dict[tuple[str, str], Measure]()
     try:
-        schedule = _Schedule(worker, workload, note)
         for length in sorted({length for sweep in sweeps for length in sweep.lengths}):
-            candidates = [sweep.candidate for sweep in sweeps if length in sweep.lengths]
-            yield from schedule.points(candidates, length)
+            for candidate in (sweep.candidate for sweep in sweeps if length in sweep.lengths):
+                note(f"length {length:,}: {candidate.label}")
+                passes, before = dict[str, Measure](), Measure()
+                for kind in PASSES:
+                    before = failed.get((candidate.label, kind), before)
+                    one = before if before.failure else process.measure(candidate, length, kind)
+                    if one.failure:
+                        before = failed[candidate.label, kind] = one._replace(why="")
+                    passes[kind] = one
+                yield Point(candidate.label, length, passes)
     finally:
-        worker.close()
+        process.close()
 
 
-class _Schedule:
-    """What is known so far: first runs by label and pass, and what failed."""
+class _Process:
+    """Forked from a process that has imported torch and run nothing.
 
-    def __init__(
-        self, worker: MeasuringProcess, workload: Workload, note: Callable[[str], object]
-    ) -> None:
-        self.worker, self.workload, self.note = worker, workload, note
-        self.times: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
-        self.sizes: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
-        self.failed: dict[tuple[str, str], Measure] = {}
+    On a CPU each measurement has one of its own, elsewhere they share one.
+    """
 
-    def points(self, candidates: Sequence[Candidate], length: int) -> list[Point]:
-        """All candidates at one length."""
-        first = {}
-        for candidate in candidates:
-            self.note(f"length {length:,}: {candidate.label}")
-            first[candidate.label] = self._probe(candidate, length)
-        self.note(f"length {length:,}: all in turn")
-        entries = []
-        for candidate in candidates:
-            passes = first[candidate.label].items()
-            seconds = {kind: one.seconds for kind, one in passes if one.seconds is not None}
-            if seconds:
-                entries.append((candidate, seconds))
-        rounds = self._race(length, entries) if entries else {}
-        for (label, kind), times in rounds.items():  # first runs stay where the race has none
-            base = rounds.get((BASELINE, kind), {})
-            ratios = [base[number] / times[number] for number in times if number in base]
-            first[label][kind] = first[label][kind]._replace(
-                seconds=statistics.median(times.values()),
-                samples=tuple(times.values()),
-                ratio=statistics.median(ratios) if ratios else None,
-            )
-        return [Point(label, length, passes) for label, passes in first.items()]
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(PRELOAD)
+        self.process: Any = None
+        self.connection: Connection | None = None
 
-    def _probe(self, candidate: Candidate, length: int) -> dict[str, Measure]:
-        """Each pass once, by itself, unless it is known that it cannot be."""
-        label, measures = candidate.label, dict[str, Measure]()
-        for kind in PASSES:
-            if (expectation := self._expected_failure(label, kind, length)) is not None:
-                measures[kind] = expectation
-        todo = [kind for kind in PASSES if kind not in measures]
-        failure: Measure | None = None
+    def measure(self, candidate: Candidate, length: int, kind: str) -> Measure:
+        """One pass: its first run, then rounds in which it and the baseline take turns."""
+        found, rounds = Measure(), list[tuple[float, float]]()
+        where, budget = f"{candidate.label} at {length:,}", f"{self.workload.budget:g} s"
         try:
-            answers = self.worker.request(
-                "probe", candidate, length, todo, seconds=self.workload.budget
-            )
-            for kind, value in answers if todo else ():
-                if kind == "ready":
-                    continue
-                if kind == "error":
-                    memory = value == "memory"
-                    why = f"{label} at {length:,}: {'out of memory' if memory else value}"
-                    failure = Measure(failure="out of memory" if memory else "failed", why=why)
-                    continue
-                seconds, size = value
-                measures[kind] = Measure(seconds=seconds, bytes=size)
-                self.times[label, kind].append((length, seconds))
-                self.sizes[label, kind].append((length, size or 0))
-        except MeasurementTimeoutError:
-            failure = self._slow(label, length)
-        for kind in PASSES:
-            if kind not in measures:
-                assert failure is not None
-                measures[kind] = self.failed[label, kind] = failure
-        return {kind: measures[kind] for kind in PASSES}
+            for name, value in self._answers(candidate, length, kind):
+                if name == "first":
+                    found = Measure(value[0], (value[0],), bytes=value[1])
+                elif name == "round":
+                    rounds.append(value)
+                elif name == "error" and found.seconds is None:
+                    text = "out of memory" if value == "memory" else value
+                    failure = text if value == "memory" else "failed"
+                    found = Measure(failure=failure, why=f"{where}: {text}")
+        except TimeoutError:
+            if found.seconds is None:
+                why = f"{where} took longer; the budget of a pass is {budget} (--budget)"
+                found = Measure(failure=f"> {budget}", why=why)
+        if self.workload.device == "cpu":
+            self.close()
+        if not rounds:
+            return found
+        samples = tuple(seconds for seconds, _ in rounds)
+        ratio = statistics.median(base / seconds for seconds, base in rounds)
+        return found._replace(seconds=statistics.median(samples), samples=samples, ratio=ratio)
 
-    def _expected_failure(self, label: str, kind: str, length: int) -> Measure | None:
-        """Why a pass need not be tried: it failed at a shorter length, or will by all signs."""
-        if (label, kind) in self.failed:
-            before = self.failed[label, kind]
-            return before._replace(why="") if before.failure else before
-        seconds = expected(self.times[label, kind], length)
-        if seconds is not None and seconds > self.workload.budget:
-            return self._slow(label, length, seconds)
-        size = expected(self.sizes[label, kind], length)
-        free = free_memory() if self.workload.device == "cpu" else None
-        if size is not None and free is not None and size > free:
-            why = f"{label} at {length:,} would need about {size / 1e9:.0f} GB; {free / 1e9:.0f}"
-            return Measure(failure="out of memory", why=f"{why} GB are free")
+    def _answers(self, *request: Any) -> Iterator[tuple[str, Any]]:
+        """What the process answers to a request.
+
+        Raises TimeoutError where an answer did not come in time.
+        """
+        if self.connection is None:
+            from attnkit.bench.worker import serve
+
+            self.connection, theirs = self.context.Pipe()
+            arguments = (theirs, self.workload)
+            self.process = self.context.Process(target=serve, args=arguments, daemon=True)
+            self.process.start()
+            theirs.close()
+        self.connection.send(request)
+        patience = START + self.workload.budget
+        while True:
+            if not self.connection.poll(patience):
+                self.close()
+                raise TimeoutError
+            try:
+                answer = self.connection.recv()
+            except EOFError:
+                self.process.join(5)
+                code = self.process.exitcode
+                self.close()
+                # the system kills (signal 9) what takes too much memory
+                yield "error", "memory" if code == -9 else f"the process ended with code {code}"
+                return
+            if answer is None:
+                return
+            yield answer
+            patience = self.workload.budget + START * (answer[0] != "ready")
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+            self.process.kill()
+            self.process.join()
+            self.process.close()
+        self.process = self.connection = None
+
+
+def fit(curve: Sequence[tuple[int, float]]) -> Fit | None:
+    """Least squares in log-log of (length, value), lengths ascending.
+
+    Over LOW..HIGH, or over all where fewer than two lie there.
+    """
+    usable = [(length, value) for length, value in curve if value > 0]
+    inside = [(length, value) for length, value in usable if LOW <= length <= HIGH]
+    chosen = inside if len(inside) > 1 else usable
+    if len(chosen) < 2:
         return None
-
-    def _slow(self, label: str, length: int, seconds: float | None = None) -> Measure:
-        budget = f"{self.workload.budget:g} s"
-        taken = f"would take about {seconds:.0f} s" if seconds else "took longer"
-        why = f"{label} at {length:,} {taken}; the budget of a pass is {budget} (--budget)"
-        return Measure(failure=f"> {budget}", why=why)
-
-    def _race(
-        self, length: int, entries: list[tuple[Candidate, dict[str, float]]]
-    ) -> dict[tuple[str, str], dict[int, float]]:
-        """Samples by label and pass and round; one by one where not all fit into memory at once."""
-        rounds: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-        total = sum(seconds for _, known in entries for seconds in known.values())
-        try:
-            for kind, value in self.worker.request(
-                "race", length, entries, seconds=self.workload.budget + SLACK * total
-            ):
-                if kind == "error":
-                    break
-                number, label, name, seconds = value
-                rounds[label, name][number] = seconds
-            else:
-                return rounds
-        except MeasurementTimeoutError:
-            return rounds
-        base = [entry for entry in entries if entry[0].label == BASELINE]
-        others = [entry for entry in entries if entry[0].label != BASELINE]
-        if len(entries) > len(base) + 1:
-            for entry in others:
-                for key, samples in self._race(length, [*base, entry]).items():
-                    rounds[key] = samples
-        return rounds
+    xs, ys = ([math.log(number) for number in column] for column in zip(*chosen, strict=True))
+    return Fit(statistics.linear_regression(xs, ys).slope, chosen[0][0], chosen[-1][0])

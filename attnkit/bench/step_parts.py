@@ -7,22 +7,26 @@ innermost mark around it; one of the backward pass to the mark of the operation 
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from attnkit.attention import Attention
+from attnkit.device import clock
 from attnkit.errors import OutputError
 from attnkit.layers import Dropout, FeedForward, MultiHead
-from attnkit.models import Model, Transformer
 from attnkit.models.embedding import Embedding
-from attnkit.models.fast_decoder import FastAttention, FastBlock, FastDecoder
+from attnkit.models.fast_decoder import FastAttention, FastBlock
+from attnkit.models.precision import DTYPES
+from attnkit.ops.onednn import product
 from attnkit.storage.files import write_output
 
 MARK = "attnkit: "
@@ -41,9 +45,11 @@ FAST: tuple[tuple[type, str, str], ...] = (
     (FastAttention, "merge", "projections"),
     (FastBlock, "feed_forward", "feed-forward"),
 )
-"""Methods of the fast decoder, which takes no hooks."""
+"""Methods of the fast decoder, which calls no layers."""
 REST = "rest of the model"
 BACKWARD = "autograd::engine::evaluate_function: "
+SIDES, REPEATS = (512, 1024, 2048), 4
+"""Sides of square matrices, and how often each product is made; the fastest counts."""
 
 
 class StepPart(NamedTuple):
@@ -78,7 +84,7 @@ class Speed:
 
     @property
     def operations_per_second(self) -> float:
-        """What is made of the machine."""
+        """Of matrix products."""
         return self.operations_per_token * self.tokens_per_second
 
     def record(self) -> dict[str, Any]:
@@ -86,41 +92,6 @@ class Speed:
         parts = [part._asdict() for part in self.parts]
         more = {"operations_per_second": self.operations_per_second, "parts": parts}
         return asdict(self) | more
-
-
-@contextmanager
-def marked(model: nn.Module) -> Iterator[None]:
-    """Every call of a layer of `LAYERS` is a range of that name in a profile."""
-    ranges: list[Any] = []
-
-    def enter(name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            ranges.append(record_function(MARK + name))
-            ranges[-1].__enter__()
-
-        return hook
-
-    def leave(*_: Any) -> None:
-        ranges.pop().__exit__(None, None, None)
-
-    fast = not model.training and isinstance(model, Model) and FastDecoder.of(model) is not None
-    hookless = set(model.decoder.modules()) if fast and isinstance(model, Transformer) else set()
-    plain = [(kind, name, getattr(kind, name)) for kind, name, _ in FAST]
-    hooks = []
-    for module in set(model.modules()) - hookless:
-        name = next((name for kind, name in LAYERS if isinstance(module, kind)), None)
-        if name is not None and (model.training or not isinstance(module, Dropout)):
-            hooks.append(module.register_forward_pre_hook(enter(name)))
-            hooks.append(module.register_forward_hook(leave, always_call=True))
-    try:
-        for kind, method, part in FAST:
-            setattr(kind, method, record_function(MARK + part)(getattr(kind, method)))
-        yield
-    finally:
-        for kind, method, function in plain:
-            setattr(kind, method, function)
-        for hook in hooks:
-            hook.remove()
 
 
 def split(
@@ -136,52 +107,52 @@ def split(
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler talks to stderr
     cuda = device.startswith("cuda")
-    activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
-    with marked(model), profile(activities=activities) as profiler:
+    marked: list[tuple[Any, str, str]] = [*FAST]
+    for module in model.modules():
+        name = next((name for kind, name in LAYERS if isinstance(module, kind)), None)
+        if name is not None and (model.training or not isinstance(module, Dropout)):
+            marked.append((module, "forward", name))
+    with ExitStack() as stack:
+        for owner, method, name in marked:
+            ranged = record_function(MARK + name)(getattr(owner, method))
+            stack.enter_context(patch.object(owner, method, ranged))
+        activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * cuda
+        profiler = stack.enter_context(profile(activities=activities))
         for _ in range(steps):
             step()
     if trace is not None:
-        _write_trace(profiler, trace)
-    events = sorted(profiler.events() or (), key=lambda event: event.time_range.start)
+        with TemporaryDirectory() as folder:
+            written = Path(folder) / trace.name
+            profiler.export_chrome_trace(str(written))
+            if not written.exists():  # torch says nothing of a disk that is full
+                raise OutputError(f"{trace}: torch could not write the trace; is {folder} full?")
+            write_output(trace, written.read_bytes())
     forward_part: dict[int, str] = {}  # by the number that autograd gives an operation
-    for event in events:
-        if event.sequence_nr >= 0 and _enclosing(event, _derived) is None:
-            forward_part[event.sequence_nr] = _enclosing(event, _mark) or REST
     seconds: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event in events:
-        derived = _enclosing(event, _derived)
-        backward = derived in forward_part
-        name = forward_part[derived] if derived in forward_part else _enclosing(event, _mark)
+    for event in sorted(profiler.events() or (), key=lambda event: event.time_range.start):
+        around = [event]
+        while (parent := around[-1].cpu_parent) is not None:
+            around.append(parent)
+        marks = (one.name.removeprefix(MARK) for one in around if one.name.startswith(MARK))
+        name = next(marks, REST)
+        derived = next((one.sequence_nr for one in around if one.name.startswith(BACKWARD)), -1)
+        if derived < 0 <= event.sequence_nr:
+            forward_part[event.sequence_nr] = name
         taken = event.self_device_time_total if cuda else event.self_cpu_time_total
-        seconds[name or REST][backward] += taken / 1e6 / steps
+        seconds[forward_part.get(derived, name)][derived in forward_part] += taken / 1e6 / steps
     parts = [StepPart(name, *both) for name, both in seconds.items()]
     return sorted(parts, key=lambda part: -part.total)
 
 
-def _write_trace(profiler: profile, path: Path) -> None:
-    """A whole file or none: torch says nothing of a disk that is full."""
-    with TemporaryDirectory() as folder:
-        written = Path(folder) / path.name
-        profiler.export_chrome_trace(str(written))
-        if not written.exists():
-            raise OutputError(f"{path}: torch could not write the trace; is {folder} full?")
-        write_output(path, written.read_bytes())
-
-
-def _enclosing(event: Any, wanted: Callable[[Any], Any]) -> Any:
-    """The first answer that is not None, of this event and those around it."""
-    while event is not None:
-        if (found := wanted(event)) is not None:
-            return found
-        event = event.cpu_parent
-    return None
-
-
-def _mark(event: Any) -> str | None:
-    return event.name.removeprefix(MARK) if event.name.startswith(MARK) else None
-
-
-def _derived(event: Any) -> int | None:
-    """The number of the operation whose gradient this event computes."""
-    known = event.name.startswith(BACKWARD) and event.sequence_nr >= 0
-    return event.sequence_nr if known else None
+def peak(precision: str, device: str) -> float:
+    """Operations a second (two for each multiplication) of the fastest large matrix product."""
+    best = 0.0
+    with torch.no_grad():
+        for side in SIDES:
+            one, two = torch.randn(2, side, side, device=device).to(DTYPES[precision])
+            product(one, two)
+            for _ in range(REPEATS):
+                start = clock(device)
+                product(one, two)
+                best = max(best, 2 * side**3 / (clock(device) - start))
+    return best

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 
-from attnkit.bench import matrix_products
-from attnkit.bench.step_parts import Speed, split
+from attnkit.bench.step_parts import Speed, peak, split
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.experiment import cost
-from attnkit.kernels.operation_count import count_operations
 from attnkit.memory import keep_freed_memory
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.train.fit import Training, TrainingJob
@@ -60,7 +59,7 @@ def training_speed(
                 pass
 
         note(f"{WARM} + {updates} updates")
-        peak = matrix_products.peak(precision, device)
+        before = peak(precision, device)
         for _ in range(WARM):
             update()
         watched = reset_peak_memory(device) is not None
@@ -74,20 +73,23 @@ def training_speed(
         parts = split(training.worker.model, update, PROFILED, device, trace)
         note("counting operations")
         tokens = training.progress.tokens
-        operations = count_operations(update)
-        operations_per_token = operations / (training.progress.tokens - tokens)
-    peaks = {
-        name: matrix_products.peak(name, device)
-        for name in dict.fromkeys(("fp32", "bf16", precision))
-    }
-    peaks[precision] = max(peak, peaks[precision])
+        operations = count_operations(update) / (training.progress.tokens - tokens)
+    peaks = {name: peak(name, device) for name in dict.fromkeys(("fp32", "bf16", precision))}
     padding = cost.padding(recipe, prepared)
     return TrainingSpeed(
-        device=device, threads=torch.get_num_threads(), seconds=seconds, tokens_per_second=speed,
-        operations_per_token=operations_per_token, peaks=peaks, peak_memory_bytes=memory,
-        parts=parts, precision=precision, updates=updates, padding_source=padding.source,
+        device=device,
+        threads=torch.get_num_threads(),
+        seconds=seconds,
+        tokens_per_second=speed,
+        operations_per_token=operations,
+        peaks=peaks | {precision: max(before, peaks[precision])},
+        peak_memory_bytes=memory,
+        parts=parts,
+        precision=precision,
+        updates=updates,
+        padding_source=padding.source,
         padding_target=padding.target,
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -1,18 +1,19 @@
-"""What a measuring process does: one mechanism alone for its memory, or all in turn for time."""
+"""What a measuring process does: a mechanism alone for its memory, then by turns for its time."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Shape
-from attnkit.bench.plan import PASSES, Candidate, Workload
+from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload
 from attnkit.device import clock
+from attnkit.errors import AttnkitError, out_of_memory
 from attnkit.layers import MultiHead
 from attnkit.memory import free_memory, keep_freed_memory
 from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
@@ -53,65 +54,79 @@ class Inputs:
         return self._tensors[name, shape]
 
 
-class Runner:
-    """A layer of a candidate built for one length, and its passes as calls without arguments."""
+class Call(NamedTuple):
+    """A layer or its mechanism, the tensors that it reads, and its forward pass."""
 
-    def __init__(self, candidate: Candidate, inputs: Inputs, depth: int = 0) -> None:
-        workload, length = inputs.workload, inputs.length
-        width = workload.heads * workload.head_width
-        if candidate.word:
-            layer = MultiHead.build(
-                candidate.word, width, workload.heads, length, depth=depth,
-                causal=workload.causal, **candidate.options,
-            )  # fmt: skip
-        else:
-            layer = MultiHead(width, Fused(Shape(workload.heads, workload.head_width, length)))
-        self.module = layer if workload.layer else layer.mechanism
-        self.module.to(workload.device, inputs.kind)
-        self.gradient = torch.ones((), dtype=inputs.kind, device=workload.device)
-        self.call: Callable[[], Tensor]
-        if workload.layer:
-            x = inputs.tensor("x", length, width)
-            self.sources, self.call = [x], lambda: layer(x, inputs.mask).y
-            return
-        given, mechanism = {}, layer.mechanism
-        for name in mechanism.uses:
-            sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
-            heads = sets * (mechanism.key_heads if name in "kv" else workload.heads)
-            size = mechanism.gates if name == "g" else workload.head_width
-            given[name] = inputs.tensor(name, heads, length, size)
-        self.sources = list(given.values())
-        k, v, gates = (given.get(name) for name in "kvg")
-        queries = [given[name] for name in "qx" if name in given]
-        q = torch.cat(queries, 1) if queries else None
-        self.call = lambda: mechanism(q, k, v, inputs.mask, gates=gates).y
+    module: nn.Module
+    sources: Sequence[Tensor]
+    forward: Callable[[], Tensor]
+
+
+class Runner:
+    """Passes of a candidate at one length; layers that differ run one after the other."""
+
+    def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
+        word, options = candidate.word, candidate.options
+        count = len(mechanisms.in_turn(word, options)) if word else 1
+        self.calls = [_call(candidate, inputs, depth) for depth in range(count)]
+        self.gradient = torch.ones((), dtype=inputs.kind, device=inputs.workload.device)
+        self.device = inputs.workload.device
 
     def run(self, kind: str) -> None:
         """One pass: forward as in evaluation, or forward and backward as in training."""
         backward = kind == PASSES[1]
-        self.module.train(backward)
-        with torch.set_grad_enabled(backward):
-            y = self.call()
-            if backward:
-                wanted = [*self.sources, *self.module.parameters()]
-                torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
+        for module, sources, forward in self.calls:
+            module.train(backward)
+            with torch.set_grad_enabled(backward):
+                y = forward()
+                if backward:
+                    wanted = [*sources, *module.parameters()]
+                    torch.autograd.grad(y, wanted, self.gradient.expand_as(y), allow_unused=True)
+
+    def seconds(self, kind: str, times: int = 1) -> float:
+        """Of one pass of one layer, the mean over `times` passes."""
+        start = clock(self.device)
+        for _ in range(times):
+            self.run(kind)
+        return (clock(self.device) - start) / times / len(self.calls)
 
 
-class LayersInTurn:
-    """All layers of a candidate that differ, one after the other; times are those of one layer."""
-
-    def __init__(self, candidate: Candidate, inputs: Inputs) -> None:
-        word, options = candidate.word, candidate.options
-        self.count = len(mechanisms.in_turn(word, options)) if word else 1
-        self.layers = [Runner(candidate, inputs, depth) for depth in range(self.count)]
-
-    def run(self, kind: str) -> None:
-        for layer in self.layers:
-            layer.run(kind)
+def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
+    """The layer at a depth of its chain, built for the inputs."""
+    workload, length = inputs.workload, inputs.length
+    heads, width = workload.heads, workload.heads * workload.head_width
+    if candidate.word:
+        layer = MultiHead.build(
+            candidate.word,
+            width,
+            heads,
+            length,
+            depth=depth,
+            causal=workload.causal,
+            **candidate.options,
+        )
+    else:
+        layer = MultiHead(width, Fused(Shape(heads, workload.head_width, length)))
+    layer.to(workload.device, inputs.kind)
+    if workload.layer:
+        x = inputs.tensor("x", length, width)
+        return Call(layer, [x], lambda: layer(x, inputs.mask).y)
+    given, mechanism = {}, layer.mechanism
+    for name in mechanism.uses:
+        sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
+        count = sets * (mechanism.key_heads if name in "kv" else heads)
+        size = mechanism.gates if name == "g" else workload.head_width
+        given[name] = inputs.tensor(name, count, length, size)
+    k, v, gates = (given.get(name) for name in "kvg")
+    queries = [given[name] for name in "qx" if name in given]
+    q = torch.cat(queries, 1) if queries else None
+    return Call(
+        mechanism, [*given.values()], lambda: mechanism(q, k, v, inputs.mask, gates=gates).y
+    )
 
 
 def serve(connection: Connection, workload: Workload) -> None:
-    """Answer requests until there are no more; errors are answers too."""
+    """Answer requests until there are no more; errors are answers too, None ends each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends this process
     for path in workload.plugins:
         mechanisms.plug_in(path)
@@ -120,82 +135,46 @@ def serve(connection: Connection, workload: Workload) -> None:
     if workload.device == "cpu":
         keep_freed_memory()  # as training does
         _limit_memory()
-    tasks: Mapping[str, Callable[..., Iterator[Answer]]] = {"probe": probe, "race": race}
     while request := connection.recv():
-        name, arguments = request
         torch.manual_seed(0)
         try:
-            for answer in tasks[name](workload, *arguments):
+            for answer in probe(workload, *request):
                 connection.send(answer)
         except Exception as error:
-            connection.send(("error", _error_text(error)))
+            text = " ".join(str(error).split())
+            if out_of_memory(error):
+                text = "memory"
+            elif not isinstance(error, AttnkitError):
+                text = f"{type(error).__name__}: {text}"
+            connection.send(("error", text))
         if workload.device.startswith("cuda"):
             torch.cuda.empty_cache()
-        connection.send(("done", None))
+        connection.send(None)
 
 
-def probe(
-    workload: Workload, candidate: Candidate, length: int, passes: Sequence[str]
-) -> Iterator[Answer]:
-    """Whether it is built, then seconds and peak bytes of each pass as it first runs so long."""
-    warm = LayersInTurn(candidate, Inputs(workload, min(WARM_UP_LENGTH, length)))
-    for kind in passes:
-        warm.run(kind)
-    del warm
-    runner = LayersInTurn(candidate, Inputs(workload, length))
-    yield "ready", None
-    for kind in passes:
-        before = reset_peak_memory(workload.device)
-        start = clock(workload.device)
-        runner.run(kind)
-        seconds = (clock(workload.device) - start) / runner.count
-        peak = peak_memory(workload.device)
-        size = None if before is None or peak is None else max(0, peak - before)
-        yield kind, (seconds, size)
+def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> Iterator[Answer]:
+    """That it is built, seconds and peak bytes of its first pass, then rounds of samples.
 
-
-def race(
-    workload: Workload,
-    length: int,
-    entries: Sequence[tuple[Candidate, Mapping[str, float]]],
-) -> Iterator[Answer]:
-    """Samples of every pass of every candidate, in turn; (label, pass, seconds of one run).
-
-    `entries` has the seconds of a first run of each pass; the baseline comes first.
+    Each round has the seconds of this candidate and of the baseline, which take turns.
     """
+    Runner(candidate, Inputs(workload, min(WARM_UP_LENGTH, length))).run(kind)
     inputs = Inputs(workload, length)
-    runners = [(LayersInTurn(candidate, inputs), candidate, known) for candidate, known in entries]
-    for runner, _, known in runners:
-        for kind, seconds in known.items():
-            if seconds < 1:  # longer ones have no use for it
-                runner.run(kind)
+    runner = Runner(candidate, inputs)
+    yield "ready", None
+    before = reset_peak_memory(workload.device)
+    first = runner.seconds(kind)
+    peak = peak_memory(workload.device)
+    yield "first", (first, None if before is None or peak is None else max(0, peak - before))
+    turns = [runner, Runner(Candidate(BASELINE), inputs)] if candidate.word else [runner]
+    known = [first, *(one.seconds(kind) for one in turns[1:])]
+    times = [max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6))) for seconds in known]
+    pairs = list(zip(turns, times, strict=True))
     for number in range(workload.repeats):
-        turn = [
-            (runner, candidate, kind, seconds)
-            for runner, candidate, known in runners
-            for kind, seconds in known.items()
-            if number == 0 or (number + 1) * seconds <= workload.budget
-        ]
-        if number and all(not candidate.word for _, candidate, _, _ in turn):
+        if number and (number + 1) * first > workload.budget:
             return
-        for runner, candidate, kind, seconds in turn if number % 2 == 0 else turn[::-1]:
-            count = max(1, round(SHORTEST_SAMPLE / max(seconds, 1e-6)))
-            start = clock(workload.device)
-            for _ in range(count):
-                runner.run(kind)
-            taken = (clock(workload.device) - start) / count / runner.count
-            yield "sample", (number, candidate.label, kind, taken)
-
-
-def _error_text(error: Exception) -> str:
-    """What went wrong, in a line; nothing but "memory" where there was not enough."""
-    text = " ".join(str(error).split())
-    if isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
-    ):
-        return "memory"
-    ours = type(error).__module__.startswith("attnkit")
-    return text if ours else f"{type(error).__name__}: {text}"
+        order = pairs if number % 2 == 0 else pairs[::-1]
+        samples = {runner: runner.seconds(kind, count) for runner, count in order}
+        yield "round", (samples[runner], samples[turns[-1]])
 
 
 def _limit_memory() -> None:

@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from attnkit import __version__
 from attnkit.cli import console
-from attnkit.cli.help import Command, Group, Rows
+from attnkit.cli.help import Command, Group
 from attnkit.device import limit_caches, share_processor
 from attnkit.ranks import group
 
@@ -62,7 +62,7 @@ class Lazy(Group):
             self.commands[cmd_name] = load(cmd_name)
         return self.commands[cmd_name]
 
-    def summaries(self, ctx: Any) -> Rows:
+    def summaries(self, ctx: Any) -> list[tuple[str, str]]:
         return list(COMMANDS.items())
 
 

@@ -95,7 +95,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     """The runs of a recipe under --out, to be scored and searched as the file says now."""
     from attnkit.recipe import load
     from attnkit.recipe.settings import AFTER_TRAINING
-    from attnkit.runs import Run, find_runs
+    from attnkit.runs import Run, find_runs, run_path
     from attnkit.scoring.results import PublishedFigures
 
     try:
@@ -104,7 +104,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
         raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
     out, tasks, skipped = request.out, list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
-        folder = Run.find(out, file.name, variant, 0).parent
+        folder = run_path(out, file.name, variant, 0).parent
         runs = list[Run]()
         with suppress(MissingInputError):  # nothing there, or nothing finished
             runs = find_runs([folder], note=console.warn)

@@ -1,12 +1,7 @@
-"""How `--help` looks: columns that fit any width, headings in bold where there is colour.
+"""Commands and groups: Typer's own, with examples kept line by line and defaults of the user's."""
 
-Typer's own pages wrap examples, need 50 columns or more, and with rich take twice the time.
-"""
-
+import re
 import shutil
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,14 +11,56 @@ from typer.core import TyperCommand, TyperGroup
 from attnkit.cli import console, user_defaults
 from attnkit.errors import RecipeError
 
-Rows = list[tuple[str, str]]
-
 WIDEST = 100  # longer lines are hard to read
-NARROW = 60  # below this the explanation goes under the name
 
 
-class Command(TyperCommand):
-    """A command whose help is drawn by `page`, with the defaults of the user's file."""
+class _Page:
+    """A help page as wide as the terminal; indented paragraphs (examples) stay as they are.
+
+    Arguments are shown by their names alone, without Python's types.
+    """
+
+    help: str | None
+    params: list[Any]
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        extra["terminal_width"] = min(shutil.get_terminal_size().columns, WIDEST)
+        made: Any = super()
+        return made.make_context(info_name, args, parent, **extra)
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        self.help = re.sub(r"\n\n(?=  )", "\n\n\b\n", self.help or "")
+        made: Any = super()
+        made.format_help_text(ctx, formatter)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces = []
+        for one in self._arguments():
+            word = f"{one.metavar} ..." if one.nargs != 1 else one.metavar
+            pieces.append(word if one.required else f"[{word}]")
+        return [*pieces, *["COMMAND ..."] * isinstance(self, TyperGroup), "[OPTIONS]"]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        arguments = [(p.metavar, p.help or "") for p in self._arguments()]
+        made: Any = self
+        options = [
+            p.get_help_record(ctx) for p in made.get_params(ctx) if p not in self._arguments()
+        ]
+        for title, rows in (("Arguments", arguments), ("Options", [*filter(None, options)])):
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+        if isinstance(self, TyperGroup):
+            self.format_commands(ctx, formatter)
+
+    def _arguments(self) -> list[Any]:
+        return [param for param in self.params if param.param_type_name == "argument"]
+
+
+class Command(_Page, TyperCommand):
+    """A command, whose options take the defaults of the user's file."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -35,15 +72,9 @@ class Command(TyperCommand):
                 extra["default_map"] = user_defaults.of_options()
         return super().make_context(info_name, args, parent, **extra)
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(draw(page(self, ctx, [])))
 
-
-class Group(TyperGroup):
-    """A group of commands whose help is drawn by `page`."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        formatter.write(draw(page(self, ctx, self.summaries(ctx))))
+class Group(_Page, TyperGroup):
+    """A group of commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """No command at all is a usage error that is answered with the whole help."""
@@ -52,95 +83,11 @@ class Group(TyperGroup):
             raise typer.Exit(2)
         return super().parse_args(ctx, args)
 
-    def summaries(self, ctx: Any) -> Rows:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(self.summaries(ctx))
+
+    def summaries(self, ctx: Any) -> list[tuple[str, str]]:
         """Name and one line for each command."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         return [(name, command.get_short_help_str(200)) for name, command in commands if command]
-
-
-def page(command: Any, context: Any, commands: Rows) -> Iterator[tuple[str, str | Rows]]:
-    """The parts of a help page as (heading, text or two columns); an empty heading is none."""
-    arguments = [p for p in command.params if p.param_type_name == "argument"]
-    options = [p for p in command.get_params(context) if p.param_type_name == "option"]
-    words = [usage(argument) for argument in arguments] + (["COMMAND ..."] if commands else [])
-    yield "Usage", " ".join([context.command_path, *words, "[OPTIONS]"])
-    yield "", command.help or ""
-    yield "Arguments", [(argument.metavar, argument.help or "") for argument in arguments]
-    yield "Commands", commands
-    yield "Options", [option_row(option) for option in options if not option.hidden]
-    yield "", command.epilog or ""
-
-
-def usage(argument: Any) -> str:
-    """How an argument is written on the usage line: RECIPE, [INPUT], [KEY=VALUE ...]."""
-    word = f"{argument.metavar} ..." if argument.nargs != 1 else argument.metavar
-    return word if argument.required else f"[{word}]"
-
-
-def option_row(option: Any) -> tuple[str, str]:
-    """An option's spellings with its value, and what it does with its default."""
-    names = sorted(option.opts, key=len) + list(option.secondary_opts)
-    value = "" if option.is_flag else f" {option.metavar or option.name.upper()}"
-    default = option.default if option.show_default and not option.is_flag else None
-    shown = f" [default: {default}]" if default not in (None, "", [], ()) else ""
-    return ", ".join(names) + value, (option.help or "") + shown
-
-
-def draw(parts: Iterable[tuple[str, str | Rows]], width: int | None = None) -> str:
-    """A page as text; width is the terminal's unless given."""
-    width = min(width or shutil.get_terminal_size().columns, WIDEST)
-    blocks = []
-    for heading, body in parts:
-        if not body:
-            continue
-        title = console.paint(f"{heading}:", "1", sys.stdout)
-        if isinstance(body, str):
-            text = _paragraphs(f"{heading}: {body}" if heading else body, width)
-            blocks.append(text.replace(f"{heading}:", title, 1) if heading else text)
-        else:
-            blocks.append("\n".join([title, *_columns(body, width)]))
-    return "\n\n".join(blocks) + "\n"
-
-
-def _paragraphs(text: str, width: int) -> str:
-    """Text wrapped paragraph by paragraph; indented paragraphs (examples) stay as they are."""
-    wrapped = []
-    for paragraph in text.split("\n\n"):
-        lines = paragraph.splitlines()
-        if all(line.startswith(("  ", f"{console.PROGRAM} ")) for line in lines):
-            # an example stays as it is where it fits; a wider path has to be cut somewhere
-            examples = (f"  {line.strip()}" for line in lines)
-            wrapped.append("\n".join(
-                e if len(e) <= width else "  " + _fill(e, width, "      ", cut=True).lstrip()
-                for e in examples
-            ))  # fmt: skip
-        else:
-            wrapped.append(_fill(paragraph, width, ""))
-    return "\n\n".join(wrapped)
-
-
-def _columns(rows: Rows, width: int) -> Iterator[str]:
-    """Two columns, or one under the other where there is no room for two."""
-    left = max(len(name) for name, _ in rows) + 4
-    stacked = width < NARROW or left > width // 2
-    for name, text in rows:
-        first = "  " + console.paint(name, "36", sys.stdout)
-        if stacked:
-            yield first
-            yield from _fill(text, width, "      ").splitlines()
-            continue
-        lines = _fill(text, width, " " * left).splitlines() or [""]
-        yield (first + " " * (left - len(name) - 2) + lines[0].lstrip()).rstrip()
-        yield from lines[1:]
-
-
-def _fill(text: str, width: int, indent: str, *, cut: bool = False) -> str:
-    """One paragraph, every line indented; long words are cut on demand only."""
-    return textwrap.fill(
-        " ".join(text.split()),
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=cut,
-        break_on_hyphens=False,
-    )

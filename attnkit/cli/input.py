@@ -118,12 +118,7 @@ def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
         with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
             yield file.write
     else:
-        with replacing(path) as prepared:
-            try:
-                with open(prepared, "x", encoding="utf-8", newline="") as file:
-                    yield file.write
-                    file.flush()
-                    os.fsync(file.fileno())
-            except BaseException:
-                prepared.unlink(missing_ok=True)
-                raise
+        with replacing(path) as prepared, open(prepared, "x", encoding="utf-8", newline="") as file:
+            yield file.write
+            file.flush()
+            os.fsync(file.fileno())

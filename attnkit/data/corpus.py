@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, final
 from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
+from attnkit.data.synthetic.known_source import SOURCES
+from attnkit.data.synthetic.recall import RecallRows
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
@@ -84,7 +86,7 @@ class Corpus(ABC):
         given = os.environ.get("ATTNKIT_DATA")
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
         if folder is not None:
-            data_folder(folder, "--data-dir" if data_dir else "ATTNKIT_DATA")
+            require_folder(folder, "folder", " (--data-dir)" if data_dir else " (ATTNKIT_DATA)")
         for fault in data_faults(data, task):
             raise RecipeError(f"{fault.keys[0]}: {fault.text}")
         if data.corpus is None:
@@ -107,20 +109,14 @@ class Corpus(ABC):
             DataError: a file is malformed, not the card's, or not as long as its partner.
             UnavailableError: a file cannot be downloaded.
         """
-        self._require(split)
-        self._check(split)
         counts = Counts() if counts is None else counts
-        number = -1
-        read = self._read(split, counts, length)
-        for number, row in enumerate(islice(read, self._limit(split) or None)):
+        for number, given in enumerate(self._rows(split, counts, length, self._limit(split))):
+            row = self._normal(given)
             counts.rows += 1
-            given, row = row, self._normal(row)
             counts.normalized += row != given
             if self._answers:
                 row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
-        if number < 0:
-            raise self._empty(split)
 
     @final
     def questions(self, split: str, contexts: int) -> list[Row]:
@@ -128,12 +124,7 @@ class Corpus(ABC):
 
         A generator makes `contexts` passages for each question, files give what they have.
         """
-        self._require(split)
-        self._check(split)
-        rows = list(map(self._normal, self._read(split, Counts(), contexts)))
-        if not rows:
-            raise self._empty(split)
-        return rows
+        return list(map(self._normal, self._rows(split, Counts(), contexts)))
 
     @final
     def fingerprint(self, split: str) -> str:
@@ -141,7 +132,7 @@ class Corpus(ABC):
 
         Raises as `rows`.
         """
-        self._require(split)
+        require_split(self.name, split, self.splits)
         data = self._data
         content = {
             "version": VERSION,
@@ -153,6 +144,17 @@ class Corpus(ABC):
             **self._identity(split),
         }
         return sha256_json(content)
+
+    def _rows(self, split: str, counts: Counts, amount: int, limit: int = 0) -> Iterator[Row]:
+        """The rows of a split as they are read; a DataError where there are none."""
+        require_split(self.name, split, self.splits)
+        self._check(split)
+        empty = True
+        for row in islice(self._read(split, counts, amount), limit or None):
+            yield row
+            empty = False
+        if empty:
+            raise DataError(f"{self._first(split)}: the {split} split has no rows")
 
     def _normal(self, row: Row) -> Row:
         """The row in the normal form of the recipe."""
@@ -169,9 +171,6 @@ class Corpus(ABC):
     def _limit(self, split: str) -> int:
         """How many rows of a split are read at most; 0 is all."""
         return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
-
-    def _empty(self, split: str) -> DataError:
-        return DataError(f"{self._first(split)}: the {split} split has no rows")
 
     def _check(self, split: str) -> None:  # noqa: B027
         """Find faults of files early: of this split, and before training of all at hand."""
@@ -200,8 +199,18 @@ class Corpus(ABC):
     def _identity(self, split: str) -> dict[str, Any]:
         """What decides the rows of a split that exists, as JSON."""
 
-    def _require(self, split: str) -> None:
-        require_split(self.name, split, self.splits)
+
+def _generator(card: corpus_cards.Card) -> Any:
+    """What makes the rows of a generated corpus, a module or an object.
+
+    It has VERSION, raised when the same seed would give other rows, SIZES by split, and
+    `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
+    where these can be chosen.
+    """
+    if card.length:
+        return RecallRows(card.name, card.length)
+    name = card.name.removeprefix("toy-")
+    return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")
 
 
 @final
@@ -210,9 +219,7 @@ class _Generated(Corpus):
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
-        name = "recall" if card.length else card.name.removeprefix("toy-")
-        module: Any = import_module(f"attnkit.data.synthetic.{name}")
-        self._generator = module.RecallRows(card.name, card.length) if card.length else module
+        self._generator = _generator(card)
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     @property
@@ -245,10 +252,16 @@ class _Generated(Corpus):
 @final
 class _Files(Corpus):
     def __init__(
-        self, name: str, languages: Languages, splits: Mapping[str, Sequence[SplitPart]],
-        data: DataConfig, task: str, *, fields: tuple[str, str], cache: Path,
-        card_files: CardFiles | None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        languages: Languages,
+        splits: Mapping[str, Sequence[SplitPart]],
+        data: DataConfig,
+        task: str,
+        fields: tuple[str, str],
+        cache: Path,
+        card_files: CardFiles | None = None,
+    ) -> None:
         super().__init__(name, languages, splits, data, task)
         self._parts, self._fields, self._cache, self._card_files = splits, fields, cache, card_files
         if card_files:
@@ -299,11 +312,16 @@ class _Files(Corpus):
             return formats.read_pairs(paths[0], paths[1], errors, counts)
         if format == "jsonl":
             source = None if self._causal else self._fields[0]
-            usual = None if self._card_files else ("source", usual_target(self._causal))
+            usual = None if self._card_files else ("source", _usual_target(self._causal))
             return jsonl.read_jsonl(
-                paths[0], errors, counts, source=source, target=self._fields[1], usual=usual,
+                paths[0],
+                errors,
+                counts,
+                source=source,
+                target=self._fields[1],
+                usual=usual,
                 labels=self._labels,
-            )  # fmt: skip
+            )
         if format == "parlai":
             return jsonl.read_parlai(paths[0], errors, counts)
         return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
@@ -334,7 +352,7 @@ class _Files(Corpus):
         }
 
 
-def usual_target(causal: bool) -> str:
+def _usual_target(causal: bool) -> str:
     """The field with the target where a recipe names none."""
     return "text" if causal else "target"
 
@@ -354,12 +372,6 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
         raise MissingInputError(
             f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}"
         )
-
-
-def data_folder(folder: Path, origin: str = "--data-dir") -> Path:
-    """The folder of the corpora; a MissingInputError where it does not exist."""
-    require_folder(folder, "folder", f" ({origin})")
-    return folder
 
 
 def _of_card(
@@ -390,9 +402,7 @@ def _of_card(
     fields = (columns.get("source", "source"), columns.get("target", "target"))
     if card.task == "translation":
         fields = (columns.get(languages[0] or "", ""), columns.get(languages[1] or "", ""))
-    return _Files(
-        card.name, languages, splits, data, task, fields=fields, cache=cache, card_files=files
-    )
+    return _Files(card.name, languages, splits, data, task, fields, cache, files)
 
 
 def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) -> Corpus:
@@ -403,13 +413,11 @@ def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) ->
         if names := files_of(data, split):
             files = tuple(_own_path(f"data.{split}", name, folder) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
-    fields = (data.source or "source", data.target or usual_target(causal))
+    fields = (data.source or "source", data.target or _usual_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
-    return _Files(
-        name, (data.source, data.target), splits, data, task,
-        fields=fields, cache=cache, card_files=None,
-    )  # fmt: skip
+    languages = data.source, data.target
+    return _Files(name, languages, splits, data, task, fields, cache)
 
 
 def _own_path(key: str, name: str, folder: Path | None) -> Path:

@@ -23,42 +23,42 @@ class Draw:
     def __init__(self, key: str) -> None:
         self._random = random.Random(key)
 
-    def below(self, limit: int) -> int:
+    def randrange(self, limit: int) -> int:
         """An integer in [0, limit)."""
         return int(self._random.random() * limit)
 
-    def between(self, low: int, high: int) -> int:
+    def randint(self, low: int, high: int) -> int:
         """An integer in [low, high]."""
-        return low + self.below(high - low + 1)
+        return low + self.randrange(high - low + 1)
 
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
 
-    def one(self, items: Sequence[Item]) -> Item:
+    def choice(self, items: Sequence[Item]) -> Item:
         """One of the items, all equally likely."""
-        return items[self.below(len(items))]
+        return items[self.randrange(len(items))]
 
-    def weighted(self, items: Sequence[tuple[Item, int]]) -> Item:
+    def weighted_choice(self, items: Sequence[tuple[Item, int]]) -> Item:
         """One item of (item, weight) pairs."""
-        rest = self.below(sum(weight for _, weight in items))
+        rest = self.randrange(sum(weight for _, weight in items))
         for item, weight in items:
             if rest < weight:
                 return item
             rest -= weight
         raise ValueError("weights must be positive integers")
 
-    def several(self, items: Sequence[Item], count: int | None = None) -> list[Item]:
+    def sample(self, items: Sequence[Item], count: int | None = None) -> list[Item]:
         """`count` different items, or all of them, in random order (Fisher and Yates)."""
         left = list(items)
         count = len(left) if count is None else count
         for i in range(count):
-            j = self.between(i, len(left) - 1)
+            j = self.randint(i, len(left) - 1)
             left[i], left[j] = left[j], left[i]
         return left[:count]
 
 
 @cache
-def share(kind: str, *parts: str) -> str:
+def split_of(kind: str, *parts: str) -> str:
     """The split that owns a combination of parts, whatever the corpus' seed or size.
 
     A train row uses combinations of train only, a test row those of test only: what is scored

@@ -11,17 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import sentencepiece
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
-from attnkit.data.encoding import PARTIAL, encode
-from attnkit.data.masking import MASK, with_noise
+from attnkit.data.encoding import encode
+from attnkit.data.objectives import FIXED, MASK, apply_objective, sentinels
 from attnkit.data.rows import Counts, Row
-from attnkit.data.span_corruption import FIXED, sentinels
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
     TRAINED,
@@ -35,8 +34,9 @@ from attnkit.data.tokenizer import (
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
-from attnkit.storage.cache import cache_dir, complete
-from attnkit.storage.files import read_json, remove, sha256_json, write_synced
+from attnkit.storage import files
+from attnkit.storage.cache import cache_dir, read_or_build
+from attnkit.storage.files import read_json, sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
 
@@ -126,7 +126,7 @@ def _as_read(
             f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
-    return with_noise(split, tokenizer.target, recipe.train.objective, longest, noise)
+    return apply_objective(split, tokenizer.target, recipe.train.objective, longest, noise)
 
 
 def _check_lengths(
@@ -236,13 +236,11 @@ def encode_split(
         DataError: a file is malformed, or no row is usable.
     """
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
-    too_long = recipe.data.too_long if name == "train" else "truncate"
+    too_long: Literal["drop", "truncate"] = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
     fingerprint = corpus.fingerprint(name)
-    key = sha256_json([
-        "split", FORMAT, sentencepiece.__version__, fingerprint, tokenizer.digest,
-        max_length, too_long, stream,
-    ])  # fmt: skip
+    model = sentencepiece.__version__, fingerprint, tokenizer.digest
+    key = sha256_json(["split", FORMAT, *model, max_length, too_long, stream])
     counts = Counts()
     split = encode(
         _while_unchanged(corpus, name, fingerprint, counts),
@@ -301,10 +299,10 @@ def _sampled(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: in
         suffix=f"-{sha256_json([alpha, seed])[:16]}-{epoch}",
     )
     for other in split.path.parent.glob(f"{split.path.name.rpartition('-')[0]}-*"):
-        if other.is_dir() and other != split.path and other.suffix != PARTIAL:
+        if other.is_dir() and other != split.path and files.owner(other) is None:
             # Another run may be removing it too, or still read it: its mapping stays valid.
             with suppress(OSError):
-                remove(other)
+                files.remove(other)
     return split
 
 
@@ -333,7 +331,7 @@ def _tokenizer(
         trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
         trained.save(draft)
         meta = {"digest": trained.digest, "rows": used, "seen": seen, "unknown_words": words}
-        write_synced(draft / "meta.json", json.dumps(meta).encode())
+        write_synced(draft / "meta.json", json.dumps(meta))
 
     def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
         meta, saved = read_json(path / "meta.json"), Tokenizer.load(path, form)
@@ -341,7 +339,7 @@ def _tokenizer(
             raise DataError(f"{path}: the model does not match its SHA-256")
         return saved, meta
 
-    (tokenizer, meta), note = complete(cache / "tokenizers" / key, read, build)
+    (tokenizer, meta), note = read_or_build(cache / "tokenizers" / key, read, build)
     return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])
 
 

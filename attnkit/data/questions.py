@@ -23,12 +23,13 @@ def training_row(row: Row, data: DataConfig, split: str, number: int) -> Row:
     that answers, with `data.other` one that does not, else none.
     """
     draw = Draw(f"reading/{data.seed}/{split}/{number}")
-    point, context = draw.below(10**6) / 10**6, ""
-    if point < data.gold:
+    gold_fraction, distractor_fraction = data.gold, data.other
+    point, context = draw.randrange(10**6) / 10**6, ""
+    if point < gold_fraction:
         context = " ".join(_gold(row))
-    elif point < data.gold + data.other:
+    elif point < gold_fraction + distractor_fraction:
         others = distractors(row)
-        context = draw.one(others) if others else ""
+        context = draw.choice(others) if others else ""
     return Row(f"{context} {row.source}".strip(), row.target, row.references)
 
 
@@ -80,7 +81,7 @@ class QuestionSet:
         known = self._others.setdefault(number, list(dict.fromkeys(distractors(row))))
         if len(known) < wanted:
             taken = {*known, *row.contexts}
-            for text in Draw(f"others/{self._seed}/{number}").several(self._pool):
+            for text in Draw(f"others/{self._seed}/{number}").sample(self._pool):
                 if text not in taken and not contains_answer(text, accepted(row)):
                     known.append(text)
         if len(known) < wanted:
@@ -90,7 +91,7 @@ class QuestionSet:
             )
         contexts = known[:wanted]
         draw = Draw(f"places/{self._seed}/{number}/{count}")
-        positions = sorted(draw.several(range(count), len(needed)))
+        positions = sorted(draw.sample(range(count), len(needed)))
         for position, text in zip(positions, needed, strict=True):
             contexts.insert(position, text)
         return tuple(contexts)

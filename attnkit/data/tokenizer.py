@@ -24,7 +24,7 @@ from attnkit.data.subword_sampling import BpeDropout, Piece, UnigramSampler
 from attnkit.data.text_form import MARK, NormalForm, clean, from_model, normal_form, to_model
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
-from attnkit.storage.files import atomic_write, reading, require_file
+from attnkit.storage.files import atomic_write, check_file, reading
 from attnkit.text import RESERVED, quoted
 
 Item = TypeVar("Item")
@@ -332,7 +332,7 @@ def subsample(rows: Iterable[Row], characters: int = TRAINING_CHARACTERS) -> tup
 
 
 def _read(path: Path, form: NormalForm) -> Vocabulary:
-    require_file(path)
+    check_file(path)
     with reading(path):
         data = path.read_bytes()
     if not data.startswith(LABELS_START):

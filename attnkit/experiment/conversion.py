@@ -28,7 +28,7 @@ from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import changed_keys
-from attnkit.runs import Run, layout
+from attnkit.runs import Run, layout, run_path
 from attnkit.scoring import ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
@@ -200,7 +200,7 @@ class _Conversion:
         yield from self._score(runs)
 
     def _path(self, variant: str) -> Path:
-        return Run.find(self.settings.out, self.old.name, variant, self.seed)
+        return run_path(self.settings.out, self.old.name, variant, self.seed)
 
     def _entry(self, variant: str) -> dict[str, Any]:
         """What the manifest of one stage says of where it comes from."""

@@ -1,7 +1,7 @@
 """What a recipe will cost, before it is trained: parameters, memory, padding, time.
 
-Nothing is guessed from formulas: parameters are counted and memory is summed on a model without
-storage, padding comes from the plan of the first epoch, and time from updates that are really made.
+Nothing is guessed from formulas: parameters are counted, memory is what a few rows keep, padding
+comes from the plan of the first epoch, and time from updates that are really made.
 """
 
 import hashlib
@@ -11,23 +11,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 from statistics import mean, median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attnkit import models
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import Plan, Rows, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
-from attnkit.kernels.operation_count import count_operations
 from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
+from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import atomic_write, make_folder
@@ -39,6 +37,8 @@ from attnkit.train.precision import GradientWorker
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
 COUNTED = 8
 """Batches whose operations are counted."""
+FEW_ROWS = (2, 4)
+"""Rows that run forward to see what each of them keeps."""
 
 
 class Parameters(NamedTuple):
@@ -122,48 +122,24 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     return Parameters(total, embeddings, mixing, total - embeddings - mixing)
 
 
-class _WithoutStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """What torch's tensors without storage lack.
-
-    Reading a value of one gives 1: nothing is hidden by padding.  oneDNN decides how much its LSTM
-    saves for the backward pass when it runs, so such a layer runs once with zeros.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
-            return True if args[0].dtype == torch.bool else 1
-        answer = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.mkldnn_rnn_layer.default:
-            *outputs, _ = answer
-            with _disable_current_modes(), torch.enable_grad():  # else nothing is saved
-                given = (
-                    torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x
-                    for x in args
-                )  # fmt: skip
-                saved = func(*given)[-1].numel()
-            return (*outputs, torch.empty(saved, dtype=torch.uint8))
-        return answer
-
-
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryEstimate:
-    """Sum what training holds at the end of the forward pass of a batch of this `shape`.
+    """Bytes that training holds at the end of the forward pass of a batch of this `shape`.
 
-    The model runs on tensors without storage, so the count is exact for the CPU and costs no
-    memory.  `precision: auto` counts as fp32, which needs the most.  A process is larger: glibc
-    keeps freed blocks, 1.7 times the live ones in a measured case (1.06 times with
-    MALLOC_MMAP_THRESHOLD_=65536).
+    A few rows of that length run forward, and what they keep is scaled to the rows of the batch.
+    `precision: auto` counts as fp32, which needs the most.  A process is larger: glibc keeps freed
+    blocks, 1.7 times the live ones in a measured case.
     """
     if recipe.model.counted:
         return _counted_memory(recipe, sizes, shape)
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
-    with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
-        model = models.build_for(recipe, sizes)
-        weights = sum(p.numel() * p.element_size() for p in model.parameters())
-        for tensor in (*model.parameters(), *model.buffers()):
-            if tensor.is_floating_point():  # Module.to cannot swap tensors without storage
-                tensor.data = tensor.data.to(DTYPES[precision])
-        activations = _saved_for_backward(model, shape)
+    with torch.random.fork_rng():
+        model = models.build_for(recipe, sizes).to(DTYPES[precision])
+        few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
+    each = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
+    # the fused loss keeps the gradients of both its arguments, that of the weight in float32
+    activations = round(few + (shape.rows - FEW_ROWS[0]) * each) + 4 * model.output.weight.numel()
+    weights = 4 * sum(p.numel() for p in model.parameters())
     low = weights // 2 if DTYPES[precision] != torch.float32 else 0
     # validation decodes with a copy; moving, best and recent averages are whole copies too
     averaged = train.average if train.average > 1 else 0
@@ -183,45 +159,41 @@ def _counted_memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
     """Bytes that autograd keeps of one batch, without the model's weights."""
-    weights = {p.untyped_storage()._cdata for p in model.parameters()}
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, Tensor] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        saved[tensor.untyped_storage()._cdata] = tensor
+        saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    def ids(length: int) -> Tensor:
-        return torch.ones((shape.rows, length), dtype=torch.long)
-
-    source = ids(shape.source) if shape.source else None
     with saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model.hidden(source, ids(shape.target))
-    # the fused loss keeps the gradients of both its arguments, that of the weight in float32
-    loss = hidden.numel() * hidden.element_size() + 4 * model.output.weight.numel()
-    return loss + sum(t.untyped_storage().nbytes() for k, t in saved.items() if k not in weights)
+        hidden = _hidden(model, shape)
+    kept = sum(t.untyped_storage().nbytes() for key, t in saved.items() if key not in weights)
+    return kept + hidden.numel() * hidden.element_size()
+
+
+def _hidden(model: models.Model, shape: BatchShape) -> Tensor:
+    """Outputs of the last layer for a batch of this shape [B, T, W]."""
+    source = torch.ones((shape.rows, shape.source), dtype=torch.long) if shape.source else None
+    return model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
 
 
 def operations(recipe: Recipe, prepared: PreparedData) -> float:
     """Operations (two for each multiplication) of the matrix products of an average update.
 
-    Counted in the forward pass of some batches, without computing them; the backward pass makes two
+    Counted in the forward pass of one row of each of some batches; the backward pass makes two
     products for each of these.
     """
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     planned, counts = batches(recipe, prepared), list[int]()
-    with FakeTensorMode(), _WithoutStorage():  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(), torch.no_grad():
         model = models.build_for(recipe, sizes)
         for place in range(COUNTED):
             shape = _shape(prepared, planned[place * len(planned) // COUNTED])
-            counts.append(3 * count_operations(lambda: _forward(model, shape)))  # noqa: B023
+            row = shape._replace(rows=1)
+            one = count_operations(lambda: _hidden(model, row) @ model.output.weight.t())  # noqa: B023
+            counts.append(3 * shape.rows * one)
     return recipe.train.accumulate * mean(counts)
-
-
-def _forward(model: models.Model, shape: BatchShape) -> Tensor:
-    """Logits of a batch of this shape [B, T, V]."""
-    source = torch.ones((shape.rows, shape.source), dtype=torch.long) if shape.source else None
-    hidden = model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
-    return hidden @ model.output.weight.t()
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:

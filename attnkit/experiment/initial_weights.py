@@ -10,7 +10,7 @@ from attnkit import models
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.experiment.resumption import recipe_of_run
 from attnkit.recipe import Recipe, RecipeFile, load
-from attnkit.runs import Run, layout
+from attnkit.runs import Run, layout, run_path
 from attnkit.train.averaging import Weights, weights_of
 
 INIT = "train.init"
@@ -39,7 +39,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
     place = ": ".join(filter(None, (origins.get(INIT), INIT)))
     own = next((name for name, made in file.swept.items() if variant in made), variant)
     run = Run(_folder(recipe.train.init, own, seed, out, place))
-    if run.path.resolve() == Run.find(out, file.name, variant, seed).resolve():
+    if run.path.resolve() == run_path(out, file.name, variant, seed).resolve():
         raise RecipeError(f"{place}: {run.path} would be trained itself; use another --out")
     if not run.finished:
         raise MissingInputError(f"{place}: {_missing(run, recipe.train.init, seed, out)}")
@@ -141,7 +141,7 @@ def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
             f"{place}: {file.name} has no variant {variant}; it has {', '.join(file.variants)}: "
             "choose among them by --variant, or name a run"
         )
-    return Run.find(out, file.name, variant, seed)
+    return run_path(out, file.name, variant, seed)
 
 
 def _missing(run: Run, given: str, seed: int, out: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnkit.recipe import RecipeFile
-from attnkit.runs import Run
+from attnkit.runs import run_path
 from attnkit.runs.json_files import Tuned
 from attnkit.runs.layout import TUNE
 
@@ -58,7 +58,7 @@ class TrainingSettings:
         name = self.file.name
         if trial := self.trials.get(variant):
             name, variant = f"{name}/{trial.row}/{TUNE}", trial.folder
-        return Run.find(self.out, name, variant, seed)
+        return run_path(self.out, name, variant, seed)
 
     def runs(self) -> list[tuple[str, int]]:
         """Variant and seed of every training, in the order of the recipe."""

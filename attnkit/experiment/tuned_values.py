@@ -5,7 +5,7 @@ from pathlib import Path
 
 from attnkit.recipe import RecipeFile
 from attnkit.recipe.dumping import flat
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.runs.json_files import Tuned
 from attnkit.runs.layout import TUNED
 
@@ -23,7 +23,7 @@ def recorded(
     found = dict[str, Tuned]()
     given = {word.partition("=")[0].strip() for word in words}
     for name in names:
-        for path in sorted(Run.find(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
+        for path in sorted(run_path(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
             entry = recorded_entry(Run.open(path.parent))
             if entry is None:
                 continue

@@ -1,18 +1,16 @@
 """Whether runs are still what they were: files, scores and outputs made again and compared."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attnkit.data.questions import accepted
-from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
 from attnkit.models.base import Model
 from attnkit.nbce import question_sets
-from attnkit.nbce.question_sets import Condition, EvaluatedModel
+from attnkit.nbce.question_sets import EvaluatedModel
 from attnkit.recipe.contexts_config import ContextsConfig
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import EvalConfig, SearchConfig
@@ -29,7 +27,6 @@ SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
 """Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
 differ in rounding from one machine or number of threads to another."""
 Kind = Literal["file", "score", "output", "table"]
-NOBODY = "no run has this id and score"
 State = Literal["same", "different", "not checked"]
 
 
@@ -51,11 +48,7 @@ class Check(NamedTuple):
 
 
 def verify(
-    path: Path,
-    lines: int = 20,
-    *,
-    device: str = "cpu",
-    data_dir: Path | None = None,
+    path: Path, lines: int = 20, *, device: str = "cpu", data_dir: Path | None = None
 ) -> Iterator[Check]:
     """Check one run: its files, its scores, and as many lines of each split decoded again.
 
@@ -68,8 +61,7 @@ def verify(
         name = layout.RECIPE if why.startswith(layout.RECIPE) else layout.MANIFEST
         yield Check(path.as_posix(), "", "file", name, "different", why)
         return
-    run_id = str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
-    verification = _Verification(run, run_id, lines, device, data_dir)
+    verification = _Verification(run, lines, device, data_dir)
     if run.in_training:
         yield verification.check("file", "run", "not checked", "is being trained")
         return
@@ -94,25 +86,38 @@ def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[
             for metric, value in row["metrics"].items():
                 split, told = ".".join(asked), value["score"]
                 found = known.get((row["run_id"], split, metric), [])
-                text = f"the table says {told}, the run {found[0]}" if found else NOBODY
-                same = any(_same(one, told) for one in found)
-                yield Check(
-                    str(row["run"]), row["run_id"], "table", f"{split} {metric}",
-                    "same" if same else "different", "" if same else text, split, metric, told,
-                )  # fmt: skip
+                state: State = "same"
+                text = ""
+                if not any(_same(one, told) for one in found):
+                    state, text = "different", "no run has this id and score"
+                    if found:
+                        text = f"the table says {told}, the run {found[0]}"
+                run, cell = str(row["run"]), f"{split} {metric}"
+                yield Check(run, row["run_id"], "table", cell, state, text, split, metric, told)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError("the table is not what `attnkit eval --format json` prints") from error
 
 
-@dataclass
+class _Again(NamedTuple):
+    """The rows that a split was scored on, and how its scores and outputs are made again."""
+
+    source: Sequence[Sequence[str]]
+    references: Sequence[Sequence[str]]
+    scores: Callable[[SavedScores], Mapping[str, Score]]
+    decode: Callable[[Sequence[int], SearchConfig], Sequence[str]]
+    """The outputs of the lines at some places."""
+
+
 class _Verification:
     """One run and how it is checked."""
 
-    run: Run
-    run_id: str
-    lines: int
-    device: str
-    data_dir: Path | None
+    def __init__(self, run: Run, lines: int, device: str, data_dir: Path | None) -> None:
+        self.run, self.lines, self.device, self.data_dir = run, lines, device, data_dir
+        self.run_id = str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
+
+    @cached_property
+    def model(self) -> Model:
+        return self.run.model(self.device)
 
     def check(
         self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any
@@ -178,7 +183,7 @@ class _Verification:
             return
         told = {metric: value["score"] for metric, value in entry["metrics"].items()}
         try:
-            maker = self._maker(saved)
+            again = self._again(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
             why = f"its rows: {_short(error, self.run.path)}"
@@ -186,32 +191,31 @@ class _Verification:
                 why = f"no weights; scores follow from what is kept of each line, {why}"
             yield self.check("output", name, _state(error), why)
             return
-        if (digest(*maker.source), digest(*maker.references)) != (saved.source, saved.references):
+        if (digest(*again.source), digest(*again.references)) != (saved.source, saved.references):
             yield self.check("output", name, "different", "the rows at hand are not those scored")
             return
-        yield from self._scores(saved, told, saved.scores | maker.scores(saved))
+        yield from self._scores(saved, told, saved.scores | dict(again.scores(saved)))
         if saved.texts and self.run.left_out:
             cell = f"{saved.name}: 0 of {len(saved.texts)} lines"
             why = "no weights to decode them again"
             yield self.check("output", cell, "not checked", why)
         elif saved.texts:
-            yield self._outputs(saved, maker)
+            yield self._outputs(saved, again)
 
     def _scores(
-        self, saved: SavedScores, told: Mapping[str, float | None], again: Mapping[str, Score]
+        self, saved: SavedScores, told: Mapping[str, float | None], made: Mapping[str, Score]
     ) -> Iterator[Check]:
         """Each cell: the stored score beside the same made again."""
         for metric, value in told.items():
-            made = again[metric].json()["score"]
+            new = made[metric].json()["score"]
             tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
-            same = _same(value, made, tolerance)
-            text = "" if same else f"{layout.SCORES} says {value}, scored again it is {made}"
-            yield self.check(
-                "score", f"{saved.name} {metric}", "same" if same else "different", text,
-                saved.split, metric, value,
-            )  # fmt: skip
+            state: State = "same" if _same(value, new, tolerance) else "different"
+            text = f"{layout.SCORES} says {value}, scored again it is {new}"
+            text = "" if state == "same" else text
+            cell = f"{saved.name} {metric}"
+            yield self.check("score", cell, state, text, saved.split, metric, value)
 
-    def _outputs(self, saved: SavedScores, maker: "_SplitMaker | _QuestionMaker") -> Check:
+    def _outputs(self, saved: SavedScores, again: _Again) -> Check:
         """A sample of lines decoded again."""
         count = len(saved.texts)
         number = min(self.lines, count)
@@ -220,9 +224,9 @@ class _Verification:
             places = list(range(number))
         search = {key: value for key, value in saved.search.items() if key != "contexts"}
         where = f"{layout.SCORES}: {saved.name}.search"
-        again = maker.decode(places, json_files.parse(search, SearchConfig, where))
-        wrong = [place + 1 for place, text in zip(places, again, strict=True)
-                 if text != saved.texts[place]]  # fmt: skip
+        made = again.decode(places, json_files.parse(search, SearchConfig, where))
+        pairs = zip(places, made, strict=True)
+        wrong = [place + 1 for place, text in pairs if text != saved.texts[place]]
         cell = f"{saved.name}: {number} of {count} lines"
         if not wrong:
             return self.check("output", cell)
@@ -231,80 +235,56 @@ class _Verification:
             "output", cell, "different", f"{len(wrong)} are decoded otherwise now: line {where}"
         )
 
-    def _maker(self, saved: SavedScores) -> "_SplitMaker | _QuestionMaker":
+    def _again(self, saved: SavedScores) -> _Again:
         """Raises AttnkitError where the rows of the split are not at hand."""
-        recipe = self.run.recipe
         corpus = RunCorpus(self.run, self.data_dir, offline=True)
-        if recipe.task != "question-answering":
-            windows = layout.WINDOWS.fullmatch(saved.split)
-            length = int(windows[2]) if windows else None
-            rows = list(corpus.rows(windows[1] if windows else saved.split, length))
-            return _SplitMaker(self.run, self.device, rows, length)
+        if self.run.recipe.task == "question-answering":
+            return self._answered_again(saved, corpus)
+        windows = layout.WINDOWS.fullmatch(saved.split)
+        length = int(windows[2]) if windows else None
+        rows = list(corpus.rows(windows[1] if windows else saved.split, length))
+        run, recipe = self.run, self.run.recipe
+
+        def scores(saved: SavedScores) -> dict[str, Score]:
+            """From the saved outputs or, where there are weights, the model's probabilities."""
+            names = list(dict.fromkeys(map(base_metric, saved.scores)))
+            forced = [name for name in names if name in TEACHER_FORCED and not run.left_out]
+            text, eval = [n for n in names if n not in TEACHER_FORCED], _settings(run, saved)
+            found = answer_scores(text, saved.texts, rows, recipe, eval) if text else {}
+            if forced:
+                tokenizer = run.tokenizer()
+                found |= model_scores(forced, self.model, tokenizer, rows, recipe, length=length)
+            return found
+
+        def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
+            sources = [rows[place].source for place in places]
+            return list(answers(self.model, run.tokenizer(), sources, recipe, search))
+
+        return _Again([[row.source for row in rows]], references_of(rows), scores, decode)
+
+    def _answered_again(self, saved: SavedScores, corpus: RunCorpus) -> _Again:
+        """The same of questions that were answered in one way."""
         found = CONDITION.match(saved.split)
         assert found is not None
         merging = saved.search["contexts"]
         known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
         update = {"counts": (int(found[3]),), "methods": (found[2],), **known}
-        spec = recipe.contexts.model_copy(update=update)
-        (condition,) = question_sets.conditions(corpus, found[1], spec)
-        return _QuestionMaker(self.run, self.device, condition, spec)
+        spec = self.run.recipe.contexts.model_copy(update=update)
+        (setting,) = question_sets.conditions(corpus, found[1], spec)
+        references = [list(accepted(row)) for row, _ in setting.questions]
+        source = [[row.source, *contexts] for row, contexts in setting.questions]
 
+        def scores(saved: SavedScores) -> dict[str, Score]:
+            """Which context was chosen is not decided again."""
+            names = [n for n in dict.fromkeys(map(base_metric, saved.scores)) if n not in CONTEXT]
+            return score(names, saved.texts, references, _settings(self.run, saved))
 
-class _SplitMaker:
-    """Makes the scores and outputs of a split again."""
+        def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
+            some = setting._replace(questions=[setting.questions[place] for place in places])
+            model = EvaluatedModel.of_run(self.run, self.device)
+            return question_sets.answers(model, some, spec, search)
 
-    def __init__(self, run: Run, device: str, rows: Sequence[Row], length: int | None) -> None:
-        """`length`: of the windows of running text, where it is not data.max_length."""
-        self.run, self.device, self.rows, self.length = run, device, rows, length
-        self.references = references_of(rows)
-        self.source = [[row.source for row in rows]]
-
-    @cached_property
-    def model(self) -> Model:
-        return self.run.model(self.device)
-
-    def scores(self, saved: SavedScores) -> dict[str, Score]:
-        """All metrics of the split, from the saved outputs or from the model's probabilities.
-
-        Without weights the latter are left out: they follow from what is kept of each sentence.
-        """
-        recipe, eval = self.run.recipe, _settings(self.run, saved)
-        names = list(dict.fromkeys(map(base_metric, saved.scores)))
-        forced = [name for name in names if name in TEACHER_FORCED and not self.run.left_out]
-        text = [name for name in names if name not in TEACHER_FORCED]
-        found = answer_scores(text, saved.texts, self.rows, recipe, eval) if text else {}
-        if forced:
-            found |= model_scores(
-                forced, self.model, self.run.tokenizer(), self.rows, recipe, length=self.length
-            )
-        return found
-
-    def decode(self, places: Sequence[int], search: SearchConfig) -> list[str]:
-        """The lines at these places, decoded again."""
-        sources = [self.rows[place].source for place in places]
-        return list(answers(self.model, self.run.tokenizer(), sources, self.run.recipe, search))
-
-
-class _QuestionMaker:
-    """The same of questions that were answered in one way."""
-
-    def __init__(self, run: Run, device: str, condition: Condition, spec: ContextsConfig) -> None:
-        self.run, self.device, self.condition, self.spec = run, device, condition, spec
-        self.references = [list(accepted(row)) for row, _ in condition.questions]
-        self.source = [[row.source, *contexts] for row, contexts in condition.questions]
-
-    def scores(self, saved: SavedScores) -> dict[str, Score]:
-        """All metrics of the answers; which context was chosen is not decided again."""
-        names = [name for name in dict.fromkeys(map(base_metric, saved.scores))
-                 if name not in CONTEXT]  # fmt: skip
-        return score(names, saved.texts, self.references, _settings(self.run, saved))
-
-    def decode(self, places: Sequence[int], search: SearchConfig) -> list[str]:
-        """The questions at these places, answered again."""
-        some = [self.condition.questions[place] for place in places]
-        model = EvaluatedModel.of_run(self.run, self.device)
-        condition = self.condition._replace(questions=some)
-        return question_sets.answers(model, condition, self.spec, search)
+        return _Again(source, references, scores, decode)
 
 
 def _settings(run: Run, saved: SavedScores) -> EvalConfig:

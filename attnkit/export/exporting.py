@@ -17,7 +17,6 @@ from attnkit.export.parity import LINES, Agreement, compare
 from attnkit.recipe import dump
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
-from attnkit.runs.results import json_text
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
 from attnkit.storage.cache import fill_folder
@@ -88,7 +87,7 @@ def export(
             "weights": run.manifest["files"][MODEL], "split": split,
             "checks": [one._asdict() for one in checks],
         }  # fmt: skip
-        texts = {"export.json": json_text(facts), "README.md": card(run, facts)}
+        texts = {"export.json": files.json_text(facts), "README.md": card(run, facts)}
         for name, text in (texts | {"recipe.yaml": _recipe_text(run)}).items():
             (draft / name).write_text(text, encoding="utf-8")
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attnkit.data.masking import MASK
+from attnkit.data.objectives import MASK
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, control
 from attnkit.models import Model

@@ -21,7 +21,7 @@ from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search import Hypothesis
-from attnkit.storage.cache import cache_dir, complete
+from attnkit.storage.cache import cache_dir, read_or_build
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 """Word of a recipe -> member of `ctranslate2.specs.Activation`."""
@@ -105,7 +105,9 @@ def opened(run: Run, device: str) -> CTranslate2Model:
         write(run.model(), tokenizer, recipe, folder)
 
     place = cache_dir() / "ctranslate2" / str(run.manifest["files"].get(MODEL))
-    return complete(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
+    return read_or_build(
+        place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build
+    )[0]
 
 
 def write(

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.kernels.onednn import Linear
 from attnkit.layers.dropout import Dropout
+from attnkit.ops.onednn import Linear
 
 
 class FeedForward(nn.Module):

@@ -10,8 +10,8 @@ from attnkit import mechanisms
 from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, one_of
 from attnkit.attention.cache import rows_of
 from attnkit.errors import UsageError
-from attnkit.kernels.onednn import Linear
 from attnkit.layers.positions import Rotary
+from attnkit.ops.onednn import Linear
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions, score_options
 from attnkit.text import nearest
 

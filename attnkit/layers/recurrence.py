@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.kernels.linear_attention import widest
-from attnkit.kernels.onednn import Linear
-from attnkit.kernels.simple_recurrence import simple_recurrence
+from attnkit.ops.linear_attention import widest
+from attnkit.ops.onednn import Linear
+from attnkit.ops.simple_recurrence import simple_recurrence
 
 CellState = tuple[Float[Tensor, "R W"], ...]
 """(h, c) of an LSTM, (h,) of a GRU, (c,) of an SRU."""

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask, Scored, Shape, at_least, one_head
 from attnkit.attention.position_tables import per_head, xavier
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.linear_attention import widest
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.linear_attention import widest
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
 """Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""

@@ -32,10 +32,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
-from attnkit.kernels.decayed_products import decayed_products
-from attnkit.kernels.linear_attention import widest
-from attnkit.kernels.recurrence import scan
 from attnkit.mechanisms.gated_delta import first_decays
+from attnkit.ops.decayed_products import decayed_products
+from attnkit.ops.linear_attention import widest
+from attnkit.ops.recurrence import scan
 
 CHUNK, BLOCK = 64, 512
 """Tokens of a square, and between states that training keeps."""

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
-from attnkit.kernels.linear_attention import FeatureMaps, merge, quotient
-from attnkit.kernels.linear_attention_cpu import key_sums
+from attnkit.ops.linear_attention import FeatureMaps, merge, quotient
+from attnkit.ops.linear_attention_cpu import key_sums
 
 KEYS = FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 

@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.attention.mask import readable
 from attnkit.errors import UsageError
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.linear_attention import widest
 
 NEWTON, HALVINGS = 24, 60
 """Most steps to a threshold.  Newton's are over once they no longer move it, after 3 to 10."""

@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, append, one_head, real_keys
 from attnkit.errors import UsageError
-from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
 
 PLAIN = ScoreOptions()

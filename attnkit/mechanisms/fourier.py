@@ -22,7 +22,7 @@ from torch import Tensor
 
 from attnkit.attention import Attention, Mask, Out, Shape, State, one_head
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
-from attnkit.kernels.linear_attention import widest
+from attnkit.ops.linear_attention import widest
 
 
 class Fourier(Attention):

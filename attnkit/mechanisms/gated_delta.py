@@ -41,9 +41,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
-from attnkit.kernels.decayed_products import decayed_products
-from attnkit.kernels.linear_attention import widest
-from attnkit.kernels.recurrence import scan
+from attnkit.ops.decayed_products import decayed_products
+from attnkit.ops.linear_attention import widest
+from attnkit.ops.recurrence import scan
 
 CHUNKS = {"cpu": 32}
 """Tokens of one triangular system; on a CPU 64 take 1.3 to 1.4 times as long, at any length."""

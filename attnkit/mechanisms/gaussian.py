@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms import dot
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.linear_attention import widest
 
 
 def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:

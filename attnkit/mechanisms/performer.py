@@ -39,8 +39,8 @@ from torch.nn import functional as F
 
 from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head, one_of
 from attnkit.errors import UsageError
-from attnkit.kernels import linear_attention
-from attnkit.kernels.onednn import product
+from attnkit.ops import linear_attention
+from attnkit.ops.onednn import product
 
 RELU_FLOOR = 1e-3
 """Added to the features of the relu kernel, so that no query has weight 0 for all keys."""

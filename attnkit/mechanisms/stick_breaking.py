@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.kernels.linear_attention import widest
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.linear_attention import widest
 
 
 class StickBreaking(ScaledDot):

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, State
-from attnkit.kernels.onednn import Linear
 from attnkit.layers import Dropout, MultiHead
 from attnkit.models.base import EncoderDecoder, position_limit
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
+from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 HALF = math.sqrt(0.5)

@@ -6,9 +6,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnkit.data.tokenizer import PAD
-from attnkit.kernels.onednn import Linear
 from attnkit.layers import Dropout
 from attnkit.layers.positions import sinusoids
+from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 

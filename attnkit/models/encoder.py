@@ -5,12 +5,12 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask
 from attnkit.data.tokenizer import PAD
-from attnkit.kernels.onednn import Linear
 from attnkit.layers import Dropout
 from attnkit.layers.positions import Rotary
 from attnkit.models.base import Decode, Model
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
 from attnkit.models.transformer import Stack
+from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 
@@ -75,7 +75,7 @@ class EncoderClassifier(EncoderModel):
 class MaskedEncoder(EncoderModel):
     """The encoder's states through the output matrix, which `model.tie` may make the embeddings.
 
-    It predicts the token of each position of a source with masks (`data.masking`).
+    It predicts the token of each position of a source with masks (`data.objectives`).
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.profiler import record_function
 
-from attnkit.kernels.fast_cpu import PRODUCT, usable
-from attnkit.kernels.onednn import LEAST_WORK, Linear, pack, quick_product
 from attnkit.layers import Block, MultiHead
 from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
+from attnkit.ops.fast_cpu import PRODUCT, usable
+from attnkit.ops.onednn import LEAST_WORK, Linear, pack, quick_product
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16

@@ -13,11 +13,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, State
-from attnkit.kernels.onednn import Linear
 from attnkit.layers import MultiHead
 from attnkit.models.base import position_limit
 from attnkit.models.embedding import Embedding
 from attnkit.models.transformer import Transformer
+from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 

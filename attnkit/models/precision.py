@@ -3,9 +3,9 @@
 import torch
 
 from attnkit.errors import UnavailableError, UsageError
-from attnkit.kernels import int8
-from attnkit.kernels.onednn import Linear
 from attnkit.models.base import Model
+from attnkit.ops import int8
+from attnkit.ops.onednn import Linear
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -5,7 +5,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.attention import Mask, State
-from attnkit.kernels.onednn import Linear
 from attnkit.layers import Dropout, MultiHead
 from attnkit.layers.recurrence import (
     BidirectionalLayer,
@@ -15,6 +14,7 @@ from attnkit.layers.recurrence import (
 )
 from attnkit.models.base import EncoderDecoder, position_limit
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
+from attnkit.ops.onednn import Linear
 from attnkit.recipe import schema
 
 

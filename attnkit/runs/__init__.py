@@ -19,7 +19,8 @@ ends as that of an uninterrupted run.
 """
 
 from attnkit.runs.find import find_runs, is_run, one_task
+from attnkit.runs.layout import run_path
 from attnkit.runs.results import Results
 from attnkit.runs.run import Run
 
-__all__ = ["Results", "Run", "find_runs", "is_run", "one_task"]
+__all__ = ["Results", "Run", "find_runs", "is_run", "one_task", "run_path"]

@@ -12,12 +12,10 @@ from pathlib import Path
 
 from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.runs import layout, plugins
+from attnkit.runs.results_file import archive_member
 from attnkit.runs.run import Run
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
-
-EPOCH = 315532800
-"""The time of every member: 1980-01-01, which no tar finds implausible."""
 
 
 def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int:
@@ -40,7 +38,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
             raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
         layout.refuse_trial(run.path, run.manifest)
         run.verify()
-        folder = Run.find("", run.name, run.variant, run.seed).as_posix()
+        folder = layout.run_path("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):
             raise OutputPathError(f"{run.path}: a second run called {folder}; pack them one by one")
         for path in _files(run.path, checkpoints):
@@ -51,7 +49,9 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
             tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive,
         ):
             for name, path in sorted(members.items()):
-                _add(archive, name, path)
+                with files.open_file(path) as content:
+                    size = os.fstat(content.fileno()).st_size
+                    archive.addfile(archive_member(name, size), content)
         file.flush()
         os.fsync(file.fileno())
     return len(members)
@@ -94,16 +94,3 @@ def _files(folder: Path, checkpoints: bool) -> Iterator[Path]:
             yield from _files(child, checkpoints)
         elif child.is_file():
             yield child
-
-
-def _add(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    """One member, with the content alone."""
-    with files.open_file(path) as file:
-        archive.addfile(member(name, os.fstat(file.fileno()).st_size), file)
-
-
-def member(name: str, size: int) -> tarfile.TarInfo:
-    """A file of an archive, without an owner or a time of its own."""
-    about = tarfile.TarInfo(name)
-    about.size, about.mtime, about.mode = size, EPOCH, 0o644
-    return about

@@ -197,20 +197,15 @@ class CheckpointManifest(Schema):
     log: Sha256 | None = None
 
 
-def read(path: Path, schema: type[BaseModel], limit: int = files.JSON_LIMIT) -> dict[str, Any]:
+def read(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
     """A file that holds one JSON object of this form, as it stands there.
 
     Raises:
         MissingInputError: there is no such regular file.
         DataError: it is no JSON object, or an entry is missing or of another type; says which.
     """
-    found: dict[str, Any] = check(files.read_json(path, limit), schema, str(path))
-    return found
-
-
-def check(value: Any, schema: type[BaseModel], where: str) -> Any:
-    """The value itself, if it has this form.  Raises DataError about `where`."""
-    parse(value, schema, where)
+    value = files.read_json(path)
+    parse(value, schema, str(path))
     return value
 
 

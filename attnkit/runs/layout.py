@@ -10,6 +10,7 @@ from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
+MANIFEST_LOCK = ".manifest.lock"  # held while manifest.json is changed
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
@@ -42,6 +43,16 @@ def component(part: str) -> str:
     return part
 
 
+def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
+    """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
+
+    Raises:
+        OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
+    """
+    parts = [*recipe.split("/"), variant, f"seed-{seed}"]
+    return Path(out).joinpath(*map(component, parts))
+
+
 def refuse_part_of_run(path: Path) -> None:
     """Keep an output of a command from replacing a file of a run.
 
@@ -65,7 +76,7 @@ def require_runs(path: Path, hint: str) -> None:
     if not is_results_file(path) or path.is_dir():
         files.require_folder(path, "folder of runs", hint)
     else:
-        files.require_file(path)
+        files.check_file(path)
 
 
 def run_paths(path: Path, *, trials: bool = False) -> Iterator[Path]:

@@ -42,11 +42,6 @@ def require(run: Path, manifest: Mapping[str, Any]) -> None:
             raise MissingInputError(f"{run}: was trained with the mechanism {word}: {advice}")
 
 
-def changed(manifest: Mapping[str, Any]) -> list[str]:
-    """A sentence for each mechanism of a run whose file has changed since."""
-    return [f"{path} has changed" for path, _, _ in changes(manifest)]
-
-
 def changes(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """The files of mechanisms that have changed since, with the beginning of both SHA-256."""
     from attnkit import mechanisms

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -57,7 +56,6 @@ class Results:
             MissingInputError: there is no such regular file.
         """
         if self.packed is None:
-            files.require_file(self.path / name)
             return files.open_file(self.path / name)
         if name not in self.packed:
             raise MissingInputError(f"{self.path}: {name} is not in it")
@@ -76,8 +74,7 @@ class Results:
 
     def read_json(self, name: str, limit: int = files.JSON_LIMIT) -> dict[str, Any]:
         """One of its files, as `attnkit.storage.files.read_json` reads it."""
-        with self.open_file(name) as file:
-            return files.read_object(file, self.path / name, limit)
+        return files.read_json(self.path / name, limit, self.open_file(name))
 
     @property
     def writable(self) -> bool:
@@ -97,12 +94,12 @@ class Results:
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
         files.make_folder(path.parent, self.fs, parents=self.may_be_made)
-        with exclusive(path.parent):
+        with exclusive(path.parent / layout.LOCK):
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()
             self.record(layout.SCORES, None)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
-            written = json_text(earlier | {split: dict(scores)}).encode("utf-8")
+            written = files.json_text(earlier | {split: dict(scores)}).encode("utf-8")
             files.atomic_write(self.path / layout.SCORES, written, self.fs)
             self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
@@ -117,7 +114,7 @@ class Results:
         self.check_file(layout.SCORES)
         try:
             stored = self.read_json(layout.SCORES, SCORES_LIMIT)
-            json_files.check(stored, json_files.Scores, str(self.path / layout.SCORES))
+            json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES))
             return stored
         except DataError as error:
             raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
@@ -136,8 +133,3 @@ class Results:
 
     def record(self, name: str, digest: str | None) -> None:
         """Note the SHA-256 of a file, None while it is being written."""
-
-
-def json_text(value: Any) -> str:
-    """JSON text for a file that people read too."""
-    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

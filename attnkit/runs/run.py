@@ -15,7 +15,7 @@ import attnkit
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
 from attnkit.runs.log import Log
-from attnkit.runs.results import Results, json_text
+from attnkit.runs.results import Results
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import exclusive, held, is_held, is_lost
@@ -32,8 +32,10 @@ MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
 _OWN = "sha256"
 """Entry of manifest.json: the SHA-256 of all others."""
-_REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`",
-           layout.DATA: "remove it to read the corpus again"}  # fmt: skip
+_REMEDY = {
+    layout.SCORES: "replace it by `attnkit eval --fresh`",
+    layout.DATA: "remove it to read the corpus again",
+}
 """By file or folder, what to do where that is not training."""
 
 
@@ -50,16 +52,6 @@ class Run(Results):
         """The log of its training."""
         packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
         return Log(self.path / layout.LOG, self.fs, packed)
-
-    @staticmethod
-    def find(out: str | Path, name: str, variant: str, seed: int) -> Path:
-        """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
-
-        Raises:
-            OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
-        """
-        parts = [*name.split("/"), variant, f"seed-{seed}"]
-        return Path(out).joinpath(*map(layout.component, parts))
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -139,7 +131,8 @@ class Run(Results):
         Call it holding the lock.
         """
         with files.writing(self.path):
-            for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
+            own = (*layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE, layout.MANIFEST_LOCK)
+            for name in (layout.MANIFEST, *own):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path, self.fs)
@@ -218,8 +211,8 @@ class Run(Results):
                 f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
                 f"{_OWN}); restore it from a copy, or train again with --fresh"
             )
-        checked: dict[str, Any] = json_files.check(entries, json_files.Manifest, str(path))
-        return checked
+        json_files.parse(entries, json_files.Manifest, str(path))
+        return entries
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.
@@ -227,7 +220,7 @@ class Run(Results):
         What other processes have written meanwhile stays.
         """
         self.require_locked()
-        with exclusive(self.path):
+        with exclusive(self.path / layout.MANIFEST_LOCK):
             self.__dict__.pop("manifest", None)
             entries = dict(self.manifest)
             for key, value in fields.items():
@@ -238,7 +231,7 @@ class Run(Results):
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        text = json_text(entries | {_OWN: files.sha256_json(entries)})
+        text = files.json_text(entries | {_OWN: files.sha256_json(entries)})
         files.atomic_write(self.path / layout.MANIFEST, text, self.fs)
         self.__dict__["manifest"] = entries
 
@@ -352,7 +345,7 @@ class Run(Results):
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
-        files.require_file(self.path / layout.TOKENIZERS[0])
+        files.check_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS:
             self.check_file(name)
         return Tokenizer.load(self.path, self.recipe.data.normalize)
@@ -417,8 +410,9 @@ class Run(Results):
         from attnkit import models
 
         recipe, tokenizer = self.recipe, self.tokenizer()
-        for text in plugins.changed(self.manifest):
-            warnings.warn(f"{self.path}: {text} since this run was trained", stacklevel=3)
+        for path, _, _ in plugins.changes(self.manifest):
+            text = f"{self.path}: {path} has changed since this run was trained"
+            warnings.warn(text, stacklevel=3)
         sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

@@ -16,12 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnkit.data.corpus import Corpus, data_folder, require_split, splits_of
+from attnkit.data.corpus import Corpus, require_split, splits_of
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
 from attnkit.runs import json_files, layout
-from attnkit.runs.results import json_text
 from attnkit.storage import files
 
 if TYPE_CHECKING:
@@ -57,7 +56,9 @@ class RunCorpus:
             MissingInputError: there is no folder `data_dir`.
         """
         self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
-        self.data_dir = None if data_dir is None else data_folder(Path(data_dir))
+        self.data_dir = None if data_dir is None else Path(data_dir)
+        if self.data_dir:
+            files.require_folder(self.data_dir, "folder", " (--data-dir)")
 
     def rows(self, split: str, length: int | None = None) -> Iterator[Row]:
         """The rows of a split in order, as `Corpus.rows`; raises as that where the run lacks it.
@@ -159,7 +160,7 @@ class RunCorpus:
             return {}
         self.run.check_file(name)
         kept = self.run.read_json(name)
-        json_files.check(kept, json_files.KeptSplit, str(self.run.path / name))
+        json_files.parse(kept, json_files.KeptSplit, str(self.run.path / name))
         return kept
 
     def _read(self, split: str, sha256: str) -> list[Row]:
@@ -170,12 +171,11 @@ class RunCorpus:
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"
             )
-        values = map(json.loads, data.split(b"\n")[:-1])
+        rows = [Row(**json.loads(line)) for line in data.split(b"\n")[:-1]]
         return [
-            Row(row["source"], row["target"], tuple(row["references"]), tuple(row["contexts"]),
-                row["gold"])
-            for row in values
-        ]  # fmt: skip
+            row._replace(references=tuple(row.references), contexts=tuple(row.contexts))
+            for row in rows
+        ]
 
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows where they are few, and what they are; the latter last."""
@@ -196,7 +196,7 @@ class RunCorpus:
             "sha256": None if data is None else hashlib.sha256(data).hexdigest(),
             "contexts": contexts if corpus.generated else None,
         }
-        name, written = self._name(split, ".json"), json_text(about).encode("utf-8")
+        name, written = self._name(split, ".json"), files.json_text(about).encode("utf-8")
         self.run.record(name, None)
         files.atomic_write(self.run.path / name, written, self.run.fs)
         self.run.record(name, hashlib.sha256(written).hexdigest())

@@ -177,8 +177,9 @@ def _status(run: Run) -> RunStatus:
     elif run.finished:
         state = "results" if run.left_out else "done"
     faults = [str(failed)] if state == "failed" else []
-    facts: dict[str, Any] = {}
-    for read in (_recipe, _updates, _logged, _score):
+    finished = run.manifest["finished"] if run.finished else {}
+    facts = {"step": finished.get("updates", finished.get("step"))}
+    for read in (_recipe, _logged, _score):
         try:
             facts |= read(run)
         except AttnkitError as error:
@@ -208,13 +209,6 @@ def _recipe(run: Run) -> dict[str, Any]:
         "steps": None if recipe.model.counted else recipe.train.steps,
         "monitor": recipe.train.monitor,
     }
-
-
-def _updates(run: Run) -> dict[str, Any]:
-    """The updates of a finished run."""
-    finished = run.manifest["finished"] if run.finished else {}
-    step = finished.get("updates", finished.get("step"))
-    return {"step": step} if isinstance(step, int) else {}
 
 
 def _logged(run: Run) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import __version__
-from attnkit.data import masking, span_corruption
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
-from attnkit.data.masking import with_noise
+from attnkit.data.objectives import SIGNATURES, apply_objective
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.errors import NotFiniteError
@@ -30,7 +29,6 @@ BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
 CONFIDENCE_BINS = 15
 """Equal intervals of confidence (Guo et al. 2017)."""
-NOISE = {"span-corruption": span_corruption.SIGNATURE, "masked": masking.SIGNATURE}
 """What signatures say of the noise of an objective."""
 LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
@@ -119,12 +117,12 @@ def teacher_forced_scores(
         return {}
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     words = _words(rows, encoded, tokenizer, max_length)
-    encoded = with_noise(encoded, tokenizer.target, objective, max_length)
+    encoded = apply_objective(encoded, tokenizer.target, objective, max_length)
     nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
-    cut += f"|{NOISE[objective]}" if objective in NOISE else ""
+    cut += f"|{SIGNATURES[objective]}" if objective in SIGNATURES else ""
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),

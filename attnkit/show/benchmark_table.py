@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnkit import mechanisms
-from attnkit.bench.growth import Fit, fit
 from attnkit.bench.plan import BASELINE, PASSES, Workload
-from attnkit.bench.schedule import Measure, Point
+from attnkit.bench.schedule import Fit, Measure, Point, fit
 from attnkit.show.table import NONE, Cell, Column, Table
 
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}

@@ -52,34 +52,32 @@ def _table(
     rows = []
     for run in runs:
         path = run.path if folder is None else run.path.relative_to(folder)
-        rows.append((
-            Cell(path.as_posix(), _fields(run)),
-            Cell(run.state),
-            Cell(_step(run)),
-            Cell(_number(run.score, () if metric else (run.metric, run.split))),
-            Cell(_number(run.validation, () if monitor else (run.monitor,))),
-            Cell(age(now - run.changed)),
-            Cell(size(run.bytes)),
-            Cell(", ".join(key.removeprefix("model.") for key in run.differs) or NONE),
-        ))  # fmt: skip
+        texts = (
+            run.state,
+            _step(run),
+            _number(run.score, () if metric else (run.metric, run.split)),
+            _number(run.validation, () if monitor else (run.monitor,)),
+            age(now - run.changed),
+            size(run.bytes),
+            ", ".join(key.removeprefix("model.") for key in run.differs) or NONE,
+        )
+        rows.append((Cell(path.as_posix(), _fields(run)), *map(Cell, texts)))
     return Table(title, columns, tuple(rows), tuple(notes))
 
 
 def _fields(run: RunStatus) -> Mapping[str, Value]:
     """A run for programs."""
     changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.changed))
+    names = "recipe variant seed state step steps metric split score monitor validation"
     return {
         "run": run.path.as_posix(),
-        **{name: getattr(run, name) for name in (
-            "recipe", "variant", "seed", "state", "step", "steps", "metric", "split", "score",
-            "monitor", "validation",
-        )},
+        **{name: getattr(run, name) for name in names.split()},
         "changed": changed,
         "bytes": run.bytes,
         "removable_bytes": run.removable,
         "differs": "; ".join(run.differs),
         "fault": run.fault,
-    }  # fmt: skip
+    }
 
 
 def _step(run: RunStatus) -> str:

@@ -31,19 +31,15 @@ def cache_dir() -> Path:
         raise OutputPathError("no home folder for the cache: set ATTNKIT_CACHE") from error
 
 
-def complete(
-    path: Path,
-    read: Callable[[Path], Value],
-    build: Callable[[Path], None],
-    draft: Path | None = None,
+def read_or_build(
+    path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]
 ) -> tuple[Value, str | None]:
     """Read a finished folder; where it is absent or damaged, build it first.
 
     Args:
         path: the folder, whose name is a key of all that its content depends on.
         read: opens a finished folder and raises DataError where it is damaged.
-        build: fills a new, empty folder with files that are forced to the disk.
-        draft: as `fill_folder`; not used where the file system has no locks.
+        build: fills a new, empty folder.
 
     The folder gets its name by a rename after `build`, under a lock, so that of two processes
     one builds and the other waits and reads.  Returns what `read` gave, and one line about the
@@ -58,19 +54,16 @@ def complete(
         return value, None
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
-    # The lock saves double work, and keeps a `draft` to one; the rename keeps readers safe.
-    with exclusive(lock, create=True) as alone:
+    with exclusive(lock):  # saves double work; the rename keeps readers safe
         value, damage = _try(path, read)
         if value is None:
             remove_leftovers(path.parent)
-            fill_folder(path, build, draft if alone else None)
+            fill_folder(path, build)
+            value = read(path)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()
-    if value is not None:
-        return value, None
-    note = f"the damaged cache {path} was rebuilt ({damage})" if damage else None
-    return read(path), note
+    return value, f"the damaged cache {path} was rebuilt ({damage})" if damage else None
 
 
 def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str | None]:
@@ -83,26 +76,23 @@ def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str |
         return None, str(error)
 
 
-def fill_folder(path: Path, build: Callable[[Path], None], draft: Path | None = None) -> None:
+def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
     """Fill a folder beside `path` and give it the name; nothing is left after a fault.
 
-    What has the name before is removed.  A `draft` is the folder to fill where `build` can go on
-    with what an earlier call left there; then clearing up after a fault is its task.
+    What has the name before is removed.
     """
-    filled = draft or temporary(path)
+    draft = temporary(path)
     with writing(path):
-        if not filled.exists():
-            DISK.mkdir(filled)
+        DISK.mkdir(draft)
         try:
-            build(filled)
-            for part in (*filled.rglob("*"), filled):  # other libraries write files unsynced
+            build(draft)
+            for part in (*draft.rglob("*"), draft):  # other libraries write files unsynced
                 DISK.fsync_path(part)
             if path.exists():
                 remove(path)
-            DISK.rename(filled, path)
+            DISK.rename(draft, path)
         except BaseException:
-            if draft is None:
-                with suppress(OSError):
-                    remove(filled)
+            with suppress(OSError):
+                remove(draft)
             raise
         DISK.fsync_path(path.parent)

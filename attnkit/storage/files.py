@@ -1,8 +1,9 @@
 """Files that are whole or absent: a crash, a kill or a full disk never leaves half of one.
 
 A file is written beside its final name, forced to the disk, renamed, and the rename is forced to
-the disk.  Every operation that changes the disk goes through a `Filesystem`, so that a test can
-make the k-th one fail.  Errors of the operating system become errors of `attnkit.errors` here.
+the disk.  No library does all four (atomicwrites is no longer kept).  Every operation that changes
+the disk goes through a `Filesystem`, so that a test can make the k-th one fail.  Errors of the
+operating system become errors of `attnkit.errors` here.
 """
 
 import errno
@@ -19,13 +20,15 @@ from typing import Any, BinaryIO, cast
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
 
-_CREATE = frozenset({
-    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR,
-    errno.EEXIST, errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EXDEV,
-    errno.EBUSY,
-})  # fmt: skip
+_PATH_ERRORS = frozenset(
+    getattr(errno, f"E{name}")
+    for name in (
+        *("ACCES", "PERM", "ROFS", "NOENT", "NOTDIR", "ISDIR", "EXIST", "NOTEMPTY"),
+        *("NAMETOOLONG", "LOOP", "INVAL", "XDEV", "BUSY"),
+    )
+)
+"""Errors that another place avoids; all others are faults of the disk."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_BUFFER = 1 << 20
 JSON_LIMIT = 4 << 20
 """Bytes of a JSON file that are read, at most."""
 _KINDS = {
@@ -35,7 +38,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
-
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
@@ -49,7 +51,7 @@ class Filesystem:
     def open(self, path: Path) -> BinaryIO:
         """Open a file for writing, empty; a symbolic link under this name is refused."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.fdopen(os.open(path, flags, 0o666), "wb", buffering=_BUFFER)
+        return os.fdopen(os.open(path, flags, 0o666), "wb", buffering=1 << 20)
 
     def append(self, path: Path) -> BinaryIO:
         """Open a file for writing at its end, without a buffer."""
@@ -86,8 +88,8 @@ class Filesystem:
     def unlink(self, path: Path) -> None:
         path.unlink()
 
-    def rmdir(self, path: Path) -> None:
-        path.rmdir()
+    def rmtree(self, path: Path) -> None:
+        shutil.rmtree(path)
 
 
 DISK = Filesystem()
@@ -98,7 +100,7 @@ def input_error(error: OSError, path: Path) -> AttnkitError:
     reason = error.strerror or str(error)
     if error.errno == errno.EISDIR:
         return MissingInputError(f"{path}: is a folder; a regular file is needed")
-    if error.errno in _CREATE:
+    if error.errno in _PATH_ERRORS:
         return MissingInputError(f"{path}: cannot be read: {reason}")
     return OutputError(f"{path}: reading failed: {reason}; check the disk and run again")
 
@@ -110,7 +112,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        if error.errno in _CREATE:
+        if error.errno in _PATH_ERRORS:
             message = f"{path}: cannot be created: {reason}; choose another place"
             raise OutputPathError(message) from error
         advice = "free some space" if error.errno in _FULL else "check the disk"
@@ -148,7 +150,7 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem
         OutputError: the disk is full or broken.
     """
     with replacing(path, fs) as prepared:
-        write_synced(prepared, _bytes(data), fs)
+        write_synced(prepared, data, fs)
 
 
 def write_output(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
@@ -157,10 +159,22 @@ def write_output(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem
         if not _is_special(path):
             atomic_write(path, data, fs)
             return
-        content = _bytes(data)
         with fs.append(path) as device:
-            for piece in [content] if isinstance(content, bytes) else content:
+            for piece in _pieces(data):
                 fs.write(device, piece)
+
+
+def write_synced(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
+    """Write a file in place and force it to the disk; for files that nobody reads yet."""
+    with fs.open(path) as file:
+        for piece in _pieces(data):
+            fs.write(file, piece)
+        fs.fsync(file)
+
+
+def _pieces(data: bytes | str | Iterable[bytes]) -> Iterable[bytes]:
+    data = data.encode("utf-8") if isinstance(data, str) else data
+    return [data] if isinstance(data, bytes) else data
 
 
 def _is_special(path: Path) -> bool:
@@ -170,10 +184,6 @@ def _is_special(path: Path) -> bool:
 
 def _kind(status: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(status.st_mode), "not a file")
-
-
-def _bytes(data: bytes | str | Iterable[bytes]) -> bytes | Iterable[bytes]:
-    return data.encode("utf-8") if isinstance(data, str) else data
 
 
 @contextmanager
@@ -200,14 +210,6 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
         fs.fsync_path(path.parent)
 
 
-def write_synced(path: Path, content: bytes | Iterable[bytes], fs: Filesystem = DISK) -> None:
-    """Write a file in place and force it to the disk; for files that nobody reads yet."""
-    with fs.open(path) as file:
-        for piece in [content] if isinstance(content, bytes) else content:
-            fs.write(file, piece)
-        fs.fsync(file)
-
-
 def make_folder(path: Path, fs: Filesystem = DISK, *, parents: bool = True) -> None:
     """Make a folder and, with `parents`, what is missing above it.
 
@@ -227,10 +229,8 @@ def remove(path: Path, fs: Filesystem = DISK) -> None:
     """Remove a file, a link or a folder with all that is in it; links are never followed."""
     if path.is_symlink() or not path.is_dir():
         fs.unlink(path)
-        return
-    for child in sorted(path.iterdir()):
-        remove(child, fs)
-    fs.rmdir(path)
+    else:
+        fs.rmtree(path)
 
 
 def remove_leftovers(folder: Path, fs: Filesystem = DISK, *, dead_only: bool = True) -> None:
@@ -274,17 +274,20 @@ def check_space(folder: Path, needed: int) -> None:
 
 
 def check_file(path: Path) -> os.stat_result:
-    """The status of a regular file.
+    """The status of a regular file; a pipe or a device never blocks a read.
 
     Raises:
         MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe or
             a device.
     """
     try:
-        with reading(path):
-            status = path.stat()
-    except ValueError as error:  # a NUL in the name
-        raise MissingInputError(f"{path}: cannot be the name of a file") from error
+        status = path.stat()
+    except (FileNotFoundError, ValueError) as error:  # ValueError: a NUL in the name
+        raise MissingInputError(f"{path}: no such file") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise MissingInputError(f"{path}: no such file") from error
+        raise input_error(error, path) from error
     if not stat.S_ISREG(status.st_mode):
         raise MissingInputError(f"{path}: is {_kind(status)}; a regular file is needed")
     return status
@@ -301,25 +304,10 @@ def require_folder(path: Path, what: str, hint: str) -> None:
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, opened for reading bytes.
-
-    Raises:
-        MissingInputError: as `check_file`; also when reading is not permitted.
-    """
+    """A regular file, opened for reading bytes; raises as `check_file`."""
     check_file(path)
     with reading(path):
         return path.open("rb")
-
-
-def require_file(path: Path) -> None:
-    """Refuse what is not a regular file, so that a pipe or a device never blocks a read.
-
-    Raises:
-        MissingInputError: there is nothing, or a folder, pipe or device.
-    """
-    if not os.path.exists(path):
-        raise MissingInputError(f"{path}: no such file")
-    check_file(path)
 
 
 def sha256_file(path: Path) -> str:
@@ -329,8 +317,7 @@ def sha256_file(path: Path) -> str:
         MissingInputError: there is no such regular file.
         OutputError: the disk fails.
     """
-    require_file(path)
-    with reading(path), open(path, "rb") as file:
+    with open_file(path) as file, reading(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -339,22 +326,15 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def read_json(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
+def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None) -> dict[str, Any]:
+    """Read a file, or an open one that is called so, which holds one JSON object.
 
     Raises:
         MissingInputError: there is no such file.
         DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
     """
-    require_file(path)
-    with open_file(path) as file:
-        return read_object(file, path, limit)
-
-
-def read_object(file: BinaryIO, path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """`read_json` of an open file; messages begin with `path`."""
-    with reading(path):
-        data = file.read(limit + 1)
+    with file or open_file(path) as opened, reading(path):
+        data = opened.read(limit + 1)
     if len(data) > limit:
         raise DataError(f"{path}: longer than {limit} bytes; it is not a file of attnkit")
     return parse_object(data, str(path))
@@ -366,8 +346,12 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     Raises:
         DataError: it is something else; the message begins with `where`.
     """
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is not a JSON number")
+
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse)
+        value = json.loads(data.decode("utf-8"), parse_constant=refuse)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -375,6 +359,6 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     return value
 
 
-def _refuse(word: str) -> None:
-    """Called for NaN, Infinity and -Infinity."""
-    raise ValueError(f"{word} is not a JSON number")
+def json_text(value: Any) -> str:
+    """JSON text for a file that people read too."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,21 +1,21 @@
-"""Locks between processes on one machine; the system drops them when the process ends."""
+"""Locks between processes on one machine (filelock); the system drops them when a process ends."""
 
+import errno
 import fcntl
 import os
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
-from attnkit.storage import files
+from attnkit.storage.files import writing
 
-TRIES, WAIT = 5, 0.02
-"""How often, and after how many seconds, a taken lock is tried again: it may only be looked at."""
-
-_ours: dict[Path, int] = {}
-"""Lock files that this process holds, and their descriptors."""
+_TRIED_FOR = 0.1
+"""Seconds for which a lock is tried again that may only be looked at."""
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_ours: dict[Path, os.stat_result] = {}
+"""Lock files that this process holds."""
 
 
 @contextmanager
@@ -28,56 +28,50 @@ def held(path: Path, what: str) -> Iterator[str | None]:
         OutputPathError: another process holds it (the message begins with `what` and says which),
             or the file cannot be made.
     """
-    warning = None
-    with files.writing(path):
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, 0o666)
+    from filelock import FileLock, Timeout  # 10 ms, which `--help` need not take
+
+    lock, warning = FileLock(path, fallback_to_soft=False), None
     try:
-        try:
-            _take(descriptor)
-        except BlockingIOError as error:
-            holder = os.read(descriptor, 200).decode("utf-8", "replace").strip()
-            raise OutputPathError(
-                f"{what}: is being trained by {holder or 'another process'}; wait for it to end, "
-                "or choose another --out"
-            ) from error
-        except OSError as error:
-            warning = f"{path}: no locks here ({error.strerror}): train this run only once"
-        with files.writing(path):
-            os.ftruncate(descriptor, 0)
-            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-        _ours[path.absolute()] = descriptor
+        with writing(path):
+            path.touch()
+            try:
+                lock.acquire(timeout=_TRIED_FOR, poll_interval=_TRIED_FOR / 5)
+            except Timeout as error:
+                holder = path.read_text("utf-8", "replace")[:200].strip()
+                raise OutputPathError(
+                    f"{what}: is being trained by {holder or 'another process'}; wait for it to "
+                    "end, or choose another --out"
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                warning = f"{path}: no locks here ({error.strerror}): train this run only once"
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+            _ours[path.absolute()] = path.stat()
         yield warning
     finally:
-        _ours.pop(path.absolute(), None)
-        os.close(descriptor)
-
-
-def _take(descriptor: int) -> None:
-    """Lock an open file; a BlockingIOError where another process keeps it."""
-    for left in reversed(range(TRIES)):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if not left:
-                raise
-            time.sleep(WAIT)
+        if lock.is_locked:
+            _ours.pop(path.absolute(), None)
+            lock.release()
 
 
 def is_lost(path: Path) -> bool:
     """Whether this process holds a lock file that is no longer under this name."""
-    descriptor = _ours.get(path.absolute())
-    if descriptor is None:
+    ours = _ours.get(path.absolute())
+    if ours is None:
         return False
     try:
-        return not os.path.samestat(os.fstat(descriptor), os.stat(path))
+        return not os.path.samestat(ours, path.stat())
     except OSError:
         return True
 
 
 def is_held(path: Path) -> bool:
-    """Whether a process holds this lock file now; it stays as it is."""
+    """Whether a process holds this lock file now.
+
+    A shared lock on a file opened for reading: filelock would make it, write to it and keep others
+    out for a moment.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -94,19 +88,14 @@ def is_held(path: Path) -> bool:
 
 
 @contextmanager
-def exclusive(path: Path, *, create: bool = False) -> Iterator[bool]:
-    """Wait for a folder or, with `create`, a lock file and hold it.
+def exclusive(path: Path) -> Iterator[None]:
+    """Wait for a lock file and hold it; where there can be none, nothing is waited for."""
+    from filelock import FileLock
 
-    Gives whether it is held: False where the file system has no locks.
-    """
-    flags = os.O_WRONLY | os.O_CREAT if create else os.O_RDONLY
-    with files.writing(path):
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    lock = FileLock(path, fallback_to_soft=False)
+    with suppress(OSError):
+        lock.acquire()
     try:
-        taken = False
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            taken = True
-        yield taken
+        yield
     finally:
-        os.close(descriptor)
+        lock.release()

@@ -1,8 +1,7 @@
 """Files of named tensors in the safetensors format, written as a stream and read with checks.
 
-Writing goes through a `Filesystem`, one tensor at a time, hashing on the way: no second copy of
-the tensors in memory, no second pass over the file.  Reading uses the safetensors library, after
-bounds that it does not set itself, and turns every fault into a DataError that names the file.
+The library reads.  Its `save_file` (0.8) is not used: it hides the system's error in a text, leaves
+a file of its own behind after a kill, and makes files that other users cannot read.
 Format: https://github.com/huggingface/safetensors (8 bytes of header length, a JSON header, data).
 """
 
@@ -17,13 +16,20 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnkit.errors import DataError
-from attnkit.storage.files import DISK, JSON_LIMIT, Filesystem, require_file
+from attnkit.storage.files import DISK, Filesystem, check_file
 
 _WORDS = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def unique(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -110,19 +116,13 @@ def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
         MissingInputError: there is no such file.
         DataError: the file is damaged or hostile, or a tensor holds NaN or an infinity.
     """
-    require_file(path)
+    check_file(path)
     try:
-        with open(path, "rb") as raw:  # the library would parse a hostile header of 100 MB
-            length = int.from_bytes(raw.read(8), "little")
-        if length > JSON_LIMIT:
-            raise DataError(f"{path}: header of {length} bytes, at most {JSON_LIMIT} are read")
         with safe_open(path, framework="pt") as file:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             # The library maps the file: without a copy, a later change of it would change them.
             tensors = {name: file.get_tensor(name).clone() for name in names}
-    except (
-        SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError, AttributeError
-    ) as error:  # fmt: skip
+    except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path}: not a valid safetensors file: {reason}") from error
     if (bad := not_finite(tensors)) is not None:

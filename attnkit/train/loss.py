@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnkit.kernels.autograd import once_differentiable
-from attnkit.kernels.onednn import product
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.onednn import product
 from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**22

@@ -196,7 +196,7 @@ class TrainingState:
             DataError: the checkpoint is of another model or another version.
             RecipeError: it has more updates than the recipe.
         """
-        json_files.check(values, StoredState, str(path))
+        json_files.parse(values, StoredState, str(path))
         try:
             counters = values["counters"]
             new = {  # since 0.1.0

@@ -12,8 +12,8 @@ from attnkit.attention import Mask, sparse_pattern
 from attnkit.attention import mask as masks_module
 from attnkit.attention.sparse_pattern import Pattern
 from attnkit.errors import UsageError
-from attnkit.kernels import fast_cpu, sliding_window, strided
 from attnkit.layers import MultiHead
+from attnkit.ops import fast_cpu, sliding_window, strided
 
 WORDS = [
     ("local", {"window": 0}),

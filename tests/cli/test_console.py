@@ -46,99 +46,71 @@ def run(function: Callable[[], Any], *words: str) -> int:
     return console.run(lambda: typer.main.get_command(app), words)
 
 
-CODES = {
-    errors.AttnkitError: 1, errors.UsageError: 2, errors.DivergedError: 3, errors.DataError: 65,
-    errors.MissingInputError: 66, errors.UnavailableError: 69, errors.MemoryLimitError: 71,
-    errors.OutputPathError: 73, errors.OutputError: 74, errors.RecipeError: 78,
-}  # fmt: skip
+LINE = "a.yaml:3:1: train.lr: must be above 0, got -1"
+SMALLER = (
+    "attnkit: error: out of memory: use smaller batches: train.batch_tokens=N to train, "
+    "--batch-tokens N to decode\n"
+)
+OUTCOMES: list[tuple[BaseException, int, str]] = [
+    *(
+        (kind(LINE), code, f"attnkit: error: {LINE}\n")
+        for kind, code in {
+            errors.AttnkitError: 1,
+            errors.UsageError: 2,
+            errors.DivergedError: 3,
+            errors.DataError: 65,
+            errors.MissingInputError: 66,
+            errors.UnavailableError: 69,
+            errors.MemoryLimitError: 71,
+            errors.OutputPathError: 73,
+            errors.OutputError: 74,
+            errors.RecipeError: 78,
+        }.items()
+    ),
+    (errors.RecipeError("a:1:1: x\nb: y"), 78, "attnkit: error: a:1:1: x\nattnkit: error: b: y\n"),
+    (errors.StoppedError("stopped by SIGTERM"), 75, "attnkit: stopped by SIGTERM\n"),
+    *(
+        (error, 130, "attnkit: interrupted\n")
+        for error in (KeyboardInterrupt(), SystemExit(130), typer.Abort())
+    ),
+    *(
+        (error, 71, SMALLER)
+        for error in (
+            MemoryError(),
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            RuntimeError("std::bad_alloc"),
+        )
+    ),
+    (
+        OSError(errno.ENOSPC, "No space left on device", "out/x.txt"),
+        74,
+        "attnkit: error: out/x.txt: writing failed: No space left on device\n",
+    ),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, ""),
+    (
+        errors.DataError("corpus \x1b[31m\x9b[/red]\u2028\u202e\x00\r is bad"),
+        65,
+        "attnkit: error: corpus \\x1b[31m\\x9b[/red]\\u2028\\u202e\\x00\\x0d is bad\n",
+    ),
+]
 
 
-@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda value: str(value))
-def test_an_error_of_attnkit_is_one_line_and_its_own_code(
-    kind: type[errors.AttnkitError], code: int, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("error", "code", "said"), OUTCOMES, ids=repr)
+def test_every_outcome_has_an_exit_code_and_a_line(
+    error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
-        raise kind("a.yaml:3:1: train.lr: must be above 0, got -1")
+        raise error
 
     assert run(fail) == code
-    assert capsys.readouterr().err == (
-        "attnkit: error: a.yaml:3:1: train.lr: must be above 0, got -1\n"
-    )
-
-
-def test_several_mistakes_are_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise errors.RecipeError("a.yaml:1:1: x\na.yaml:2:1: y")
-
-    assert run(fail) == 78
-    assert capsys.readouterr().err == (
-        "attnkit: error: a.yaml:1:1: x\nattnkit: error: a.yaml:2:1: y\n"
-    )
-
-
-def test_a_stop_by_a_signal_is_no_error_but_code_75(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise errors.StoppedError("stopped by SIGTERM at step 40")
-
-    assert run(fail) == 75
-    assert capsys.readouterr().err == "attnkit: stopped by SIGTERM at step 40\n"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(130), typer.Abort()])
-def test_an_interruption_is_code_130(
-    error: BaseException, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise error
-
-    assert run(fail) == 130
-    assert capsys.readouterr().err == "attnkit: interrupted\n"
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError(),
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
-        RuntimeError("std::bad_alloc"),
-    ],
-)
-def test_no_memory_is_code_71_with_a_suggestion(
-    error: BaseException, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise error
-
-    assert run(fail) == 71
-    assert capsys.readouterr().err == (
-        "attnkit: error: out of memory: use smaller batches: train.batch_tokens=N to train, "
-        "--batch-tokens N to decode\n"
-    )
+    assert capsys.readouterr().err == said
 
 
 def test_memory_advice_keeps_the_update_as_large() -> None:
     assert errors.memory_advice(4096, 2) == (
         "half the batch at the same update is train.batch_tokens=2048 train.accumulate=4"
     )
-
-
-def test_a_full_disk_is_code_74_and_names_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", "out/x.txt")
-
-    assert run(fail) == 74
-    assert capsys.readouterr().err == (
-        "attnkit: error: out/x.txt: writing failed: No space left on device\n"
-    )
-
-
-def test_a_broken_pipe_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
-
-    assert run(fail) == 141
-    assert capsys.readouterr().err == ""
 
 
 def test_a_bug_shows_its_traceback_without_terminal_commands(
@@ -154,16 +126,6 @@ def test_a_bug_shows_its_traceback_without_terminal_commands(
     assert shown.endswith("attnkit: error: this is a bug in attnkit 0.1.0: please report it\n")
 
 
-def test_hostile_text_in_an_error_stays_on_its_line(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise errors.DataError("corpus \x1b[31m\x9b[/red]\u2028\u202e\x00\r is bad")
-
-    assert run(fail) == 65
-    assert capsys.readouterr().err == (
-        "attnkit: error: corpus \\x1b[31m\\x9b[/red]\\u2028\\u202e\\x00\\x0d is bad\n"
-    )
-
-
 def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def warn() -> None:
         warnings.simplefilter("default")
@@ -173,27 +135,20 @@ def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "attnkit: warning: slow path \\x1b[0m\n"
 
 
-def test_an_error_is_red_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("off", ["", "NO_COLOR", "TERM", "--no-color"])
+def test_an_error_is_red_on_a_terminal_unless_colour_is_off(
+    off: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = watched(monkeypatch)
 
     def fail() -> None:
         raise errors.UsageError("no")
 
-    assert run(fail) == 2
-    assert screen.getvalue() == "attnkit: \x1b[1;31merror:\x1b[0m no\n"
-
-
-@pytest.mark.parametrize("off", ["NO_COLOR", "TERM", "--no-color"])
-def test_colour_can_be_switched_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-
-    def fail() -> None:
-        raise errors.UsageError("no")
-
-    if not off.startswith("-"):
+    if off.isupper():
         monkeypatch.setenv(off, "dumb")
     assert run(fail, *([off] if off.startswith("-") else [])) == 2
-    assert screen.getvalue() == "attnkit: error: no\n"
+    word = "error:" if off else "\x1b[1;31merror:\x1b[0m"
+    assert screen.getvalue() == f"attnkit: {word} no\n"
 
 
 def test_the_streams_decide_on_colour_separately(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from helpers.trained import ROWS, make_run
 
 from attnkit.recipe import metrics
 from attnkit.runs import Run
-from attnkit.scoring.saved_comparison import saved_entry
+from attnkit.scoring.saved_scores import saved_row
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
@@ -436,10 +436,10 @@ def test_settings_of_training_are_refused(attnkit: Any) -> None:
 def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     attnkit("runs", "--device", "cpu")
-    first = saved_entry(Run.open(run.path), "test").row
+    first = saved_row(Run.open(run.path), "test").json()
     assert "decoded" not in attnkit("runs", "--device", "cpu").err
     assert "decoded" in attnkit("runs", "--device", "cpu", "--fresh").err
-    again = saved_entry(Run.open(run.path), "test").row
+    again = saved_row(Run.open(run.path), "test").json()
     assert again["metrics"] == first["metrics"]
 
 

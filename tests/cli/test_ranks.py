@@ -79,6 +79,7 @@ def test_eval_and_generate_give_what_one_process_gives(folder: Path) -> None:
     assert one == two
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path) -> None:
     process = begin(folder, "short.yaml", "--out", "killed")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -95,6 +96,7 @@ def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path
     assert weights(folder / "killed" / "short") == weights(folder / "runs" / "short")
 
 
+@pytest.mark.slow
 def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
     process = begin(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
     process.send_signal(signal.SIGINT)

@@ -53,8 +53,9 @@ def submit(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("array", [[], ["--array"]])
-@pytest.mark.parametrize("words", [["--gpus", "0"], ["--nodes", "4", "--gpus", "8"]])
+@pytest.mark.parametrize(
+    ("array", "words"), [([], ["--gpus", "0"]), (["--array"], ["--nodes", "4", "--gpus", "8"])]
+)
 def test_the_script_is_valid_and_says_what_the_job_needs(
     array: list[str], words: list[str], here: Caller, tmp_path: Path
 ) -> None:
@@ -70,6 +71,7 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
     assert "$\n" not in text
 
 
+@pytest.mark.slow
 def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
     small = ["train.steps=2", "data.size=300", "train.batch_tokens=400", "train.valid_every=0",
              "train.precision=fp32", "eval.splits=[valid]", "search.max_length=3",
@@ -85,7 +87,7 @@ def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
     assert not (tmp_path / "requeued").exists()
 
 
-@pytest.mark.parametrize(("code", "again"), [(75, True), (0, False), (1, False)])
+@pytest.mark.parametrize(("code", "again"), [(75, True), (1, False)])
 def test_a_training_that_was_stopped_in_time_is_queued_again(
     code: int, again: bool, here: Caller, tmp_path: Path
 ) -> None:
@@ -103,13 +105,13 @@ def test_each_job_of_an_array_trains_another_run_and_then_compares(
     assert here("slurm", "quickstart", *words).code == 0
     told = [
         submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0), task=task).stdout.splitlines()
-        for task in range(10)
+        for task in (0, 1, 9)
     ]
     start = "0/1: train quickstart train.seeds=[1,2] --out=all runs "
     assert [lines[0].removeprefix(start) for lines in told[:2]] == [
         "--variant scaled-dot --seed 1", "--variant scaled-dot --seed 2"
     ]  # fmt: skip
-    assert len({lines[0] for lines in told}) == 10
+    assert len({lines[0] for lines in told}) == 3
     assert {lines[1] for lines in told} == {"/1: eval quickstart --out all runs"}
 
 
@@ -126,7 +128,6 @@ def test_a_sweep_is_trained_unasked_and_compared(here: Caller, tmp_path: Path) -
 def test_mistakes_are_refused(here: Caller) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
-        ("quickstart", "--time", "2:00"): "--time 2:00: too short",
         ("quickstart", "train.step=3"): "train.step",
         ("quickstrat",): "quickstart",
         ("quickstart", "--", "--nosuch"): "no such option: --nosuch",
@@ -134,7 +135,7 @@ def test_mistakes_are_refused(here: Caller) -> None:
         ("quickstart", "--", "--nproc", "2"): "--nproc is not for a script",
         ("quickstart", "--", "--fresh"): "--fresh would begin again whenever the job is requeued",
         ("quickstart", "--", "--variant", "nosuch"): "nosuch",
-        ("quickstart", "--array", "--", "--variant", "linear"): "leave --variant and --seed out",
+        ("quickstart", "--array", "--", "--variant", "linear"): "leave --variant out",
     }.items():
         done = here("slurm", *words)
         assert done.code in (2, 66, 78)

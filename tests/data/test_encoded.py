@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attnkit.data import encoding as module
 from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.encoding import encode
 from attnkit.data.rows import Counts, Row
@@ -25,6 +24,9 @@ ROWS = [
     Row("empty", " \u2028"),
     Row("the \u6f22", "DIE \u6f22\u5b57"),
 ]
+
+
+SPLIT = {"key": "k", "max_length": 9, "too_long": "drop"}
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +77,6 @@ def test_longer_rows_are_truncated_and_counted(tokenizer: Tokenizer, tmp_path: P
     assert split.counts == Counts(rows=6, kept=4, empty=2, truncated=2, unknown=2)
 
 
-def test_chunks_leave_no_trace(
-    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = encode(ROWS, tokenizer, tmp_path, key="whole", max_length=9, too_long="drop")
-    seen: list[int] = []
-    monkeypatch.setattr(module, "CHUNK_ROWS", 2)
-    parts = encode(
-        iter(ROWS), tokenizer, tmp_path, key="parts", max_length=9, too_long="drop",
-        report=seen.append,
-    )  # fmt: skip
-    assert (parts.digest, parts.counts) == (whole.digest, whole.counts)
-    assert seen == [2, 4, 6]
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1)
-    single = encode(ROWS, tokenizer, tmp_path, key="single", max_length=9, too_long="drop")
-    assert single.digest == whole.digest
-
-
 def test_the_second_call_reads_no_rows_and_returns_the_same(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
@@ -102,10 +87,10 @@ def test_the_second_call_reads_no_rows_and_returns_the_same(
             yield row
 
     counts = Counts()
-    first = encode(rows(counts), tokenizer, tmp_path, key="k", max_length=9, too_long="drop",
+    first = encode(rows(counts), tokenizer, tmp_path, **SPLIT,
                    counts=counts)  # fmt: skip
     again = Counts()
-    second = encode(rows(again), tokenizer, tmp_path, key="k", max_length=9, too_long="drop",
+    second = encode(rows(again), tokenizer, tmp_path, **SPLIT,
                     counts=again)  # fmt: skip
     assert first.counts == second.counts == counts == again
     assert (again.rows, again.bom, again.kept) == (6, 1, 4)
@@ -126,7 +111,7 @@ def test_ids_take_two_bytes_and_four_from_65536_pieces_on(
 
 
 def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    split = encode(ROWS, tokenizer, tmp_path, **SPLIT)
     assert isinstance(split.target.ids.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         split.target.ids[0] = 1
@@ -139,7 +124,7 @@ def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -
 def test_a_damaged_cache_is_noticed_rebuilt_and_reported(
     tokenizer: Tokenizer, tmp_path: Path, name: str, damage: str
 ) -> None:
-    good = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    good = encode(ROWS, tokenizer, tmp_path, **SPLIT)
     path = good.path / name
     content = path.read_bytes()
     if damage == "absent":
@@ -149,17 +134,17 @@ def test_a_damaged_cache_is_noticed_rebuilt_and_reported(
         flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
         changed = {"empty": b"", "cut": content[:-3], "flipped": flipped, "longer": content + b"}"}
         path.write_bytes(changed[damage])
-    again = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    again = encode(ROWS, tokenizer, tmp_path, **SPLIT)
     assert (again.digest, again.counts) == (good.digest, good.counts)
     assert again.note is not None
     assert "was rebuilt" in again.note
-    assert encode([], tokenizer, tmp_path, key="k", max_length=9, too_long="drop").note is None
+    assert encode([], tokenizer, tmp_path, **SPLIT).note is None
 
 
 def test_every_flipped_bit_of_the_description_is_noticed(
     tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    split = encode(ROWS, tokenizer, tmp_path, **SPLIT)
     path = split.path / "meta.json"
     content = path.read_bytes()
     for place in range(0, len(content), 7):
@@ -173,7 +158,7 @@ def test_every_flipped_bit_of_the_description_is_noticed(
 
 
 def test_another_format_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    split = encode(ROWS, tokenizer, tmp_path, **SPLIT)
     path = split.path / "meta.json"
     content = json.loads(path.read_text())["content"] | {"format": 0}
     path.write_text(json.dumps({"content": content, "sha256": sha256_json(content)}))
@@ -181,26 +166,10 @@ def test_another_format_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None
         Encoded.open(split.path)
 
 
-def test_an_error_while_reading_rows_leaves_no_cache(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    def rows() -> object:
-        yield ROWS[0]
-        raise DataError("train.en:2: malformed")
-
-    with pytest.raises(DataError, match="malformed"):
-        encode(rows(), tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
-    assert not (tmp_path / "k").exists()
-    assert list(tmp_path.glob("*.tmp-*")) == []
-
-
 def test_a_split_without_usable_rows_is_empty(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS[1:2], tokenizer, tmp_path, key="k", max_length=9, too_long="drop")
+    split = encode(ROWS[1:2], tokenizer, tmp_path, **SPLIT)
     assert len(split) == len(split.source) == 0
     assert split.counts == Counts(rows=1, empty=1)
-
-
-def test_an_unknown_rule_is_a_mistake_of_the_caller(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="drop or truncate"):
-        encode(ROWS, tokenizer, tmp_path, key="k", max_length=9, too_long="cut")
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])

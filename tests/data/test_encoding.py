@@ -1,4 +1,4 @@
-"""Several processes write what one writes, and an interrupted encoding goes on where it was."""
+"""Several processes write what one writes, and whatever stops them leaves nothing behind."""
 
 import multiprocessing
 import os
@@ -13,14 +13,13 @@ import pytest
 
 from attnkit.data import encoding
 from attnkit.data.encoded import Encoded
-from attnkit.data.encoding import PARTIAL, SHARDS, encode
+from attnkit.data.encoding import encode
 from attnkit.data.preparation import prepare
-from attnkit.data.rows import Counts, Row
+from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
-from attnkit.errors import DataError, MemoryLimitError, OutputError, StoppedError
+from attnkit.errors import DataError, MemoryLimitError, StoppedError
 from attnkit.recipe import schema
 from attnkit.recipe.schema import Recipe
-from attnkit.storage import lock
 
 ROWS = [
     Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0)))
@@ -36,9 +35,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten chunks, in shards of three; one process."""
+    """Ten chunks; one process."""
     monkeypatch.setattr(encoding, "CHUNK_ROWS", 10)
-    monkeypatch.setattr(encoding, "SHARD", 3)
     monkeypatch.setattr(encoding, "ALONE", 1)
     monkeypatch.setattr(encoding, "processes", lambda: 1)
 
@@ -66,13 +64,6 @@ def left(folder: Path) -> list[str]:
 def rows_until(place: int, error: BaseException) -> Iterator[Row]:
     yield from ROWS[:place]
     raise error
-
-
-def interrupted(write: Callable[..., Encoded], tmp_path: Path, place: int = 75) -> Path:
-    """A folder that was being written when a signal came."""
-    with pytest.raises(StoppedError):
-        write(rows=rows_until(place, StoppedError("stopped")))
-    return tmp_path / f"k{PARTIAL}"
 
 
 @pytest.mark.parametrize("how", [{}, {"sample": (0.3, 1)}, {"stream": True}])
@@ -123,105 +114,26 @@ def test_a_killed_process_is_one_clear_line(
     assert contents(write()) == contents(write("whole"))
 
 
-@pytest.mark.parametrize("place", [35, 60, 75, 96])
-def test_an_interrupted_encoding_goes_on_behind_its_last_shard(
-    write: Callable[..., Encoded], tmp_path: Path, place: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [DataError("train.en:2: malformed"), StoppedError("stopped")])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_stops_an_encoding_leaves_nothing(
+    write: Callable[..., Encoded],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    jobs: int,
 ) -> None:
-    whole = write("whole")
-    interrupted(write, tmp_path, place)
-    encoded = list[int]()
-    actual = encoding._RowEncoder.encode
-
-    def watched(self: object, number: int, texts: encoding.Texts) -> object:
-        encoded.append(number)
-        return actual(self, number, texts)
-
-    monkeypatch.setattr(encoding._RowEncoder, "encode", watched)
-    again = write()
-    assert contents(again) == contents(whole)
-    assert again.counts == whole.counts
-    assert encoded == list(range(place // 30 * 3, 10))
-    rows = place // 30 * 30
-    assert again.note == f"{rows} rows were encoded by an earlier command, which was interrupted"
-    assert left(tmp_path) == ["k", "whole"]
-    assert not (again.path / SHARDS).exists()
+    monkeypatch.setattr(encoding, "processes", lambda: jobs)
+    with pytest.raises(type(error), match=str(error)):
+        write(rows=rows_until(75, error))
+    assert left(tmp_path) == []
+    assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("name", [*FILES, SHARDS])
-@pytest.mark.parametrize("damage", ["absent", "cut", "flipped", "longer"])
-def test_a_damaged_shard_is_written_again(
-    write: Callable[..., Encoded], tmp_path: Path, name: str, damage: str
-) -> None:
-    whole, path = write("whole"), interrupted(write, tmp_path) / name
-    content = path.read_bytes()
-    if damage == "absent":
-        path.unlink()
-    else:
-        middle = len(content) // 2
-        flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
-        changed = {"cut": content[:middle], "flipped": flipped, "longer": content + b"}"}
-        path.write_bytes(changed[damage])
-    again = write()
-    assert contents(again) == contents(whole)
-    assert again.counts == whole.counts
-
-
-def test_shards_of_another_tokenizer_are_not_taken(
-    write: Callable[..., Encoded], tmp_path: Path
-) -> None:
-    whole, other = write("whole"), interrupted(write, tmp_path)
-    other.rename(tmp_path / f"other{PARTIAL}")
+def test_a_folder_of_another_tokenizer_is_not_taken(write: Callable[..., Encoded]) -> None:
     other = write("other")
-    assert other.note is None
-    assert contents(other) == contents(whole)
-    # Nor is a finished folder.
-    other.path.rename(tmp_path / "third")
-    third = write("third")
-    assert "is of another corpus, tokenizer or recipe: other" in str(third.note)
-
-
-def test_without_locks_every_process_writes_a_folder_of_its_own(
-    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(descriptor: int, operation: int) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr(lock.fcntl, "flock", refused)
-    with pytest.raises(StoppedError):
-        write(rows=rows_until(75, StoppedError("stopped")))
-    assert left(tmp_path) == []
-    assert len(write()) > 0
-
-
-@pytest.mark.parametrize("place", [5, 75])
-def test_malformed_rows_leave_nothing(
-    write: Callable[..., Encoded], tmp_path: Path, place: int
-) -> None:
-    with pytest.raises(DataError, match="malformed"):
-        write(rows=rows_until(place, DataError("train.en:2: malformed")))
-    assert left(tmp_path) == []
-
-
-def test_what_fits_on_a_full_disk_is_kept(
-    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    actual, writes = encoding.DISK.write, 30
-
-    def full(file: object, data: bytes) -> None:
-        nonlocal writes
-        writes -= 1
-        if writes < 0:
-            raise OSError(28, "No space left on device")
-        actual(file, data)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(encoding.DISK, "write", full)
-        with pytest.raises(OutputError, match=r"k: .*No space left on device; free some space"):
-            write()
-    assert (tmp_path / f"k{PARTIAL}" / SHARDS).exists()
-    again = write()
-    assert "60 rows were encoded by an earlier command" in str(again.note)
-    assert contents(again) == contents(write("whole"))
+    other.path.rename(other.path.with_name("third"))
+    assert "is of another corpus, tokenizer or recipe: other" in str(write("third").note)
 
 
 def test_a_file_that_changes_while_it_is_encoded_is_refused(
@@ -250,7 +162,7 @@ from attnkit.data import encoding
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import Tokenizer
 from tests.data.test_encoding import ROWS
-encoding.CHUNK_ROWS, encoding.SHARD, encoding.ALONE = 10, 3, 1
+encoding.CHUNK_ROWS, encoding.ALONE = 10, 1
 encoding.processes = lambda: 2
 folder = Path(sys.argv[1])
 def report(done):
@@ -262,10 +174,9 @@ if __name__ == "__main__":
 """
 
 
-def test_kill_9_keeps_the_shards_and_leaves_no_process(
+def test_kill_9_leaves_no_process(
     write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    whole = write("whole")
     tokenizer.save(tmp_path)
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     root = str(Path(__file__).parents[2])
@@ -288,7 +199,5 @@ def test_kill_9_keeps_the_shards_and_leaves_no_process(
     else:
         os.killpg(process.pid, signal.SIGKILL)
         pytest.fail("processes are left")
-    again = write()
-    assert contents(again) == contents(whole)
-    assert "30 rows were encoded by an earlier command" in str(again.note)
-    assert again.counts == whole.counts != Counts()
+    assert contents(write()) == contents(write("whole"))
+    assert left(tmp_path) == ["k", "tokenizer.model", "whole"]

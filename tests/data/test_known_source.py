@@ -9,13 +9,18 @@ import pytest
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.draw import Draw
-from attnkit.data.synthetic import chains, topics
-from attnkit.data.synthetic.known_source import END, LINE, KnownSource, known_source
+from attnkit.data.synthetic.known_source import (
+    END,
+    LINE,
+    SOURCES,
+    TOPICS,
+    WEIGHTS,
+    KnownSource,
+    known_source,
+)
 from attnkit.errors import UsageError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
-
-SOURCES = {"toy-topics": topics, "toy-chains": chains}
 
 
 @pytest.fixture(params=SOURCES)
@@ -111,32 +116,33 @@ def test_other_corpora_have_no_known_source() -> None:
 
 
 def test_no_word_has_two_topics() -> None:
-    words = [word for several in topics.TOPICS.values() for word in several]
-    assert len(words) == len(set(words)) == len(topics.WEIGHTS) * len(topics.TOPICS)
+    words = [word for several in TOPICS.values() for word in several]
+    assert len(words) == len(set(words)) == len(WEIGHTS) * len(TOPICS)
 
 
-@pytest.mark.parametrize("module", SOURCES.values())
-def test_the_same_seed_gives_the_same_lines_and_another_gives_others(module: object) -> None:
-    assert isinstance(module, type(topics))
-    first = list(module.rows("test", 2, 1))
-    assert first == list(module.rows("test", 2, 1)) == list(module.rows("test", 3, 1))[:2]
-    assert first != list(module.rows("test", 2, 2))
-    assert first != list(module.rows("train", 2, 1))
+def test_the_same_seed_gives_the_same_lines_and_another_gives_others(source: KnownSource) -> None:
+    first = list(source.rows("test", 2, 1))
+    assert first == list(source.rows("test", 2, 1)) == list(source.rows("test", 3, 1))[:2]
+    assert first != list(source.rows("test", 2, 2))
+    assert first != list(source.rows("train", 2, 1))
 
 
 @pytest.mark.parametrize(
-    ("module", "split", "digest"),
-    [(topics, "train", "3097f716ce4bea3e"), (topics, "test", "4863bd69f7ed2068"),
-     (chains, "train", "97c0d7ef212b9ef6"), (chains, "test", "c676cf38e9277e65")],
-)  # fmt: skip
-def test_the_text_is_the_same_everywhere(module: object, split: str, digest: str) -> None:
-    assert isinstance(module, type(topics))
-    text = "\n".join(row.target for row in module.rows(split, 20, 1))
+    ("corpus", "split", "digest"),
+    [
+        ("toy-topics", "train", "3097f716ce4bea3e"),
+        ("toy-topics", "test", "4863bd69f7ed2068"),
+        ("toy-chains", "train", "97c0d7ef212b9ef6"),
+        ("toy-chains", "test", "c676cf38e9277e65"),
+    ],
+)
+def test_the_text_is_the_same_everywhere(corpus: str, split: str, digest: str) -> None:
+    text = "\n".join(row.target for row in SOURCES[corpus].rows(split, 20, 1))
     assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
 
 
 def test_three_syllables_in_a_row_are_independent() -> None:
-    line = chains.SOURCE.line(Draw("x"))
+    line = SOURCES["toy-chains"].line(Draw("x"))
     words = [next(line) for _ in range(30_000)]
     counts = Counter(word[:2] + word[2:] + after[2:] for word, after in pairwise(words))
     expected = (len(words) - 1) / 6**3

@@ -135,15 +135,6 @@ def test_a_damaged_tokenizer_cache_is_rebuilt_and_reported(tmp_path: Path, name:
     assert [line for line in second.reports if "was rebuilt" in line]
 
 
-def test_a_damaged_split_is_rebuilt_and_reported(tmp_path: Path) -> None:
-    spec, cache = recipe(tmp_path), tmp_path / "c"
-    first = prepare(spec, cache=cache)
-    (first.train.path / "target.ids").write_bytes(b"\x05" * 9)
-    second = prepare(spec, cache=cache)
-    assert second.digest == first.digest
-    assert [line for line in second.reports if "was rebuilt" in line]
-
-
 def test_no_usable_row_is_an_error_that_says_what_happened(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         prepare(recipe(tmp_path, data={"max_length": 2}), cache=tmp_path / "c")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 import sacrebleu
 
-from attnkit.data.draw import Draw, share
+from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import dialogue, lexicon, summarization, translation
 from attnkit.data.synthetic.clauses import Adverbial, Clause, Phrase
@@ -471,25 +471,25 @@ def test_the_nearest_bag_of_words_seldom_has_the_answer(module: ModuleType) -> N
 
 def test_draws_stay_in_range_and_reach_both_ends() -> None:
     draw = Draw("test")
-    assert {draw.between(2, 4) for _ in range(100)} == {2, 3, 4}
-    assert {draw.one("ab") for _ in range(50)} == {"a", "b"}
+    assert {draw.randint(2, 4) for _ in range(100)} == {2, 3, 4}
+    assert {draw.choice("ab") for _ in range(50)} == {"a", "b"}
 
 
 def test_several_draws_each_item_once() -> None:
     draw = Draw("test")
-    assert sorted(draw.several("abcde", 5)) == list("abcde")
-    assert len(set(draw.several("abcde", 3))) == 3
-    assert len({tuple(draw.several("abc", 3)) for _ in range(200)}) == 6
+    assert sorted(draw.sample("abcde", 5)) == list("abcde")
+    assert len(set(draw.sample("abcde", 3))) == 3
+    assert len({tuple(draw.sample("abc", 3)) for _ in range(200)}) == 6
 
 
 def test_weights_decide_how_often_an_item_is_drawn() -> None:
     draw = Draw("test")
-    counts = Counter(draw.weighted((("often", 3), ("seldom", 1))) for _ in range(4000))
+    counts = Counter(draw.weighted_choice((("often", 3), ("seldom", 1))) for _ in range(4000))
     assert 0.70 < counts["often"] / 4000 < 0.80  # 0.75 +- 7 standard deviations
 
 
 def test_combinations_are_shared_out_once_and_for_all() -> None:
     """The hash is part of the corpora: 70, 10 and 20 percent."""
-    counts = Counter(share("test", str(number)) for number in range(10000))
+    counts = Counter(split_of("test", str(number)) for number in range(10000))
     assert 0.67 < counts["train"] / 10000 < 0.73
     assert 0.18 < counts["test"] / 10000 < 0.22

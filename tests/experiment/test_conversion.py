@@ -58,8 +58,8 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     *_, scored = convert(settings(run, f"{{{attention}}}"))
     assert isinstance(scored, ScoredEvent)
     names = [f"base-{word}-{stage}" for stage in ("swapped", "transferred", "tuned")]
-    assert [row["variant"] for row in scored.rows] == ["base", *names]
-    assert not any(test["not_comparable"] for test in scored.comparisons)
+    assert [row.variant for row in scored.comparison.rows] == ["base", *names]
+    assert not any(test.not_comparable for test in scored.comparison.differences)
     for converted in stages(run, f"base-{word}"):
         assert converted.finished
         attention = converted.recipe.model.attention

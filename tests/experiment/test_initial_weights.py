@@ -13,7 +13,7 @@ from attnkit.experiment.initial_weights import initial_run, starting_weights
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import load
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.train.checkpoint import latest
 from attnkit.train.events import Event
 
@@ -56,7 +56,7 @@ def begun(*overrides: str, variants: Sequence[str] = ("plain",)) -> None:
 
 
 def run_of(name: str, variant: str = "plain", seed: int = 1) -> Run:
-    return Run.open(Run.find("runs", name, variant, seed))
+    return Run.open(run_path("runs", name, variant, seed))
 
 
 def refusal(*overrides: str, variants: Sequence[str] = ("plain",)) -> AttnkitError:

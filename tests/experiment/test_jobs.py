@@ -104,6 +104,7 @@ def weights(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
@@ -111,12 +112,12 @@ def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path:
     told = list(jobs.train(settings, jobs=2) if count == 2 else training.train(settings))
     first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
     assert (first.unfinished, last.unfinished) == (2, 0)
-    assert (len(first.rows), len(last.rows)) == (2, 4)
+    assert (len(first.comparison.rows), len(last.comparison.rows)) == (2, 4)
     done = [
         event for event in told[: told.index(first)] if isinstance(event, events.EvaluatedEvent)
     ]
     assert len(done) == 2
-    assert {(row["variant"], row["seed"]) for row in first.rows} == {
+    assert {(row.variant, row.seed) for row in first.comparison.rows} == {
         (event.variant, event.seed) for event in done
     }
 
@@ -124,10 +125,11 @@ def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path:
 def scores(scored: events.Event) -> list[Any]:
     """What a table says, without places and speeds."""
     assert isinstance(scored, events.ScoredEvent)
-    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in scored.rows]
+    found = scored.comparison.json()
+    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in found["rows"]]
     compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in
-                scored.comparisons]  # fmt: skip
-    return [rows, scored.baseline, json.dumps(compared, default=str)]
+                found["comparisons"]]  # fmt: skip
+    return [rows, found["baseline"], json.dumps(compared, default=str)]
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,7 @@ def interrupt(told: Iterable[events.Event], sent: Sequence[tuple[int, int]]) -> 
                 signal.raise_signal(number)
 
 
+@pytest.mark.slow
 def test_interrupted_again_and_again_it_ends_with_the_same_table(
     tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
 ) -> None:
@@ -188,6 +191,7 @@ def test_interrupted_again_and_again_it_ends_with_the_same_table(
     assert (weights(tmp_path / "runs"), scores(scored)) == alone
 
 
+@pytest.mark.slow
 def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None:
     told = happening(write_recipe(tmp_path))
     for event in told:
@@ -387,6 +391,7 @@ def endless(recipe: Path) -> Path:
     return recipe
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells which processes there are")
 def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_path: Path) -> None:
     words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
@@ -415,6 +420,7 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
     assert all(is_saved(Run.open(tmp_path / f"runs/tiny/{name}/seed-1")) for name in ("one", "two"))
 
 
+@pytest.mark.slow
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))

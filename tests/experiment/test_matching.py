@@ -1,14 +1,12 @@
-"""Variants of equal cost: the widths that --match chooses."""
+"""Variants of equal size: the widths that --match chooses."""
 
 from pathlib import Path
 
 import pytest
 
-from attnkit.data.preparation import prepare
-from attnkit.errors import RecipeError, UnavailableError
+from attnkit.errors import RecipeError
 from attnkit.experiment import cost, matching
 from attnkit.recipe import RecipeFile, load
-from attnkit.runs import Run
 
 RECIPE = """
 task: translation
@@ -85,36 +83,3 @@ def test_a_variant_that_cannot_be_matched_is_refused(tmp_path: Path) -> None:
     file = of(tmp_path, "variants.random.data.max_length=4000")
     with pytest.raises(RecipeError, match="variant random cannot be matched to vanilla"):
         list(matching.match_parameters(file, ["random"]))
-
-
-def test_time_is_measured_beside_the_baseline(
-    file: RecipeFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With a clock that gives every update 1 ms, and 1 us more for each unit of its widths."""
-    measured: list[int] = []
-
-    def pace(recipe, prepared, device):  # type: ignore[no-untyped-def]
-        model = recipe.model
-        measured.append(model.width)
-        seconds = 1e-3 + 1e-6 * (model.width + model.ff)
-        return cost.Pace("fp32", seconds, 1.0, 1.0)
-
-    monkeypatch.setattr(cost, "pace", pace)
-    prepared = prepare(file.variants["vanilla"], cache=tmp_path / "cache")
-    (one,) = matching.match_time(file, ["vanilla", "small"], lambda _: prepared, "cpu")
-    assert one.variant == "small"
-    assert sum(one.after) == pytest.approx(64 + 128, abs=4)
-    assert one.ratio == pytest.approx(1, abs=1e-2)
-    assert set(measured[2::2]) == {64}  # the baseline, after every measurement of the other
-    monkeypatch.setattr(matching, "TOLERANCE", -1)
-    with pytest.raises(UnavailableError, match="stop what else runs on this machine"):
-        list(matching.match_time(file, ["small"], lambda _: prepared, "cpu"))
-
-
-def test_a_measured_width_is_kept_by_runs(file: RecipeFile, tmp_path: Path) -> None:
-    recipe = of(tmp_path, "variants.small.model.ff=48").variants["small"]
-    Run.create(
-        Run.find(tmp_path / "runs", "r", "small", 7), recipe, name="r", variant="small", seed=7
-    )
-    (one,) = matching.earlier(file, ["small", "random", "vanilla"], tmp_path / "runs")
-    assert one.overrides == ["variants.small.model.width=64", "variants.small.model.ff=48"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnkit.scoring.published_figures import published_figures
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import (
@@ -29,8 +30,7 @@ from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
-from attnkit.scoring.published_figures import published_figures
-from attnkit.scoring.saved_comparison import comparison
+from attnkit.scoring.saved_scores import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train import checkpoint
@@ -130,7 +130,7 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
         {"step": 7, "key": "train.steps", "old": "7", "new": "9"},
     ]
     result = comparison([run])
-    assert result["rows"][0]["changes"] == run.manifest["changes"]
+    assert result.json()["rows"][0]["changes"] == run.manifest["changes"]
     notes = comparison_table(result).notes
     assert any(
         note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr")

@@ -52,6 +52,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
     assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # places in the source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "positions"),
     [("linear", "sinusoidal"), ("synthesizer-factorized-dense", "relative"), ("local", "rope")],
@@ -70,6 +71,7 @@ def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
     assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
 
 
+@pytest.mark.slow
 def test_a_mixture_with_a_synthesizer(tmp_path: Path) -> None:
     """Its table by position made the exporter fix the number of rows."""
     mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
@@ -80,6 +82,7 @@ def test_a_mixture_with_a_synthesizer(tmp_path: Path) -> None:
         differ(model, graphs, *batch(chosen, rows, longest))
 
 
+@pytest.mark.slow
 def test_sums_of_long_rows_are_of_any_length(tmp_path: Path) -> None:
     """The chunks of training are those of one length."""
     chosen = recipe("decoder", "linear", layers=ONE)

@@ -8,7 +8,7 @@ from attnkit.cli.options import check_options
 from attnkit.data.preparation import prepare
 from attnkit.experiment.conversion import ConversionSettings, converted_recipe
 from attnkit.recipe.schema import AttentionConfig, EvalConfig, Roles
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.train.averaging import weights_of
 from helpers.small import small_recipe, write_corpus
 
@@ -24,7 +24,7 @@ def make_run(folder: Path, attention: Mapping[str, str] = {}, **model: Any) -> R
         changed = changed.model_copy(update={"attention": Roles(**chosen)})
     recipe = recipe.model_copy(update={"model": changed, "eval": SHORT})
     prepared = prepare(recipe, cache=folder / "cache")
-    path = Run.find(folder / "runs", "small", "base", 1)
+    path = run_path(folder / "runs", "small", "base", 1)
     facts = {"hashes": {"data": prepared.digest}, "precision": "fp32", "device": "cpu"}
     run = Run.create(path, recipe, name="small", variant="base", seed=1, **facts)
     run.write_tokenizer(prepared.tokenizer)
@@ -47,4 +47,4 @@ def settings(
 
 def stages(run: Run, name: str, which: Sequence[str] = ("swapped", "transferred", "tuned")) -> Any:
     """The runs that came of a conversion."""
-    return [Run.open(Run.find(run.path.parents[2], "small", f"{name}-{w}", 1)) for w in which]
+    return [Run.open(run_path(run.path.parents[2], "small", f"{name}-{w}", 1)) for w in which]

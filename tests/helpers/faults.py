@@ -98,9 +98,9 @@ class Faulty(Filesystem):
         self._step(path)
         super().unlink(path)
 
-    def rmdir(self, path: Path) -> None:
+    def rmtree(self, path: Path) -> None:
         self._step(path)
-        super().rmdir(path)
+        super().rmtree(path)
 
 
 FAULTS = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.recipe import Recipe
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 from attnkit.storage.files import sha256_file
 
 HASHES = {"data": "d", "tokenizer": "t"}
@@ -37,7 +37,7 @@ def make_logged(
 ) -> Run:
     """A run with a log record each 10 updates, and a validation 0.5 higher at each second one."""
     chosen = recipe(seed, attention, **train or {})
-    path = Run.find(root, name, variant, seed)
+    path = run_path(root, name, variant, seed)
     entries = {"hashes": HASHES, "parameters": 1000, "baseline": "base"} | manifest
     run = Run.create(path, chosen, name=name, variant=variant, seed=seed, **entries)
     for number, loss in enumerate(losses, start=1):

@@ -8,7 +8,7 @@ from attnkit import models
 from attnkit.data.corpus import Corpus
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.recipe import load
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 
 RECIPE = """task: question-answering
 data: {corpus: toy-passages, size: 200, max_length: 40}
@@ -37,7 +37,7 @@ def make_run(folder: Path, variant: str = "base", seed: int = 1, more: str = "")
         torch.manual_seed(seed + sum(map(ord, variant)))
         sizes = (len(tokenizer.source), len(tokenizer.target))
         model = models.build(recipe.model, sizes, recipe.data.max_length)
-    path = Run.find(folder / "runs", "toy", variant, seed)
+    path = run_path(folder / "runs", "toy", variant, seed)
     run = Run.create(path, recipe, name="toy", variant=variant, seed=seed, parameters=1)
     run.write_tokenizer(tokenizer)
     run.finish(model.state_dict(), step=1, seconds=1.0, reason="steps")

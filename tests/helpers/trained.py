@@ -14,7 +14,7 @@ from attnkit.data.tokenizer import Tokenizer
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import DataConfig, Layers, ModelConfig, SearchConfig, TrainConfig
 from attnkit.recipe.schema import TokenizerConfig as TokenizerSpec
-from attnkit.runs import Run
+from attnkit.runs import Run, run_path
 
 ROWS = [
     Row("one red dog", "ein roter hund", ("ein roter hund", "ein hund in rot")),
@@ -70,7 +70,7 @@ def make_run(
         torch.manual_seed(seed + sum(map(ord, variant)))
         model = models.build(chosen.model, sizes, LENGTH)
     manifest["parameters"] = sum(weight.numel() for weight in model.parameters())
-    path = Run.find(folder / "runs", "toy", variant, seed)
+    path = run_path(folder / "runs", "toy", variant, seed)
     run = Run.create(path, chosen, name="toy", variant=variant, seed=seed, **manifest)
     run.write_tokenizer(tokenizer())
     run.finish(model.state_dict(), step=7, seconds=1.0, reason="steps", tokens_per_second=123.5)

@@ -5,9 +5,9 @@ import torch
 
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
-from attnkit.kernels import fast_cpu, linear_attention_cpu
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.efficient import Efficient
+from attnkit.ops import fast_cpu, linear_attention_cpu
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:

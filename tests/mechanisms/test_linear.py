@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, one_head
 from attnkit.errors import UsageError
-from attnkit.kernels.linear_attention import quotient
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.linear import LinearAttention, _elu_plus_one
+from attnkit.ops.linear_attention import quotient
 
 ROWS = one_head((1, 0), (0, 1), (1, 1))
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attnkit.data.tokenizer import BOS, EOS, PAD
-from attnkit.kernels import fast_cpu, onednn
 from attnkit.models import Transformer, build, fast_decoder
 from attnkit.models.fast_decoder import FastDecoder, Product
+from attnkit.ops import fast_cpu, onednn
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import search
 

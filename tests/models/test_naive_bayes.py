@@ -266,7 +266,7 @@ def embedded(name: str, split: str, lines: int, block: int) -> tuple[Batch, int]
     source = known_source(name)
     assert source is not None
     words = {word: number for number, word in enumerate(source.next_words(()), 4)}
-    rows: list[Row] = list(source.rows(f"test/{split}", lines))
+    rows: list[Row] = list(source.rows(split, lines, 1))
     stream = [words[word] if word else 3 for row in rows for word in (*row.target.split(), END)]
     whole = torch.tensor(stream[: lines * LINE]).view(-1, block)
     begin = torch.full((len(whole), 1), 2)

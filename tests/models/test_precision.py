@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from attnkit.errors import UnavailableError, UsageError
-from attnkit.kernels import int8
 from attnkit.models import build
 from attnkit.models.precision import lower_precision
+from attnkit.ops import int8
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import search
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.experiment.verification import verify
 from attnkit.recipe.schema import EvalConfig
-from attnkit.runs import Run, find_runs, results_file, results_pack
-from attnkit.runs.results_pack import pack_results
+from attnkit.runs import Run, find_runs, results_file
+from attnkit.runs.results_file import pack_results
 from attnkit.runs.status import statuses
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.metrics import score
@@ -118,7 +118,7 @@ def test_any_statistics_are_kept_exactly(values: list[list[float]]) -> None:
     table = np.array(values, np.float64).reshape(-1, 2)
     packed = io.BytesIO()
     np.savez_compressed(packed, bleu=table)
-    smaller = results_pack._smaller(packed.getvalue(), Path("x"))
+    smaller = results_file._smaller(packed.getvalue(), Path("x"))
     with np.load(io.BytesIO(smaller)) as arrays:
         np.testing.assert_array_equal(arrays["bleu"].astype(np.float64), table)
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
 def test_what_could_not_be_opened_is_not_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results_pack, "LARGEST", 1000)
+    monkeypatch.setattr(results_file, "LARGEST", 1000)
     with pytest.raises(DataError, match="a results file holds 0 MB at most"):
         pack_results(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -19,7 +19,7 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
 from attnkit.recipe import Recipe, difference
-from attnkit.runs import Run, find_runs
+from attnkit.runs import Run, find_runs, run_path
 from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
 
@@ -76,7 +76,7 @@ def finished(pristine: Path, tmp_path: Path) -> Run:
 
 
 def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
-    path = Run.find("runs", "translation/multi30k", "vanilla", 3)
+    path = run_path("runs", "translation/multi30k", "vanilla", 3)
     assert path == Path("runs/translation/multi30k/vanilla/seed-3")
 
 
@@ -86,7 +86,7 @@ def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
 )
 def test_no_name_leads_out_of_the_root(name: str, variant: str) -> None:
     with pytest.raises(OutputPathError, match="cannot be the name of a folder"):
-        Run.find("runs", name, variant, 1)
+        run_path("runs", name, variant, 1)
 
 
 def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
@@ -458,10 +458,10 @@ def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
 def root(pristine: Path, tmp_path: Path) -> Path:
     """Two recipes with runs of several variants and seeds, one of them unfinished."""
     for name, variant, seed in [("b/c", "v", 2), ("b/c", "v", 10), ("b/c", "u", 1), ("a", "v", 1)]:
-        path = Run.find(tmp_path, name, variant, seed)
+        path = run_path(tmp_path, name, variant, seed)
         shutil.copytree(pristine, path)
         Run(path, Faulty()).update(recipe=name, variant=variant, seed=seed)
-    begin(Run.find(tmp_path, "b/c", "w", 1))
+    begin(run_path(tmp_path, "b/c", "w", 1))
     (tmp_path / "loop").symlink_to(tmp_path)
     return tmp_path
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from helpers.score_rows import score_row
 
 from attnkit.recipe.published import Published

@@ -55,7 +55,9 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
          ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
     ],
 )  # fmt: skip
-def test_only_seeds_of_equal_recipes_are_one_system(entries: list[ScoreRow], names: list[str]) -> None:
+def test_only_seeds_of_equal_recipes_are_one_system(
+    entries: list[ScoreRow], names: list[str]
+) -> None:
     assert name_systems(entries) == names
 
 

@@ -34,7 +34,7 @@ def test_it_is_half_the_distance_of_the_two_distributions(
     parts: tuple[Recipe, KnownSource, Tokenizer, Model],
 ) -> None:
     recipe, source, tokenizer, model = parts
-    rows = list(source.rows("test", 1))
+    rows = list(source.rows("test", 1, 1))
     score = total_variation(model, tokenizer, rows, recipe)
     words = [*rows[0].target.split(), END]
     assert len(words) % BLOCK == 1  # the last block is a token alone
@@ -74,5 +74,5 @@ def test_a_model_that_knows_the_source_is_at_zero(
 
     monkeypatch.setattr(model, "hidden", knowing)
     monkeypatch.setattr(model, "output", Same())
-    rows = list(source.rows("test", 1))
+    rows = list(source.rows("test", 1, 1))
     assert total_variation(model, tokenizer, rows, recipe).value == pytest.approx(0, abs=1e-4)

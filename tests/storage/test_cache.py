@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attnkit.errors import DataError, OutputPathError
-from attnkit.storage.cache import complete, fill_folder
+from attnkit.storage.cache import fill_folder, read_or_build
 from attnkit.storage.files import Filesystem
 
 
@@ -27,12 +27,12 @@ def names(folder: Path) -> list[str]:
 
 def test_a_finished_folder_is_read_and_not_built_again(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "key"
-    assert complete(path, read, write) == ("good", None)
+    assert read_or_build(path, read, write) == ("good", None)
 
     def refuse(draft: Path) -> None:
         raise AssertionError(f"{draft} is built again")
 
-    assert complete(path, read, refuse) == ("good", None)
+    assert read_or_build(path, read, refuse) == ("good", None)
     assert names(path.parent) == ["key"]
 
 
@@ -40,11 +40,11 @@ def test_a_damaged_folder_is_rebuilt_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.mkdir()
     (path / "value").write_text("damaged")
-    assert complete(path, read, write) == (
+    assert read_or_build(path, read, write) == (
         "good",
         f"the damaged cache {path} was rebuilt (value is damaged)",
     )
-    assert complete(path, read, write) == ("good", None)
+    assert read_or_build(path, read, write) == ("good", None)
 
 
 @pytest.mark.parametrize("fault", [RuntimeError, KeyboardInterrupt])
@@ -54,9 +54,9 @@ def test_a_fault_while_building_leaves_nothing(tmp_path: Path, fault: type) -> N
         raise fault
 
     with pytest.raises(fault):
-        complete(tmp_path / "key", read, fail)
+        read_or_build(tmp_path / "key", read, fail)
     assert [name for name in names(tmp_path) if not name.endswith(".lock")] == []
-    assert complete(tmp_path / "key", read, write)[0] == "good"
+    assert read_or_build(tmp_path / "key", read, write)[0] == "good"
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     half = tmp_path / "key.tmp-99999999"
     half.mkdir()
     (half / "value").write_text("half")
-    complete(tmp_path / "key", read, write)
+    read_or_build(tmp_path / "key", read, write)
     assert names(tmp_path) == ["key"]
 
 
@@ -77,7 +77,7 @@ def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
 
     def run() -> None:
         started.wait()
-        assert complete(tmp_path / "key", read, slow)[0] == "good"
+        assert read_or_build(tmp_path / "key", read, slow)[0] == "good"
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -90,7 +90,7 @@ def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputPathError, match="file"):
-        complete(tmp_path / "file" / "key", read, write)
+        read_or_build(tmp_path / "file" / "key", read, write)
 
 
 def test_what_other_libraries_wrote_is_on_the_disk_before_it_has_its_name(

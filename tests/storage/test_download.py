@@ -90,49 +90,29 @@ def refuse(server: Server, path: Path, kind: type[Exception], **options: object)
     return str(caught.value)
 
 
-def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = whole
+def unannounced(handler: Handler) -> None:
+    handler.head()
+    handler.wfile.write(BODY)
+
+
+@pytest.mark.parametrize(("answer", "total"), [(whole, len(BODY)), (unannounced, None)])
+def test_a_file_arrives_whole_with_progress(
+    server: Server, tmp_path: Path, answer: Answer, total: int | None
+) -> None:
+    server.answers["/file"] = answer
     path, steps = tmp_path / "new" / "file", []
-    digest = fetch(
-        f"{server.url}/file",
-        path,
-        SHA256,
-        lambda done, total: steps.append((done, total)),
-        size=len(BODY),
-    )
+    digest = fetch(f"{server.url}/file", path, SHA256, lambda *step: steps.append(step))
     assert (digest, path.read_bytes()) == (SHA256, BODY)
-    assert steps[-1] == (len(BODY), len(BODY))
+    assert steps[-1] == (len(BODY), total)
     assert [done for done, _ in steps] == sorted({done for done, _ in steps})
     assert [file.name for file in path.parent.iterdir()] == ["file"]
 
 
-def test_a_file_without_announced_length_arrives(server: Server, tmp_path: Path) -> None:
-    def answer(handler: Handler) -> None:
-        handler.head()
-        handler.wfile.write(BODY)
-
-    server.answers["/file"] = answer
-    totals = set()
-    fetch(f"{server.url}/file", tmp_path / "file", None, lambda _, total: totals.add(total))
-    assert (tmp_path / "file").read_bytes() == BODY
-    assert totals == {None}
-
-
-def test_chunks_arrive_and_missing_chunks_are_noticed(server: Server, tmp_path: Path) -> None:
-    def answer(handler: Handler) -> None:
-        handler.protocol_version = "HTTP/1.1"
-        handler.head(Transfer_Encoding="chunked", Connection="close")
-        handler.wfile.write(b"%x\r\n%s\r\n" % (len(BODY), BODY))
-        if len(handler.seen) > 1:
-            handler.wfile.write(b"0\r\n\r\n")
-
-    server.answers["/file"] = answer
-    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256) == SHA256
-    assert len(server.seen) == 2
-
-
-def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = lambda handler: (cut if len(handler.seen) < 3 else whole)(handler)
+@pytest.mark.parametrize("fault", [cut, lambda handler: handler.head(503)])
+def test_a_transfer_that_breaks_off_is_tried_again(
+    server: Server, tmp_path: Path, fault: Answer
+) -> None:
+    server.answers["/file"] = lambda handler: (fault if len(handler.seen) < 3 else whole)(handler)
     assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
     assert len(server.seen) == 3
 
@@ -140,18 +120,11 @@ def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Pat
 def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = cut
     message = refuse(server, tmp_path / "file", UnavailableError)
-    assert message == (
-        "file: the transfer broke off after 1,000 of 1,024,000 bytes (3 tries); to do without, "
-        f"fetch {server.url}/file elsewhere and put it at {tmp_path / 'file'}"
+    assert message.startswith("file: the transfer broke off: ")
+    assert message.endswith(
+        f"(3 tries); to do without, fetch {server.url}/file elsewhere and put it at "
+        f"{tmp_path / 'file'}"
     )
-
-
-def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
-    def answer(handler: Handler) -> None:
-        whole(handler) if len(handler.seen) > 1 else handler.head(503)
-
-    server.answers["/file"] = answer
-    assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
 
 
 def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> None:
@@ -178,39 +151,38 @@ def test_a_silent_server_is_given_up(
         message = refuse(server, tmp_path / "file", UnavailableError)
     finally:
         done.set()
-    assert message.startswith("file: the transfer broke off: timed out (3 tries)")
+    assert "timed out" in message
+    assert "(3 tries)" in message
 
 
 def test_a_server_that_is_not_there_is_named(server: Server, tmp_path: Path) -> None:
     server.close()
     message = refuse(server, tmp_path / "file", UnavailableError)
     assert message.startswith("file: no connection: ")
-    assert "refused (3 tries)" in message
+    assert "refused" in message
+    assert "(3 tries)" in message
 
 
-def test_a_wrong_hash_leaves_nothing(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("expected", "message"),
+    [
+        ({"sha256": "0" * 64}, f"SHA-256 is {SHA256}, {'0' * 64} was expected"),
+        ({"size": 1000}, "has 1,024,000 bytes, 1,000 were expected"),
+    ],
+)
+def test_another_file_than_expected_leaves_nothing(
+    server: Server, tmp_path: Path, expected: dict[str, object], message: str
+) -> None:
     server.answers["/file"] = whole
-    message = refuse(server, tmp_path / "file", DataError, sha256="0" * 64)
-    assert f"SHA-256 is {SHA256}, {'0' * 64} was expected" in message
+    assert message in refuse(server, tmp_path / "file", DataError, **expected)
     assert len(server.seen) == 1
 
 
-def test_a_wrong_size_leaves_nothing(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = whole
-    message = refuse(server, tmp_path / "file", DataError, size=1000)
-    assert "has 1,024,000 bytes, 1,000 were expected" in message
-
-
-@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("answer", [whole, unannounced])
 def test_a_file_over_the_limit_is_refused(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
 ) -> None:
     monkeypatch.setattr(download, "LIMIT", 300_000)
-
-    def answer(handler: Handler) -> None:
-        handler.head(**({"Content_Length": str(len(BODY))} if announced else {}))
-        handler.wfile.write(BODY)
-
     server.answers["/file"] = answer
     message = refuse(server, tmp_path / "file", DataError)
     assert "larger than the limit of 300,000 bytes" in message
@@ -226,9 +198,9 @@ def test_redirects_are_followed(server: Server, tmp_path: Path) -> None:
     ("location", "kind", "message"),
     [
         ("http://example.org/file", DataError, "redirects to http://example.org/file: only https"),
-        ("file:///etc/passwd", UnavailableError, "the server answered 302"),
-        ("https://[broken/file", UnavailableError, "not an address"),
-        ("/file", UnavailableError, "infinite loop"),
+        ("file:///etc/passwd", DataError, "redirects to file:///etc/passwd: only https"),
+        ("https://[broken/file", DataError, "only https"),
+        ("/file", UnavailableError, "Exceeded 30 redirects"),
     ],
 )
 def test_redirects_elsewhere_than_https_are_refused(

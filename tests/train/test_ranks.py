@@ -75,6 +75,7 @@ def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sru-additive", "performer", "relative"])
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_every_type_of_model_trains_in_ranks(
@@ -94,6 +95,7 @@ def test_every_type_of_model_trains_in_ranks(
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
     tmp_path: Path, pool: RankPool
 ) -> None:
@@ -113,6 +115,7 @@ def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
     assert all(t.dtype == torch.float32 for t in weights(tmp_path / "bf16").values())
 
 
+@pytest.mark.slow
 def test_gradient_descent_in_float64_ends_at_the_same_weights(
     tmp_path: Path, pool: RankPool
 ) -> None:
@@ -141,6 +144,7 @@ def test_a_stopped_training_resumes_bit_for_bit(
     assert Run.open(tmp_path / "parts" / "run").finished
 
 
+@pytest.mark.slow
 def test_shards_of_any_number_of_ranks_are_read_by_any_other(
     tmp_path: Path, pool: RankPool
 ) -> None:
@@ -159,6 +163,7 @@ def test_shards_of_any_number_of_ranks_are_read_by_any_other(
     assert len(list(digests(folder))) == 3
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
     tmp_path: Path, pool: RankPool
 ) -> None:
@@ -197,6 +202,7 @@ def test_every_row_is_used_once_an_epoch_and_ranks_make_equally_many_updates(
         assert sorted(np.concatenate(used).tolist()) == list(range(len(lengths)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_tokens", [1, 60, 4000])
 def test_outputs_and_probabilities_are_those_of_one_process(
     tmp_path: Path, pool: RankPool, batch_tokens: int
@@ -214,6 +220,7 @@ def test_outputs_and_probabilities_are_those_of_one_process(
     assert found[2][1:] == [0, 0]
 
 
+@pytest.mark.slow
 def test_questions_have_the_same_answers_from_any_number_of_ranks(
     tmp_path: Path, pool: RankPool
 ) -> None:

@@ -1,8 +1,8 @@
 """`attnkit bench`: what mechanisms, training and decoding cost on this machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument
@@ -36,8 +36,7 @@ Trace = Annotated[
     value("FILE", "Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."),
 ]
 TRACES = (".json", ".gz")
-PASSES = ("forward", "backward", "total")
-"""Columns of the parts of an update; decoding has the last."""
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @app.command("attention")
@@ -65,13 +64,15 @@ def attention(
     layer: Annotated[
         bool, flag("--layer", "Include the projections, not only the mechanism.")
     ] = False,
-    batch: Annotated[int, value("N", "Batch size.")] = 1,
-    heads: Annotated[int, value("N", "Attention heads.")] = 8,
-    head_width: Annotated[int, value("N", "Width of each head.")] = 64,
-    dtype: Annotated[str, value("TYPE", "float32, float64, bfloat16 or float16.")] = "float32",
+    batch: Annotated[int, value("N", "Batch size.", min=1)] = 1,
+    heads: Annotated[int, value("N", "Attention heads.", min=1)] = 8,
+    head_width: Annotated[int, value("N", "Width of each head.", min=1)] = 64,
+    dtype: Annotated[
+        str, options.choice("--dtype", DTYPES, f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}.", "TYPE")
+    ] = "float32",
     device: options.Device = "cpu",
-    threads: Annotated[int | None, value("N", "CPU threads. [default: torch's]")] = None,
-    repeats: Annotated[int, value("N", "Rounds; the median is reported.")] = 5,
+    threads: Annotated[int | None, value("N", "CPU threads. [default: torch's]", min=1)] = None,
+    repeats: Annotated[int, value("N", "Rounds; the median is reported.", min=1)] = 5,
     budget: Annotated[
         float, value("S", "Seconds per pass and length; slower ones are skipped.")
     ] = 10.0,
@@ -99,12 +100,20 @@ def attention(
     output.check_columns(columns, format)
     output.choose(benchmark_table.tables((), plan.Workload()), columns)  # a wrong name, said now
 
-    settings: dict[str, Any] = {
-        "causal": causal, "layer": layer, "dtype": dtype, "batch": batch, "heads": heads,
-        "head_width": head_width, "repeats": repeats, "budget": budget, "threads": threads,
-    }  # fmt: skip
-    workload = plan.Workload(**settings, plugins=tuple(plugins or ()))
-    workload.check()
+    if not budget > 0:  # NaN as well
+        raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
+    workload = plan.Workload(
+        causal,
+        layer,
+        dtype=dtype,
+        batch=batch,
+        heads=heads,
+        head_width=head_width,
+        repeats=repeats,
+        budget=budget,
+        threads=threads,
+        plugins=tuple(plugins or ()),
+    )
     candidates = [plan.candidate(word) for word in _words(words, causal)]
     able = plan.measurable([one.word for one in candidates], causal)
     if unable := [one.word for one in candidates if one.word not in able]:
@@ -142,7 +151,6 @@ def train(
     variant: Variant = None,
     updates: Annotated[int, value("N", "Updates to time, after a warm-up.", min=1)] = 20,
     format: options.Format = "table",
-    columns: options.Columns = None,
     profile: Trace = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -160,7 +168,7 @@ def train(
       attnkit bench train translation/multi30k --variant random train.precision=bf16
       attnkit bench train quickstart --profile trace.json
     """
-    _check_output(profile, columns, format, PASSES)
+    _check_trace(profile)
     title, chosen = _variant(recipe, overrides, variant)
     if chosen.model.counted:
         raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
@@ -176,7 +184,7 @@ def train(
     if precision == "auto":
         precision, _ = choose_precision(chosen, prepared, place)
     speed = training_speed(chosen, prepared, precision, place, updates, profile, console.say)
-    _print_speed(title, speed, training_table, format, columns, profile)
+    _print_speed(title, speed, training_table(title, speed), format, profile)
 
 
 @app.command("decode")
@@ -198,7 +206,6 @@ def decode(
         int | None, value("N", "Beam size; 1 is greedy search. [default: the recipe's]")
     ] = None,
     format: options.Format = "table",
-    columns: options.Columns = None,
     profile: Trace = None,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -214,7 +221,7 @@ def decode(
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
       attnkit bench decode translation/multi30k --beam 1
     """
-    _check_output(profile, columns, format, PASSES[-1:])
+    _check_trace(profile)
     from attnkit.bench import decoding_speed
     from attnkit.device import pick_device
     from attnkit.runs import Run, is_run
@@ -236,20 +243,13 @@ def decode(
         spec = _search(title, chosen, beam)
         subject = decoding_speed.untrained(chosen, spec, split, rows, place, *data)
     speed = decoding_speed.measure(subject, place, profile, console.say)
-    _print_speed(title, speed, decoding_table, format, columns, profile)
+    _print_speed(title, speed, decoding_table(title, speed), format, profile)
 
 
-def _check_output(
-    profile: Path | None, columns: str | None, format: str, passes: Sequence[str]
-) -> None:
+def _check_trace(profile: Path | None) -> None:
     """Refuse what could not be written, before any work."""
-    from attnkit.show.speed_tables import parts_columns
-    from attnkit.show.table import Table
-
     if profile is not None:
         output.check_save(profile, TRACES, "--profile")
-    output.check_columns(columns, format)
-    output.choose([Table("", parts_columns(passes), ())], columns)
 
 
 def _variant(
@@ -271,14 +271,13 @@ def _search(title: str, recipe: "Recipe", beam: int | None) -> "SearchConfig":
 
 
 def _print_speed(
-    title: str, speed: "Speed", table: "Callable[[str, Any], Table]", format: str,
-    columns: str | None, profile: Path | None,
-) -> None:  # fmt: skip
+    title: str, speed: "Speed", table: "Table", format: str, profile: Path | None
+) -> None:
     """The table, or what programs read."""
     if format == "json":
         output.write_json({"measured": title} | speed.record())
     else:
-        output.write_tables(output.choose([table(title, speed)], columns), format)
+        output.write_tables([table], format)
     if profile is not None:
         console.say(f"wrote {profile}; open it at https://ui.perfetto.dev")
 

@@ -10,7 +10,7 @@ from attnkit.cli import completion, console, options
 from attnkit.cli.options import check_options, flag, value
 from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
-from attnkit.runs import is_run
+from attnkit.runs import is_run, run_path
 
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Happening, Notice
@@ -132,7 +132,7 @@ def _convert_run(
     follow(Board(trained.name, lines, busy=load_note), start, recipe.train, **show)
     if talks:
         console.say("")
-        last = Run.find(settings.out, trained.name, settings.stages[-1], trained.seed)
+        last = run_path(settings.out, trained.name, settings.stages[-1], trained.seed)
         console.say(f"use the converted model:  {use_command(recipe, str(last))}")
 
 

@@ -34,9 +34,8 @@ def encode(
     """Train the tokenizer of a recipe and encode its corpus in advance for `train`.
 
     A long corpus is encoded by one process per thread (--threads). Memory does not grow with the
-    corpus, and a repeated command resumes where it was interrupted, even by kill -9. --out is for
-    recipes that start from the weights of a run (train.init). Prints the folder of the encoded
-    corpora.
+    corpus. --out is for recipes that start from the weights of a run (train.init). Prints the
+    folder of the encoded corpora.
 
       attnkit data encode translation/multi30k --data-dir corpora
       attnkit data encode my.yaml --threads 8

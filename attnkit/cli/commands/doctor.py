@@ -13,10 +13,16 @@ from attnkit.errors import AttnkitError
 from attnkit.ranks import group
 
 EXTRAS = {
-    "ctranslate2": "ctranslate2", "hf": "transformers", "ja": "mecab-python3", "ko": "mecab-ko",
-    "onnx": "onnxruntime", "plot": "matplotlib",
-    "tensorboard": "tensorboard", "trackio": "trackio", "wandb": "wandb",
-}  # fmt: skip
+    "ctranslate2": "ctranslate2",
+    "hf": "transformers",
+    "ja": "mecab-python3",
+    "ko": "mecab-ko",
+    "onnx": "onnxruntime",
+    "plot": "matplotlib",
+    "tensorboard": "tensorboard",
+    "trackio": "trackio",
+    "wandb": "wandb",
+}
 """Extra -> the package for which it is there."""
 LIBRARIES = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge-score")
 Row = tuple[str, str]
@@ -83,25 +89,21 @@ def _extra(extra: str) -> str:
 
 
 def _processor(device: str) -> list[Row]:
-    """Where models would compute, and how fast that has been found to be."""
+    """Where models would compute."""
     import torch
 
     from attnkit.device import THREADS, load_warning, pick_device
-    from attnkit.storage.cache import cache_dir
 
     try:
         place = f"{device}: {pick_device(device)}" if device == "auto" else pick_device(device)
     except AttnkitError as error:
         place = str(error)
-    set_by = next((f"{name}={os.environ[name]}" for name in THREADS if name in os.environ), "")
-    chosen = [path.read_text("utf-8").strip() for path in (cache_dir() / "precision").glob("*.txt")]
-    counts = ", ".join(f"{word} for {_models(chosen.count(word))}" for word in sorted({*chosen}))
+    set_by = next((f" ({name}={os.environ[name]})" for name in THREADS if name in os.environ), "")
     return [
         ("system", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
         ("device", place),
-        ("threads", f"{torch.get_num_threads()}{f' ({set_by})' if set_by else ''}"),
+        ("threads", f"{torch.get_num_threads()}{set_by}"),
         ("load", load_warning() or "quiet"),
-        ("precision: auto", f"chosen here so far: {counts}" if counts else "nothing chosen yet"),
     ]
 
 
@@ -114,18 +116,16 @@ def _ranks(device: str) -> list[Row]:
     with group.together(survey, device):
         found = survey(device)
     rows = [
-        (f"rank {number}", f"{place.host}, process {place.process}, {place.device}, threads: "
-         f"{place.threads}")
-        for number, place in enumerate(found.places)
-    ]  # fmt: skip
+        (
+            f"rank {number}",
+            f"{one.host}, process {one.process}, {one.device}, threads: {one.threads}",
+        )
+        for number, one in enumerate(found.places)
+    ]
     for backend, seconds in found.sums.items():
         text = f"{1e3 * seconds:.1f} ms for {4 * SIZE / 1e6:.0f} MB, {4 * SIZE / seconds / 1e9:.2g}"
         rows.append((f"all-reduce, {backend}", f"{text} GB/s"))
     return rows
-
-
-def _models(count: int) -> str:
-    return "1 model" if count == 1 else f"{count} models"
 
 
 def _folders(out: Path, data_dir: Path | None) -> list[Row]:
@@ -177,13 +177,10 @@ def _room(folder: Path) -> str:
 def _terminal() -> list[Row]:
     stream = sys.stdout
     kind = "terminal" if streams.terminal(stream) else "no terminal (pipe or file)"
-    width = shutil.get_terminal_size().columns
     colour = "colour" if streams.coloured(stream) else "no colour"
     glyphs = "ASCII only" if streams.ascii_only(stream) else f"{stream.encoding}"
-    shown = f"{kind}, {width} columns, {colour}, {glyphs}"
-    return [("output", shown), ("completion", _completion())]
-
-
-def _completion() -> str:
-    name = Path(os.environ.get("SHELL", "")).name or "bash"
-    return f'eval "$({console.COMPLETE}=source_{name} {console.PROGRAM})"'
+    shell = Path(os.environ.get("SHELL", "")).name or "bash"
+    return [
+        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}, {glyphs}"),
+        ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
+    ]

@@ -158,13 +158,13 @@ def pack(
         return
     if output is not None and not output.name.endswith(ARCHIVES):
         raise UsageError(f"--output {output}: the archive is a .tar.gz; name it so")
-    from attnkit.runs import Run, archive, find_runs
+    from attnkit.runs import archive, find_runs, run_path
 
     found = find_runs(folders, note=console.warn)
     for run in found:
         run.require_weights()
     first = found[0]
-    one = Run.find("", first.name, first.variant, first.seed).parts
+    one = run_path("", first.name, first.variant, first.seed).parts
     parts = one if len(found) == 1 else first.name.split("/")
     target = output or Path(f"{'-'.join(parts)}.tar.gz")
     for note in archive.keep_rows(found, data_dir):
@@ -179,7 +179,7 @@ def _pack_results(folders: list[str], target: Path) -> None:
     """A results file for each run that is named."""
     from attnkit.errors import OutputPathError
     from attnkit.runs import find_runs
-    from attnkit.runs.results_pack import pack_results, results_path
+    from attnkit.runs.results_file import pack_results, results_path
 
     found = find_runs(folders, note=console.warn)
     paths = [results_path(run, target) for run in found]

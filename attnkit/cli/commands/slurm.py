@@ -64,6 +64,14 @@ WORDS = ("overrides", "variant", "seed")
 """Parameters of `train` that words without an option may belong to."""
 PLACES = {"--out": "out", "--data-dir": "data_dir", "--plugin": "plugins"}
 """Options of `train` that `eval` needs as well."""
+NOT_IN_SCRIPTS = {
+    **dict.fromkeys(
+        ("jobs", "nproc", "dry_run"),
+        "is not for a script, whose processes srun starts; leave it out",
+    ),
+    "fresh": "would begin again whenever the job is requeued: leave it out, and use another --out",
+}
+"""Parameters of `train` that a script cannot have, and why."""
 AHEAD = 120
 """Seconds before the limit at which trainings are asked to stop."""
 
@@ -98,8 +106,6 @@ def slurm(
     """
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
-    if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit
-        raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
     settings, variants, places = _checked([recipe, *(words or [])], array=array)
     file = load(recipe, settings)
     options.chosen(file, variants)
@@ -112,13 +118,20 @@ def slurm(
     ]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
-        file=save.name if save else "FILE", name=name, nodes=nodes, processes=max(gpus, 1),
+        file=save.name if save else "FILE",
+        name=name,
+        nodes=nodes,
+        processes=max(gpus, 1),
         resources=f"#SBATCH --gpus-per-node={gpus}" if gpus else "#SBATCH --exclusive",
-        time=time, ahead=AHEAD, log="%A-%a" if array else "%j", world=nodes * max(gpus, 1),
-        array=_array(runs) if array else "", stopped=StoppedError.code,
+        time=time,
+        ahead=AHEAD,
+        log="%A-%a" if array else "%j",
+        world=nodes * max(gpus, 1),
+        array=_array(runs) if array else "",
+        stopped=StoppedError.code,
         command=shlex.join(command) + (' "${run[@]}"' if array else ""),
         table=_table(recipe, [*filter(is_sweep, settings), *places]) if array else "",
-    )  # fmt: skip
+    )
     text = re.sub(r"\n{3,}", "\n\n", text)
     if save is None:
         console.write(text)
@@ -126,16 +139,6 @@ def slurm(
     output.save(save, text)
     what = f"{len(runs)} jobs" if array else "1 job"
     console.say(f"submit it: sbatch {shlex.quote(str(save))} ({what})")
-
-
-def _seconds(time: str) -> int:
-    """A time of one of Slurm's forms."""
-    days, _, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if not days and len(parts) < 3:
-        parts.insert(0, 0)
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _checked(words: Sequence[str], *, array: bool) -> tuple[list[str], list[str], list[str]]:
@@ -149,36 +152,23 @@ def _checked(words: Sequence[str], *, array: bool) -> tuple[list[str], list[str]
 
     given = load_command("train").make_context("attnkit train", list(words))
     named = {
-        name: value for name, value in given.params.items()
+        name: value
+        for name, value in given.params.items()
         if value is not None and given.get_parameter_source(name).name == "COMMANDLINE"
-    }  # fmt: skip
-    for name in ("jobs", "nproc", "dry_run"):
+    }
+    for name, why in NOT_IN_SCRIPTS.items():
         if name in named:
-            option = "--" + name.replace("_", "-")
-            raise UsageError(
-                f"{option} is not for a script, whose processes srun starts; leave it out"
-            )
-    if "fresh" in named:
+            raise UsageError(f"--{name.replace('_', '-')} {why}")
+    if array and (unfit := {"variant", "seed", "tune"} & named.keys()):
         raise UsageError(
-            "--fresh would begin again whenever the job is requeued: leave it out, and use another "
-            "--out"
-        )
-    if array and (named.keys() & {"variant", "seed"}):
-        raise UsageError(
-            "--array makes a job of each variant and seed: leave --variant and --seed out, and "
-            "choose jobs by `sbatch --array`"
-        )
-    if array and "tune" in named:
-        raise UsageError(
-            "--array trains the seeds of a variant side by side, and --tune comes before them: "
-            "leave --array out, or tune first and let the jobs go on with what was chosen"
+            f"--array makes a job of each variant and seed, side by side: leave --{min(unfit)} out"
         )
     settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in WORDS))
-    places = [
-        word for option, name in PLACES.items() if name in named
-        for one in ([named[name]] if isinstance(named[name], Path) else named[name])
-        for word in (option, str(one))
-    ]  # fmt: skip
+    places = list[str]()
+    for option, name in PLACES.items():
+        found = named.get(name, [])
+        for one in [found] if isinstance(found, Path) else found:
+            places += [option, str(one)]
     return settings, variants, places
 
 

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from attnkit.recipe import RecipeFile
 
 
-MATCHES = ("params", "time")
 PLAN = {"run": 2, "parameters": 1}
 """Columns of --dry-run that a narrow screen can do without."""
 MOST_UNASKED = 16
@@ -79,9 +77,9 @@ def train(
         str | None,
         choice(
             "--match",
-            MATCHES,
+            ("params",),
             "Change each variant's widths (model.width, model.ff) so that it has as many "
-            "parameters as the baseline (params), or trains as fast (time).",
+            "parameters as the baseline.",
             "COST",
         ),
     ] = None,
@@ -136,7 +134,7 @@ def train(
     if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
         return
     if match is not None:
-        words += _matched(file, match, variant, out, device, data_dir, offline=offline, fresh=fresh)
+        words += _matched(file, variant)
         file = _load(recipe, words)
     variants = list(dict.fromkeys(run.variant for run in planned))
     how = TrainingSettings(
@@ -197,45 +195,26 @@ def _tuning(
     return how, plan
 
 
-def _matched(
-    file: "RecipeFile",
-    match: str,
-    variants: Sequence[str],
-    out: Path,
-    device: str,
-    data_dir: Path | None,
-    *,
-    offline: bool,
-    fresh: bool,
-) -> list[str]:
-    """The KEY=VALUE words that make the variants cost the same; says what changes."""
-    from attnkit.data.preparation import prepare
-    from attnkit.device import pick_device
+def _matched(file: "RecipeFile", variants: Sequence[str]) -> list[str]:
+    """The KEY=VALUE words that make the variants as large; says what changes."""
     from attnkit.experiment import matching
 
-    names, found = chosen(file, variants), list[matching.Match]()
+    names = chosen(file, variants)
     if started := [name for name in names if file.variants[name].train.init]:
         raise UsageError(
             f"--match changes widths, and variant {started[0]} starts from weights of a fixed "
             "width (train.init): match the recipe that makes those weights"
         )
-    if match == "params":
-        found = list(matching.match_parameters(file, names))
-    else:
-        found = [] if fresh else list(matching.earlier(file, names, out))
-        new = [name for name in names if name not in {one.variant for one in found}]
-        data = partial(prepare, data_dir=data_dir, offline=offline)
-        found += matching.match_time(file, new, data, pick_device(device))
+    found = list(matching.match_parameters(file, names))
     for one in found:
-        ratio = "as its run began" if isnan(one.ratio) else f"{one.ratio:.3f} x the baseline"
         (width, ff), (new_width, new_ff) = one.before, one.after
         pairs = (("model.width", width, new_width), ("model.ff", ff, new_ff))
         changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
         words = ", ".join(changed) or "widths unchanged"
-        console.say(f"{one.variant}: {words} ({match}: {ratio})")
+        console.say(f"{one.variant}: {words} (params: {one.ratio:.3f} x the baseline)")
     if not found:
         base = matching.baseline_of(file)
-        console.say(f"--match {match}: nothing to match; {base} is what the others are matched to")
+        console.say(f"--match params: nothing to match; {base} is what the others are matched to")
     return [override for one in found for override in one.overrides]
 
 
@@ -295,13 +274,13 @@ def _plan(
     file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
 ) -> list[PlannedRun]:
     """The trainings that the command line asks for, in the order of the recipe."""
-    from attnkit.runs import Run
+    from attnkit.runs import run_path
 
     names = chosen(file, variants)
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     return [
-        PlannedRun(name, seed, Run.find(out, file.name, name, seed))
+        PlannedRun(name, seed, run_path(out, file.name, name, seed))
         for name in names
         for seed in dict.fromkeys(seeds or file.variants[name].train.seeds)
     ]

@@ -55,6 +55,7 @@ def verify(
     """
     from attnkit.device import pick_device
     from attnkit.experiment import verification
+    from attnkit.show.table import Cell, Column, Table
     from attnkit.storage.files import read_json
 
     paths = [path for target in targets for path in _folders(target, out)]
@@ -66,7 +67,11 @@ def verify(
             progress("", place, len(paths))
     if tabled is not None:
         found += verification.verify_table(tabled, found)
-    tables = _shown(found) if format in ("table", "markdown", "latex") else [_checks(found)]
+    if format in ("table", "markdown", "latex"):
+        tables = _shown(found)
+    else:  # one row a check, for programs
+        rows = tuple((Cell(check.run, check._asdict()),) for check in found)
+        tables = [Table("", (Column("run", "left"),), rows)]
     output.write_tables(output.choose(tables, columns), format)
     wrong = [check for check in found if check.state == "different"]
     if wrong:
@@ -82,13 +87,13 @@ def verify(
 def _folders(target: str, out: Path) -> list[Path]:
     """The runs that a word of the command line means, damaged ones included."""
     from attnkit.recipe import load
-    from attnkit.runs import Run
+    from attnkit.runs import run_path
     from attnkit.runs.layout import is_results_file, require_runs, run_paths
 
     folder = Path(target)
     if not folder.is_dir() and not is_results_file(folder):
         file = load(target, [])
-        folders = [Run.find(out, file.name, name, 0).parent for name in file.variants]
+        folders = [run_path(out, file.name, name, 0).parent for name in file.variants]
         found = [path for one in folders if one.is_dir() for path in run_paths(one)]
         folder = out / file.name
     else:
@@ -122,11 +127,3 @@ def _shown(found: "Sequence[Check]") -> "list[Table]":
         cells = [[run, ", ".join(some), text] for (run, text), some in others.items()]
         tables.append(Table.of_texts("", ["run", "cell", "found"], cells))
     return tables
-
-
-def _checks(found: "Sequence[Check]") -> "Table":
-    """One row a check, for programs."""
-    from attnkit.show.table import Cell, Column, Table
-
-    rows = tuple((Cell(check.run, check._asdict()),) for check in found)
-    return Table("", (Column("run", "left"),), rows)

@@ -4,7 +4,7 @@ The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; 
 reply.  Which fact it needs depends on the question, and often on an earlier turn: `what is his
 name ?` asks for the dog or for the brother, whichever came up last.  Replies have several
 wordings, all of them references.  Valid and test use only combinations (job and city, animal and
-name, relative and name or job, question and answer) that train never shows; `draw.share` says
+name, relative and name or job, question and answer) that train never shows; `draw.split_of` says
 which.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
-from attnkit.data.draw import Draw, share
+from attnkit.data.draw import Draw, split_of
 from attnkit.data.jsonl import join_dialogue
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
@@ -102,22 +102,22 @@ class ConversationWriter:
 
     def _owns(self, *combination: str) -> bool:
         """Whether only this split uses the combination."""
-        return share("dialogue", *combination) == self._split
+        return split_of("dialogue", *combination) == self._split
 
     def _persona(self) -> Persona:
-        facts = self._draw.one(self._facts)
-        one = self._draw.one(self._animals if self._draw.chance(0.4) else self._relatives)
+        facts = self._draw.choice(self._facts)
+        one = self._draw.choice(self._animals if self._draw.chance(0.4) else self._relatives)
         others = [
             other
             for other in self._relatives
             if other.kind != one.kind and other.name != one.name and other.job != one.job
         ]
-        two = (self._draw.one(others),) if self._draw.chance(0.6) else ()
+        two = (self._draw.choice(others),) if self._draw.chance(0.6) else ()
         return Persona(dict(facts), (one, *two))
 
     def _sentences(self, persona: Persona) -> list[str]:
         sentences = [
-            self._draw.one(TOPICS[topic].wordings).format(value)
+            self._draw.choice(TOPICS[topic].wordings).format(value)
             for topic, value in persona.facts.items()
         ]
         for kind, name, pronoun, job in persona.beings:
@@ -126,8 +126,8 @@ class ConversationWriter:
                 wordings = (f"my {kind} {name} is a {job} .", f"{named} {pronoun} is a {job} .")
             else:
                 wordings = (f"i have a {kind} called {name} .", named)
-            sentences.append(self._draw.one(wordings))
-        return self._draw.several(sentences)
+            sentences.append(self._draw.choice(wordings))
+        return self._draw.sample(sentences)
 
     def _topic(self, persona: Persona) -> Exchange | None:
         """A question about the speaker, or a remark that returns it; None where none is owned."""
@@ -139,23 +139,23 @@ class ConversationWriter:
         ]
         if not owned:
             return None
-        name, way, value = self._draw.one(owned)
+        name, way, value = self._draw.choice(owned)
         topic = TOPICS[name]
         replies = tuple(wording.format(value) for wording in topic.wordings)
-        other = self._draw.one([one for one in topic.values if one != value])
+        other = self._draw.choice([one for one in topic.values if one != value])
         if way == "and you":
-            remark = self._draw.one(topic.wordings).format(other)
-            back = self._draw.one(("and you ?", "what about you ?"))
+            remark = self._draw.choice(topic.wordings).format(other)
+            back = self._draw.choice(("and you ?", "what about you ?"))
             return Exchange(f"{remark} {back}", replies, name)
         if way != "check":
             return Exchange(way, replies, name)
-        guess, answer = self._draw.one(((value, "yes"), (other, "no")))
+        guess, answer = self._draw.choice(((value, "yes"), (other, "no")))
         answers = tuple(f"{answer} , {reply}" for reply in replies)
         return Exchange(topic.check.format(guess), answers, name)
 
     def _animal(self, persona: Persona) -> Exchange:
-        other = self._draw.one(ANIMALS)
-        question = self._draw.one(("do you have a pet ?", f"do you have a {other} ?"))
+        other = self._draw.choice(ANIMALS)
+        question = self._draw.choice(("do you have a pet ?", f"do you have a {other} ?"))
         replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
         for being in persona.beings:
             if not being.job:
@@ -164,7 +164,7 @@ class ConversationWriter:
         return Exchange(question, replies, "animal")
 
     def _family(self, persona: Persona) -> Exchange:
-        question = self._draw.one(("do you have a family ?", "tell me about your family ."))
+        question = self._draw.choice(("do you have a family ?", "tell me about your family ."))
         kinds = [being.kind for being in persona.beings if being.job]
         if not kinds:
             return Exchange(question, ("i have no family .", "i do not have a family ."), "family")
@@ -176,17 +176,17 @@ class ConversationWriter:
         """A question for the name or the job of a being, called `who` and `whose`."""
         he, his = being.pronoun, POSSESSIVE[being.pronoun]
         if being.job and self._draw.chance(0.5):
-            question = self._draw.one((f"what does {who} do ?", f"and {whose} job ?"))
+            question = self._draw.choice((f"what does {who} do ?", f"and {whose} job ?"))
             jobs = (f"{he} is a {being.job} .", f"{he} works as a {being.job} .")
             return Exchange(question, jobs, being.kind)
-        question = self._draw.one((f"what is {whose} name ?", f"and {whose} name ?"))
+        question = self._draw.choice((f"what is {whose} name ?", f"and {whose} name ?"))
         names = (f"{his} name is {being.name} .", f"{he} is called {being.name} .")
         return Exchange(question, names, being.kind)
 
     def _closing(self, persona: Persona) -> list[Exchange | None]:
         """The exchange that ends a conversation, after the one that it refers to."""
-        kind = self._draw.weighted(CLOSINGS)
-        being = self._draw.one(persona.beings)
+        kind = self._draw.weighted_choice(CLOSINGS)
+        being = self._draw.choice(persona.beings)
         if kind == "topic":
             return [self._topic(persona)]
         if kind == "pronoun":
@@ -204,11 +204,11 @@ class ConversationWriter:
         """Exchanges in order, the last with the target; None when the split owns none of a kind."""
         exchanges = self._closing(persona)
         if self._draw.chance(0.4):
-            aside = self._draw.one((self._topic, self._animal, self._family))(persona)
+            aside = self._draw.choice((self._topic, self._animal, self._family))(persona)
             if aside and aside.about not in [one.about for one in exchanges if one]:
                 exchanges = [aside, *exchanges]
         elif self._draw.chance(0.2):
-            exchanges = [Exchange(*self._draw.one(GREETINGS), "greeting"), *exchanges]
+            exchanges = [Exchange(*self._draw.choice(GREETINGS), "greeting"), *exchanges]
         present = [exchange for exchange in exchanges if exchange]
         return present if len(present) == len(exchanges) else None
 
@@ -220,7 +220,7 @@ class ConversationWriter:
             exchanges = self._exchanges(persona)
         turns = [exchanges[0].question]
         for earlier, later in pairwise(exchanges):
-            turns += [self._draw.one(earlier.replies), later.question]
+            turns += [self._draw.choice(earlier.replies), later.question]
         source = join_dialogue(self._sentences(persona), turns[-TURNS:])
         replies = exchanges[-1].replies
         return Row(source, replies[0], tuple(replies))

@@ -1,5 +1,15 @@
 """Generated text for language modelling whose next token has an exactly known distribution.
 
+    toy-chains  words of two syllables; each begins with the syllable that the word before it ends
+                with, and its second one follows the first one of the word before that: mostly it is
+                the next in the order of the syllables, else any other.  So the next word depends on
+                the last two words and on which of them came last
+    toy-topics  lines on one of eight topics, whose words come independently of each other, early
+                ones of a list more often.  No word belongs to two topics, so each word tells the
+                topic, and given any one of them all others are independent: exactly what naive
+                Bayes assumes.  (With words in common it would not hold: of words that may come in
+                any order, one makes the others independent only if it tells all that they share.)
+
 Training and scoring cut the text into blocks of `data.max_length` tokens.  A line has `LINE` tokens
 with its end, and the first line of a split one word more.  So where a block divides `LINE`, the end
 of a line is always the first token of a block: no block has words of two lines, and how likely each
@@ -9,22 +19,34 @@ token is to come next follows from the tokens of its block.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import final
+from functools import cache
+from typing import ClassVar, final
 
 from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
+from attnkit.data.synthetic import word_tables
 from attnkit.errors import UsageError
-from attnkit.recipe import corpus_cards
+from attnkit.text import quoted
 
 LINE = 1024
 """Tokens of a line: words, and the end of the line."""
 END = ""
 """Stands for the end of a line among words."""
+SYLLABLES = ("ka", "mi", "ne", "ro", "su", "to")
+STEPS = (1, 15, 1, 1, 1, 1)
+"""How often a second syllable is so many places behind the one that it follows, in a circle."""
+TOPICS: dict[str, list[str]] = word_tables("topics")["topics"]
+WEIGHTS = tuple(1000 // (rank + 1) for rank in range(12))
+"""How often a word is drawn, by its rank in the list of its topic."""
+TOPIC_OF = {word: topic for topic, words in TOPICS.items() for word in words}
 
 
 class KnownSource(ABC):
     """A random process that writes words, and knows how likely each of them is to come next."""
+
+    VERSION: ClassVar = 1
+    SIZES: ClassVar = {"train": 400, "valid": 20, "test": 60}
+    name: ClassVar[str]
 
     @abstractmethod
     def line(self, draw: Draw) -> Iterator[str]:
@@ -75,21 +97,95 @@ class KnownSource(ABC):
         return total / block
 
     @final
-    def rows(self, key: str, size: int) -> Iterator[Row]:
-        """`size` lines; the same key gives the same lines."""
-        draw = Draw(key)
+    def rows(self, split: str, size: int, seed: int) -> Iterator[Row]:
+        """`size` lines of a split; the same seed gives the same lines."""
+        draw = Draw(f"{self.VERSION}/{self.name}/{split}/{seed}")
         for number in range(size):
             words = self.line(draw)
             yield Row("", " ".join(next(words) for _ in range(LINE - (number > 0))))
 
 
+@final
+class ChainSource(KnownSource):
+    """Syllables, each drawn by the third one before it; every word shows two of them.
+
+    All syllables are equally likely, and three in a row are independent.
+    """
+
+    name = "chains"
+
+    def line(self, draw: Draw) -> Iterator[str]:
+        count = len(SYLLABLES)
+        third, second, last = (draw.randrange(count) for _ in range(3))
+        steps = list(enumerate(STEPS))
+        while True:
+            yield SYLLABLES[second] + SYLLABLES[last]
+            third, second, last = second, last, (third + draw.weighted_choice(steps)) % count
+
+    def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
+        last = [(word[:2], word[2:]) for word in before[-2:]]
+        known = all(part in SYLLABLES for word in last for part in word)
+        if not known or (len(last) == 2 and last[0][1] != last[1][0]):
+            raise UsageError(f"{quoted(' '.join(before))}: no line has these words in a row")
+        share = 1 / len(SYLLABLES)
+        if len(last) == 2:
+            place = SYLLABLES.index(last[0][0])
+            seconds = {
+                SYLLABLES[(place + step) % len(SYLLABLES)]: weight / sum(STEPS)
+                for step, weight in enumerate(STEPS)
+            }
+        else:
+            seconds = dict.fromkeys(SYLLABLES, share)
+        firsts = {last[-1][1]: 1.0} if last else dict.fromkeys(SYLLABLES, share)
+        return {a + b: p * q for a, p in firsts.items() for b, q in seconds.items()}
+
+    def entropy(self, count: int) -> float:
+        if count >= 2:
+            return entropy([weight / sum(STEPS) for weight in STEPS])
+        return math.log(len(SYLLABLES)) * (2 - count)
+
+
+@final
+class TopicSource(KnownSource):
+    """Words of one topic, drawn independently."""
+
+    name = "topics"
+
+    def line(self, draw: Draw) -> Iterator[str]:
+        words = list(zip(TOPICS[draw.choice(tuple(TOPICS))], WEIGHTS, strict=True))
+        while True:
+            yield draw.weighted_choice(words)
+
+    def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
+        topics = {TOPIC_OF.get(word) for word in before}
+        if None in topics or len(topics) > 1:
+            raise UsageError(f"{quoted(' '.join(before))}: no line has these words")
+        return _shares(topics.pop() if topics else None)
+
+    def entropy(self, count: int) -> float:
+        """The topic is known from the first word on."""
+        within = entropy([weight / sum(WEIGHTS) for weight in WEIGHTS])
+        return within if count else within + math.log(len(TOPICS))
+
+
+SOURCES = {"toy-chains": ChainSource(), "toy-topics": TopicSource()}
+
+
 def known_source(corpus: str) -> KnownSource | None:
     """The source of an embedded corpus, such as toy-topics; None where it is not known exactly."""
-    if corpus not in corpus_cards.names() or corpus_cards.load(corpus).line_tokens is None:
-        return None
-    generator = import_module(f"attnkit.data.synthetic.{corpus.removeprefix('toy-')}")
-    source: KnownSource = generator.SOURCE
-    return source
+    return SOURCES.get(corpus)
+
+
+@cache
+def _shares(topic: str | None) -> Mapping[str, float]:
+    """The distribution of words of a topic, or of all topics."""
+    topics = TOPICS if topic is None else (topic,)
+    total = sum(WEIGHTS) * len(topics)
+    return {
+        word: weight / total
+        for name in topics
+        for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)
+    }
 
 
 def entropy(shares: Sequence[float]) -> float:

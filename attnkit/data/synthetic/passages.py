@@ -7,7 +7,7 @@ only a guess is possible.  Half of the other passages have entries of the same k
 the splits `ordered` and `coupled` no single context is enough: the answer depends on the order of
 three chapters, or on two passages together.  Training shows such questions too, with all that they
 need in one passage.
-Names of valid and test (first with last) are never those of train; `draw.share` says which.
+Names of valid and test (first with last) are never those of train; `draw.split_of` says which.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from functools import cache
 from itertools import product
 from typing import NamedTuple
 
-from attnkit.data.draw import Draw, share
+from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
 
@@ -54,7 +54,7 @@ def people(split: str) -> tuple[str, ...]:
     return tuple(
         f"{first} {last}"
         for first, last in product(WORDS["first"], WORDS["last"])
-        if share("passages", first, last) == owner
+        if split_of("passages", first, last) == owner
     )
 
 
@@ -69,37 +69,37 @@ class QuestionWriter:
         left = list(zip(RELATIONS[kind], WEIGHTS, strict=True))
         values: list[str] = []
         for _ in range(count):
-            values.append(self._draw.weighted(left))
+            values.append(self._draw.weighted_choice(left))
             left = [pair for pair in left if pair[0] != values[-1]]
         return values
 
     def _passage(self, kind: str, owners: Sequence[str], values: Sequence[str], *more: str) -> str:
         """Entries of one kind, and others, in random order."""
         entries = [_entry(kind, *fact) for fact in zip(owners, values, strict=True)]
-        return " ".join(self._draw.several([*entries, *more]))
+        return " ".join(self._draw.sample([*entries, *more]))
 
     def single(self, kind: str = "") -> QuestionStory:
         """One passage answers: it has the same kind of fact on others, and one other fact."""
-        kind = kind or self._draw.one(tuple(RELATIONS))
-        who = self._draw.several(self._people, 1 + RIVALS)
+        kind = kind or self._draw.choice(tuple(RELATIONS))
+        who = self._draw.sample(self._people, 1 + RIVALS)
         values = self._values(kind, len(who))
-        other = self._draw.one([other for other in RELATIONS if other != kind])
-        extra = _entry(other, self._draw.one(who), *self._values(other, 1))
+        other = self._draw.choice([other for other in RELATIONS if other != kind])
+        extra = _entry(other, self._draw.choice(who), *self._values(other, 1))
         passage = self._passage(kind, who, values, extra)
         return QuestionStory(tuple(who), f"{kind} of {who[0]}?", values[0], (passage,))
 
     def ordered(self) -> QuestionStory:
         """Three chapters, and the town of one of them by its number."""
-        who = self._draw.one(self._people)
+        who = self._draw.choice(self._people)
         towns = self._values("Town", len(ORDER))
-        chapter = self._draw.below(len(ORDER))
+        chapter = self._draw.randrange(len(ORDER))
         parts = tuple(_entry("Town", who, town) for town in towns)
         return QuestionStory((who,), f"{ORDER[chapter]} town of {who}?", towns[chapter], parts)
 
     def coupled(self) -> QuestionStory:
         """One passage names the rooms of people, another what is in these rooms."""
-        kind = self._draw.one(INSIDE)
-        who = self._draw.several(self._people, 2)
+        kind = self._draw.choice(INSIDE)
+        who = self._draw.sample(self._people, 2)
         rooms, values = self._values("Room", 2), self._values(kind, 2)
         parts = (self._passage("Room", who, rooms), self._passage(kind, rooms, values))
         return QuestionStory((who[0],), f"{kind} of the room of {who[0]}?", values[0], parts)
@@ -121,7 +121,7 @@ class QuestionWriter:
             other = self.single(kind if like else "")
             if story.who[0] not in other.who and story.answer not in other.parts[0]:
                 others.append(other.parts[0])
-        gold = self._draw.below(contexts)
+        gold = self._draw.randrange(contexts)
         passages = (*others[:gold], story.parts[0], *others[gold:])
         return Row(story.question, story.answer, (story.answer,), passages, gold)
 

@@ -39,28 +39,28 @@ FEW, SOME, MANY = _words(16), _words(32), _words(128)
 
 
 def copy(draw: Draw, length: int) -> SIDES:
-    text = [draw.one(SOME) for _ in range(length)]
+    text = [draw.choice(SOME) for _ in range(length)]
     return text, text
 
 
 def selective_copy(draw: Draw, length: int) -> SIDES:
-    text = [draw.one(FEW) for _ in range(min(length, SCATTERED))]
+    text = [draw.choice(FEW) for _ in range(min(length, SCATTERED))]
     source = [BLANK] * length
-    for place, word in zip(sorted(draw.several(range(length), len(text))), text, strict=True):
+    for place, word in zip(sorted(draw.sample(range(length), len(text))), text, strict=True):
         source[place] = word
     return source, text
 
 
 def associative_recall(draw: Draw, length: int) -> SIDES:
-    chain = draw.several(MANY, length)
+    chain = draw.sample(MANY, length)
     answer = [*chain[1:], chain[0]]
-    pairs = draw.several([*zip(chain, answer, strict=True)])
+    pairs = draw.sample([*zip(chain, answer, strict=True)])
     return [part for pair in pairs for part in (*pair, END)] + [ASK, chain[0]], answer
 
 
 def induction(draw: Draw, length: int) -> SIDES:
-    row = draw.several(MANY, length)
-    start = draw.below(len(row) - 1)
+    row = draw.sample(MANY, length)
+    start = draw.randrange(len(row) - 1)
     return [*row, ASK, row[start]], row[start + 1 :]
 
 
@@ -86,5 +86,5 @@ class RecallRows:
         low, high = (length, length) if length else self.length.trained
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
         for _ in range(size):
-            source, target = WRITERS[self.corpus](draw, draw.between(low, high))
+            source, target = WRITERS[self.corpus](draw, draw.randint(low, high))
             yield Row(" ".join(source), " ".join(target))

@@ -4,14 +4,14 @@ A headline names what counts in the end: the winner by a nickname resolved (the 
 baker), the last number reported, the largest of several amounts; never what happened last year or
 elsewhere, which a report mentions as well.  Sentences come in varying order.  Valid and test use
 only combinations (event, city and day; first and last name; the two largest amounts; building
-and thing, and so on) that train never shows; `draw.share` says which.
+and thing, and so on) that train never shows; `draw.split_of` says which.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations, product
 from typing import NamedTuple
 
-from attnkit.data.draw import Draw, share
+from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
 
@@ -68,7 +68,7 @@ class ReportWriter:
             "theft": product(THINGS, CITIES),
         }
         self._owned = {
-            kind: [parts for parts in every if share("summarization", kind, *parts) == split]
+            kind: [parts for parts in every if split_of("summarization", kind, *parts) == split]
             for kind, every in combinations_of.items()
         }
         # An event can be where the split owns a combination of that city.
@@ -78,18 +78,18 @@ class ReportWriter:
 
     def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
         """A combination that the split owns, one of those holding a part."""
-        return self._draw.one([one for one in self._owned[kind] if holding in ("", *one)])
+        return self._draw.choice([one for one in self._owned[kind] if holding in ("", *one)])
 
     def _others(self, items: Sequence[str], count: int, *taken: str) -> list[str]:
         """Different items, none of those taken."""
-        return self._draw.several([item for item in items if item not in taken], count)
+        return self._draw.sample([item for item in items if item not in taken], count)
 
     def _people(self, count: int) -> list[Person]:
         """People with different names and jobs; the split owns the name of the first."""
         first, last = self._own("name")
         firsts = [first, *self._others(FIRST_NAMES, count - 1, first)]
         lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
-        jobs = self._draw.several(JOBS, count)
+        jobs = self._draw.sample(JOBS, count)
         return [
             Person(f"{one} {other}", "She" if one in WORDS["first_names"]["she"] else "He", job)
             for one, other, job in zip(firsts, lasts, jobs, strict=True)
@@ -98,13 +98,13 @@ class ReportWriter:
     def _amounts(self) -> tuple[str, str, str, str]:
         """Three amounts of an event, the largest first, and another that is larger still."""
         first, second = self._own("amounts")
-        third = self._draw.one([one for one in AMOUNTS if int(one) < int(second)])
-        larger = self._draw.one([one for one in LARGER_AMOUNTS if int(one) > int(first)])
+        third = self._draw.choice([one for one in AMOUNTS if int(one) < int(second)])
+        larger = self._draw.choice([one for one in LARGER_AMOUNTS if int(one) > int(first)])
         return first, second, third, larger
 
     def _sentence(self, event: str, part: str, **words: object) -> str:
         """One of the wordings of a part of a report, with these words filled in."""
-        wording: str = self._draw.one(WORDS["sentences"][event][part])
+        wording: str = self._draw.choice(WORDS["sentences"][event][part])
         return wording.format(**words)
 
     def _auction(self, city: str, day: str) -> EventStory:
@@ -146,7 +146,7 @@ class ReportWriter:
     def _fire(self, city: str, day: str) -> EventStory:
         """First reports of the number of people hurt are corrected; the last number counts."""
         building, _ = self._own("fire", city)
-        first, final, old = self._draw.several(WORDS["counts"], 3)
+        first, final, old = self._draw.sample(WORDS["counts"], 3)
         caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
         numbers = self._sentence("fire", "hurt", first=first, final=final)
         call = (
@@ -164,8 +164,8 @@ class ReportWriter:
         winner, loser = self._own("match", city)
         guests = loser if winner == city else winner
         side, other = ("hosts", "guests") if winner == city else ("guests", "hosts")
-        conceded, goals = self._draw.one(SCORES)
-        few, many = self._draw.one(SCORES)
+        conceded, goals = self._draw.choice(SCORES)
+        few, many = self._draw.choice(SCORES)
         scorer = self._people(1)[0]
         result = {"side": side, "other": other, "goals": goals, "conceded": conceded}
         return EventStory(
@@ -176,7 +176,7 @@ class ReportWriter:
                 f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
                 f"{scorer.pronoun} was very happy.",
             ),
-            f"A year ago the {self._draw.one((side, other))} had won {many} to {few}.",
+            f"A year ago the {self._draw.choice((side, other))} had won {many} to {few}.",
         )
 
     def _storm(self, city: str, day: str) -> EventStory:
@@ -200,9 +200,9 @@ class ReportWriter:
     def _theft(self, city: str, day: str) -> EventStory:
         """Two people are questioned; the one arrested is named by the job."""
         thing, _ = self._own("theft", city)
-        building = self._draw.one(BUILDINGS)
+        building = self._draw.choice(BUILDINGS)
         thief, other = self._people(2)
-        one, two = self._draw.several((thief, other), 2)
+        one, two = self._draw.sample((thief, other), 2)
         old = self._others(THINGS, 1, thing)[0]
         return EventStory(
             f"{thief.name} arrested for theft of {thing} in {city}",
@@ -215,11 +215,11 @@ class ReportWriter:
     def row(self) -> Row:
         event, city, day = self._own("event")
         story = self._events[event](city, day)
-        asides = self._draw.several(WORDS["asides"], 1 + self._draw.below(2))
+        asides = self._draw.sample(WORDS["asides"], 1 + self._draw.randrange(2))
         middle = [*story.blocks, *asides]
         if self._draw.chance(0.7):
             middle.append(story.aside)
-        parts = [story.opening, *self._draw.several(middle), story.closing]
+        parts = [story.opening, *self._draw.sample(middle), story.closing]
         return Row(" ".join(filter(None, parts)), story.headline)
 
 

@@ -4,13 +4,13 @@ A sentence has one right translation, yet the translation of a word depends on i
 decides the case, gender and number decide articles and adjectives, the clause decides where the
 verb stands and whether it splits, `when` depends on the tense, and a number turns its last digits
 round.  Valid and test use only combinations (adjective and noun, verb and object, last two
-digits, day and month) that train never shows; `draw.share` says which.
+digits, day and month) that train never shows; `draw.split_of` says which.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from attnkit.data.draw import Draw, share
+from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import lexicon
 from attnkit.data.synthetic.clauses import Adverbial, Clause, Combination, Phrase, digits
@@ -49,7 +49,7 @@ class SentenceWriter:
 
     def _owns(self, *combination: str) -> bool:
         """Whether only this split uses the combination."""
-        return share("translation", *combination) == self._split
+        return split_of("translation", *combination) == self._split
 
     def _adjective(self, noun: Noun, probability: float) -> str:
         """An adjective that may go with the noun, or nothing."""
@@ -57,54 +57,54 @@ class SentenceWriter:
             return ""
         words = lexicon.OF_PERSONS if noun in lexicon.PERSONS else lexicon.OF_THINGS
         allowed = [word for word in words if self._owns("adjective", word, noun.english)]
-        return self._draw.one(allowed) if allowed else ""
+        return self._draw.choice(allowed) if allowed else ""
 
     def _verb(self, kind: str, noun: Noun) -> Verb | None:
         """A verb of a kind that may go with the noun, or nothing."""
         verbs = lexicon.VERBS[kind]
         allowed = [verb for verb in verbs if self._owns("verb", verb.base, noun.english)]
-        return self._draw.one(allowed) if allowed else None
+        return self._draw.choice(allowed) if allowed else None
 
     def _number(self, low: int, high: int) -> int:
         """A number whose last two digits the split owns, or are below 21; none ends in 01."""
-        value = self._draw.between(low, high)
+        value = self._draw.randint(low, high)
         while not all(self._owns(*combination) for combination in digits(value)):
-            value += self._draw.between(21, 99) - value % 100
+            value += self._draw.randint(21, 99) - value % 100
         return value + 1 if value % 100 == 1 else value
 
     def _person(self, noun: Noun) -> Phrase:
         if noun in lexicon.KIN and self._draw.chance(0.2):
-            owner = self._draw.one([one for one in lexicon.PERSONS if one not in lexicon.KIN])
+            owner = self._draw.choice([one for one in lexicon.PERSONS if one not in lexicon.KIN])
             return Phrase(noun, "the", False, self._adjective(noun, 0.3), owner=owner)
-        article, plural = self._draw.weighted(ARTICLES)
+        article, plural = self._draw.weighted_choice(ARTICLES)
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
 
     def _thing(self, noun: Noun) -> Phrase:
         if self._draw.chance(0.25):
-            count = self._number(*self._draw.weighted(COUNTS))
+            count = self._number(*self._draw.weighted_choice(COUNTS))
             return Phrase(noun, "", True, self._adjective(noun, 0.3), count)
         if self._draw.chance(0.2):
-            owner = self._draw.one(lexicon.PERSONS)
+            owner = self._draw.choice(lexicon.PERSONS)
             plural = self._draw.chance(0.4)
             return Phrase(noun, "the", plural, self._adjective(noun, 0.3), owner=owner)
-        article, plural = self._draw.weighted((*ARTICLES, (("", True), 15)))
+        article, plural = self._draw.weighted_choice((*ARTICLES, (("", True), 15)))
         return Phrase(noun, article, plural, self._adjective(noun, 0.4))
 
     def _place(self) -> Adverbial:
         """Where: a preposition and a place, with `in dem` drawn together."""
-        noun = self._draw.one(lexicon.PLACES)
-        english, preposition = self._draw.one(PREPOSITIONS)
-        article = self._draw.weighted((("the", 3), ("a", 1)))
+        noun = self._draw.choice(lexicon.PLACES)
+        english, preposition = self._draw.choice(PREPOSITIONS)
+        article = self._draw.weighted_choice((("the", 3), ("a", 1)))
         phrase = Phrase(noun, article, False, self._adjective(noun, 0.3))
         german = f"{preposition} {phrase.german('dat')}".replace("in dem ", "im ")
         return Adverbial(f"{english} {phrase.english()}", german, phrase.combinations)
 
     def _time(self, tense: str) -> Adverbial:
         """When: words that fit the tense, or a date."""
-        words = self._draw.one(TIMES[tense])
+        words = self._draw.choice(TIMES[tense])
         if tense == "present" or self._draw.chance(0.6):
             return words
-        day = self._draw.between(1, 31)
+        day = self._draw.randint(1, 31)
         allowed = [
             month
             for month, (_, days) in lexicon.MONTHS.items()
@@ -112,7 +112,7 @@ class SentenceWriter:
         ]
         if not allowed:
             return words
-        month = self._draw.one(allowed)
+        month = self._draw.choice(allowed)
         english, used = f"on {day} {month}", ("date", str(day), month)
         german = f"am {lexicon.ordinal(day)} {lexicon.MONTHS[month][0]}"
         if tense == "future":
@@ -130,15 +130,15 @@ class SentenceWriter:
         beside: Clause | None = None,
     ) -> Clause:
         """A clause; `extras` are time and place; no noun is one of those of the clause `beside`."""
-        kind = self._draw.weighted(kinds)
+        kind = self._draw.weighted_choice(kinds)
         taken = beside.nouns if beside else ()
         nouns = lexicon.THINGS if kind in ("thing", "both") else lexicon.PERSONS
-        noun = self._draw.one([one for one in nouns if one not in taken])
+        noun = self._draw.choice([one for one in nouns if one not in taken])
         verb = self._verb(kind, noun)
         if verb is None:
             return self._clause(tense, kinds=kinds, extras=extras, beside=beside)
         others = [one for one in lexicon.PERSONS if one not in (noun, *taken)]
-        who, whom = self._draw.several(others, 2)
+        who, whom = self._draw.sample(others, 2)
         subject = self._person(noun if kind == "alone" else who)
         direct = None
         if kind != "alone":
@@ -150,7 +150,7 @@ class SentenceWriter:
 
     def _statement(self) -> Sentence:
         """A main clause; when time comes first, the German verb comes before the subject."""
-        clause = self._clause(self._draw.weighted(TENSES))
+        clause = self._clause(self._draw.weighted_choice(TENSES))
         used, time = clause.combinations, clause.time
         if time and self._draw.chance(0.5):
             rest = clause._replace(time=None)
@@ -160,12 +160,12 @@ class SentenceWriter:
 
     def _question(self) -> Sentence:
         """A question to be answered with yes or no."""
-        clause = self._clause(self._draw.weighted(TENSES))
+        clause = self._clause(self._draw.weighted_choice(TENSES))
         german = clause.german("first")
         return Sentence(f"{clause.english_question()}?", f"{german}?", clause.combinations)
 
     def _open_question(self) -> Sentence:
-        clause = self._clause(self._draw.weighted(TENSES))
+        clause = self._clause(self._draw.weighted_choice(TENSES))
         if not clause.plural and self._draw.chance(0.2):
             rest = clause._replace(subject=None)
             english, german = f"who {rest.english()}?", f"wer {rest.german('first')}?"
@@ -180,16 +180,16 @@ class SentenceWriter:
             questions.append(("who", who, clause._replace(direct=None)))
         elif clause.direct:
             questions.append(("what", "was", clause._replace(direct=None)))
-        question, frage, rest = self._draw.one(questions)
+        question, frage, rest = self._draw.choice(questions)
         english = f"{question} {rest.english_question()}?"
         return Sentence(english, f"{frage} {rest.german('first')}?", rest.combinations)
 
     def _subordinate(self) -> Sentence:
         """Two clauses and a conjunction, in either order."""
-        conjunction = self._draw.one(tuple(CONJUNCTIONS))
-        tense, other = self._draw.weighted(TENSES), self._draw.weighted(TENSES)
+        conjunction = self._draw.choice(tuple(CONJUNCTIONS))
+        tense, other = self._draw.weighted_choice(TENSES), self._draw.weighted_choice(TENSES)
         if conjunction in ("while", "when"):
-            tense = other = self._draw.one(("past", "present"))
+            tense = other = self._draw.choice(("past", "present"))
         german = CONJUNCTIONS[conjunction]
         if conjunction == "when" and tense == "past":
             german = "als"
@@ -204,10 +204,10 @@ class SentenceWriter:
         return Sentence(english, f"{main.german('second')}, {clause}.", used)
 
     def _reported(self) -> Sentence:
-        tense = self._draw.one(("past", "present"))
-        subject = self._person(self._draw.one(lexicon.PERSONS))
-        main = Clause(self._draw.one(lexicon.VERBS["clause"]), tense, subject)
-        later = "past" if tense == "past" else self._draw.weighted(TENSES)
+        tense = self._draw.choice(("past", "present"))
+        subject = self._person(self._draw.choice(lexicon.PERSONS))
+        main = Clause(self._draw.choice(lexicon.VERBS["clause"]), tense, subject)
+        later = "past" if tense == "past" else self._draw.weighted_choice(TENSES)
         inner = self._clause(later, beside=main)
         english = f"{main.english()} that {inner.english()}."
         german = f"{main.german('second')}, dass {inner.german('last')}."
@@ -215,7 +215,7 @@ class SentenceWriter:
 
     def _relative(self) -> Sentence | None:
         """A main clause with a relative clause on its subject or, put last, on its object."""
-        tense = self._draw.one(("past", "present"))
+        tense = self._draw.choice(("past", "present"))
         on_subject = self._draw.chance(0.5)
         main = self._clause(tense, kinds=SIMPLE_KINDS, extras=on_subject)
         head = main.subject if on_subject else main.direct
@@ -255,7 +255,7 @@ class SentenceWriter:
             (self._subordinate, 14), (self._reported, 8), (self._relative, 12),
         )  # fmt: skip
         while True:
-            pair = self._draw.weighted(kinds)()
+            pair = self._draw.weighted_choice(kinds)()
             if pair and (pair.combinations or self._split == "train"):
                 english, german = (side[0].upper() + side[1:] for side in pair[:2])
                 return Sentence(english, german, pair.combinations)

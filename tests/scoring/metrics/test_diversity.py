@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from helpers.score_rows import score_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring import Entry, score, side_by_side
+from attnkit.scoring import score, side_by_side
 
 NAMES = ["distinct-1", "distinct-2", "seq-rep-4"]
 LINES = st.lists(

@@ -1,0 +1,243 @@
+"""Noise of pre-training objectives: masked tokens, span corruption.
+
+Masked tokens, the objective of BERT (Devlin et al. 2019, section 3.1): 15 % of the tokens of a text
+are to be predicted.  The model sees the mask in place of 80 % of them, a random token in place of
+10 %, and the token itself in the other 10 %.  Each token is drawn by itself, whatever windows the
+text is cut in: windows of every length have the same tokens hidden.
+
+Span corruption, that of T5 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a
+Unified Text-to-Text Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are
+noise, in spans of 3 on average.  The source is the text with each span replaced by a sentinel of
+its own, the target is each sentinel followed by its span, and a last sentinel.  The lengths of the
+spans and of the gaps between them are drawn as in T5's code: both are split at random into as many
+parts as there are spans, each at least one token long, and a text begins with a gap.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
+from attnkit.data.tokenizer import EOS, PAD, Vocabulary
+from attnkit.errors import DataError
+from attnkit.storage.cache import cache_dir
+from attnkit.storage.files import check_space, make_folder, writing
+from attnkit.text import RESERVED
+
+MASK = "<mask>"
+DENSITY = 0.15
+"""Share of the tokens that are to be predicted."""
+HIDDEN, RANDOM = 0.8, 0.1
+"""Shares of these that are shown as the mask, and as another token."""
+MEAN_SPAN = 3
+SIGNATURES = {
+    "span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}",
+    "masked": f"masked:{DENSITY}",
+}
+"""What a score says about the noise of its text, by `train.objective`."""
+FIXED = (0, 0)
+"""Seed and epoch of the noise of validation and test."""
+_OF_SPANS, _OF_MASKS = 2, 3
+"""Tell these draws apart, and from those of `batch_plan`, which has 0 and 1."""
+IN_MEMORY = 2**28
+"""Bytes up to which an array is kept in memory."""
+CHUNK = 2**20
+"""Tokens that are made at a time."""
+
+Bits = np.random.PCG64
+
+
+def apply_objective(
+    stream: Encoded,
+    vocabulary: Vocabulary,
+    objective: str,
+    length: int,
+    noise: tuple[int, int] = FIXED,
+) -> Encoded:
+    """Rows as a model reads them whose `train.objective` this is: with noise, or as they are."""
+    if objective == "span-corruption":
+        return corrupt_spans(stream, vocabulary, length, noise)
+    return mask_tokens(stream, vocabulary, length, noise) if objective == "masked" else stream
+
+
+def mask_tokens(
+    stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED
+) -> Encoded:
+    """A stream as windows of `length` tokens: what the model sees, and what is hidden.
+
+    The source of a row is its window with noise; its target is the window with PAD in place of all
+    tokens that are not to be predicted.  The last window may be shorter.  The ends of paragraphs
+    are never hidden.  A pure function of its arguments.
+
+    Args:
+        stream: encoded for language modelling.
+        vocabulary: has the `MASK`.
+        length: in tokens.
+        noise: seed and epoch; other tokens in every epoch.
+    """
+    ids: Ids = stream.target.ids
+    mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
+    draws, others = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
+    others.advance(len(ids))
+    seen, hidden = (large_array(len(ids), ids.dtype) for _ in range(2))
+    for start in range(0, len(ids), CHUNK):
+        here = slice(start, start + CHUNK)
+        part = ids[here]
+        draw = draws.random_raw(len(part)) / 2.0**64 / DENSITY  # below 1: to be predicted
+        chosen = (draw < 1) & (part != EOS)
+        other = others.random_raw(len(part)) % pieces + np.uint64(len(RESERVED))
+        seen[here] = np.where(chosen & (draw < HIDDEN + RANDOM), other.astype(ids.dtype), part)
+        seen[here][chosen & (draw < HIDDEN)] = mask
+        hidden[here] = np.where(chosen, part, ids.dtype.type(PAD))
+    target = Blocks(hidden, length)
+    offsets = np.append(target.starts, len(ids))
+    return replace(stream, source=Ragged(seen, offsets), target=target)
+
+
+def noise_of(length: int) -> tuple[int, int]:
+    """Tokens of noise and number of spans in a text of so many tokens, at least 2."""
+    noise = min(max(round(length * DENSITY), 1), length - 1)
+    return noise, min(max(round(noise / MEAN_SPAN), 1), length - noise)
+
+
+def sentinels(max_length: int) -> tuple[str, ...]:
+    """The special tokens that texts of at most `max_length` tokens need, as T5 spells them."""
+    return tuple(f"<extra_id_{number}>" for number in range(noise_of(max_length)[1] + 1))
+
+
+def corrupt_spans(
+    stream: Encoded, vocabulary: Vocabulary, max_length: int, noise: tuple[int, int] = FIXED
+) -> Encoded:
+    """A stream as pairs of corrupted texts and their missing spans.
+
+    Texts are the stream's tokens without the ends of paragraphs, cut every `max_length` tokens; the
+    rest is a shorter text.  A pure function of its arguments.
+
+    Args:
+        stream: encoded for language modelling.
+        vocabulary: has the `sentinels`.
+        max_length: in tokens.
+        noise: seed and epoch; other spans in every epoch.
+
+    Raises:
+        DataError: there are fewer than two tokens.
+    """
+    ids = _without_ends(stream.target.ids)
+    marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
+    bits = Bits((*noise, _OF_SPANS))
+    whole = len(ids) // max_length * max_length
+    texts = [ids[:whole].reshape(-1, max_length), ids[None, whole:]]
+    parts = [some for some in texts if some.shape[1] > 1 and len(some)]
+    if not parts:
+        raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
+    widths = [_widths(part.shape[1]) for part in parts]
+    source, target = (
+        _space([len(part) for part in parts], [pair[side] for pair in widths], ids.dtype)
+        for side in (0, 1)
+    )
+    at = [0, 0]
+    for part in parts:
+        for pair in _pairs(part, marks, bits):
+            for side, made in enumerate(pair):
+                place = (source, target)[side].ids[at[side] : at[side] + made.size]
+                place[:] = made.ravel()
+                at[side] += made.size
+    return replace(stream, source=source, target=target)
+
+
+def _without_ends(ids: Ids) -> Ids:
+    """The tokens but for the ends of paragraphs."""
+    chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
+    kept = large_array(sum(int((chunk != EOS).sum()) for chunk in chunks), ids.dtype)
+    at = 0
+    for chunk in chunks:
+        some = chunk[chunk != EOS]
+        kept[at : at + len(some)] = some
+        at += len(some)
+    return kept
+
+
+def _widths(length: int) -> tuple[int, int]:
+    """Tokens of the source with EOS and of the target of a text of so many tokens."""
+    noise, spans = noise_of(length)
+    return length - noise + spans + 1, noise + spans + 1
+
+
+def _space(rows: list[int], widths: list[int], dtype: np.dtype[Any]) -> Ragged:
+    """So many rows of each width, to be filled."""
+    offsets = np.cumsum([0, *np.repeat(widths, rows)])
+    return Ragged(large_array(int(offsets[-1]), dtype), offsets)
+
+
+def _pairs(texts: Ids, marks: Ids, bits: Bits) -> Iterator[tuple[Ids, Ids]]:
+    """Sources with EOS and targets without it, [n, S] and [n, T], of texts [N, L], in parts.
+
+    First all gaps are drawn from the bits, then all spans.
+    """
+    rows, length = texts.shape
+    noise, _ = noise_of(length)
+    lengths_of_spans = Bits()
+    lengths_of_spans.state = bits.state
+    lengths_of_spans.advance(rows * (length - noise - 1))
+    step = max(1, CHUNK // length)
+    for start in range(0, rows, step):
+        yield _some_pairs(texts[start : start + step], marks, bits, lengths_of_spans)
+    bits.state = lengths_of_spans.state
+
+
+def _some_pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
+    """Sources and targets of some of the texts, all of one length."""
+    rows, length = texts.shape
+    noise, spans = noise_of(length)
+    gaps = _split(rows, length - noise, spans, of_gaps)
+    lengths = np.stack((gaps, _split(rows, noise, spans, of_spans)), 2)  # [N, spans, 2]: gap, span
+    masked = np.repeat(np.tile([False, True], rows * spans), lengths.ravel()).reshape(rows, length)
+    first = masked.copy()
+    first[:, 1:] &= ~masked[:, :-1]
+    number = first.cumsum(1)  # of the span, from 1
+    source = np.full((rows, length - noise + spans + 1), EOS, texts.dtype)
+    kept = ~masked | first
+    source[:, :-1] = np.where(first, marks[number - 1], texts)[kept].reshape(rows, -1)
+    target = np.full((rows, noise + spans + 1), marks[spans], texts.dtype)
+    number = number[masked].reshape(rows, noise)
+    places = np.arange(noise) + number  # each token stands behind as many sentinels
+    np.put_along_axis(target, places, texts[masked].reshape(rows, noise), 1)
+    begins = first[masked].reshape(rows, noise)
+    row, token = begins.nonzero()
+    target[row, places[row, token] - 1] = marks[number[row, token] - 1]
+    return source, target
+
+
+def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
+    """For each row, random lengths [rows, parts] of at least 1 that sum to `total`."""
+    keys = bits.random_raw(rows * (total - 1)).reshape(rows, total - 1)
+    cuts = np.sort(keys.argsort(1, kind="stable")[:, : parts - 1], 1) + 1
+    edges = np.zeros((rows, parts + 1), np.int64)
+    edges[:, 1:-1], edges[:, -1] = cuts, total
+    return np.diff(edges)
+
+
+def large_array(count: int, dtype: DTypeLike) -> NDArray[np.unsignedinteger]:
+    """An array to be filled: in memory, or mapped from a file in the cache without a name.
+
+    Such a file is gone with the process.
+
+    Raises:
+        OutputError, OutputPathError: the disk is full, or the cache cannot be written.
+    """
+    size = count * np.dtype(dtype).itemsize
+    if size <= IN_MEMORY:
+        return np.empty(count, dtype)
+    make_folder(cache_dir())
+    with writing(cache_dir()), tempfile.TemporaryFile(dir=cache_dir()) as file:
+        if hasattr(os, "posix_fallocate"):  # a full disk would kill who writes to the map
+            os.posix_fallocate(file.fileno(), 0, size)
+        else:  # macOS
+            check_space(cache_dir(), size)
+            file.truncate(size)
+        return np.memmap(file, dtype, mode="r+", shape=(count,))

@@ -1,0 +1,1 @@
+"""Tensor operations for CPUs, each beside the plain form that defines it."""

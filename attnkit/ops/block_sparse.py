@@ -1,0 +1,289 @@
+"""Block-sparse self-attention over some distances only: no T x T square is ever formed.
+
+Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
+between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
+hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
+
+- `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
+- `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
+- `joint`: both, for rate = window.  One softmax over two sets that share no pair.
+
+Their plain form is `attention.sparse_pattern.Pattern`: dense attention under a narrowed mask.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
+from attnkit.ops.sliding_window import Band
+from attnkit.ops.strided import Strides
+
+Heads: TypeAlias = Float[Tensor, "B H T D"]
+Real: TypeAlias = Bool[Tensor, "b T"]
+
+GROUP = 2**19
+"""Numbers in the windows of the keys that are treated at a time."""
+
+
+def flash_usable(q: Tensor) -> bool:
+    """Whether torch's fused kernel for the CPU, and its backward pass, may be called."""
+    return usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
+
+
+class _Windows(torch.autograd.Function):
+    """`Band.windows` with its adjoint as gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, band: Band) -> Tensor:
+        ctx.band, ctx.rows, ctx.length = band, x.shape[0], x.shape[2]
+        return band.windows(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.band.gather(grads[0], ctx.rows, ctx.length), None
+
+
+def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: bool) -> Heads:
+    """Softmax over the keys at most `window` away; cost T * window."""
+    rows, _, length, _ = q.shape
+    band = Band.of(window, length, causal=causal)
+    distance = band.distances(q.device)
+    pattern = (distance >= 0 if causal else distance >= -window) & (distance <= window)
+    allowed = band.allowed(pattern, valid, rows, length)
+    if flash_usable(q):
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, None)  # type: ignore[no-untyped-call]
+        return y
+    return _attend(_in_bands(band, allowed, length), q, k, v)
+
+
+def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
+    """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
+    products = Strides(rate, causal)
+    if valid is None and products.suits(q):
+        y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
+    return _attend(_in_strides(q, valid, rate, causal), q, k, v)
+
+
+def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
+    """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
+    products = Strides(rate, causal, near=True)
+    y: Tensor
+    if valid is None and products.suits(q):
+        y = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
+        return y
+    rows, _, length, _ = q.shape
+    band = Band.of(rate - 1, length, causal=causal)
+    distance = band.distances(q.device)
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
+    strides = _in_strides(q, valid, rate, causal)
+    allowed = band.allowed(pattern, valid, rows, length)
+    if flash_usable(q):
+        y = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
+        return y
+    close = _in_bands(band, allowed, length)
+    return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
+
+
+class _SparsePart(NamedTuple):
+    """Many small attentions that together are one set of pairs of queries and keys."""
+
+    queries: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, t, D]"""
+    keys: Callable[[Tensor], Tensor]
+    """[B, H, T, D] -> [N, h, s, D]"""
+    answers: Callable[[Tensor], Tensor]
+    """The inverse of `queries`."""
+    allowed: Bool[Tensor, "N h t s"] | None
+    """None where all keys may be seen; sizes may be 1."""
+    causal: bool = False
+    """Hide the later keys of each small attention as well."""
+
+    def bias(self, dtype: torch.dtype) -> Tensor | None:
+        return None if self.allowed is None else _bias(self.allowed, dtype)
+
+    def blind(self) -> Bool[Tensor, "N h t 1"] | None:
+        """Queries that see no key here; None where there is none."""
+        return None if self.allowed is None else ~self.allowed.any(-1, keepdim=True)
+
+
+def _bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """What makes a softmax see the allowed keys only: 0 and -inf."""
+    zeros = torch.zeros(allowed.shape, dtype=dtype, device=allowed.device)
+    return zeros.masked_fill_(~allowed, -torch.inf)
+
+
+def _in_bands(band: Band, allowed: Tensor, length: int) -> _SparsePart:
+    return _SparsePart(
+        band.cut,
+        lambda x: _Windows.apply(x, band),  # type: ignore[no-untyped-call]
+        lambda x: band.join(x, length),
+        allowed,
+    )
+
+
+def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _SparsePart:
+    """Every `rate`-th token is one of rate x H attentions of a row."""
+    rows, heads, length, _ = q.shape
+    # whichever needs no copy: heads that follow one another in memory, or tokens that do
+    heads_first = rows == 1 or q.stride(0) == heads * q.stride(1)
+
+    def split(x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, -length % rate)) if length % rate else x
+        x = torch.unflatten(x, 2, (-1, rate))  # [B, H, t, rate, D]
+        if heads_first:
+            return x.flatten(0, 1).transpose(1, 2)  # [B H, rate, t, D]
+        return x.permute(0, 3, 1, 2, 4).flatten(1, 2)  # [B, rate H, t, D]
+
+    def merge(x: Tensor) -> Tensor:
+        if heads_first:
+            return torch.unflatten(x.transpose(1, 2).flatten(1, 2)[:, :length], 0, (rows, heads))
+        x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)
+        return x.flatten(2, 3)[:, :, :length]
+
+    allowed = None
+    if not causal and (valid is not None or length % rate):
+        if valid is None:
+            valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
+        allowed = split(valid[:, None, :, None].expand(rows, heads, -1, -1)).transpose(2, 3)
+    return _SparsePart(split, split, merge, allowed, causal)
+
+
+def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Answers [B, H, T, D] of one part by torch's fused kernel."""
+    q, k, v = part.queries(q), part.keys(k), part.keys(v)
+    bias, causal = part.bias(q.dtype), part.causal
+    if bias is None or flash_usable(q):
+        return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
+    # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
+    blind = part.blind()
+    assert blind is not None
+    y = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(blind, 0))
+    return part.answers(y.masked_fill(blind, 0))
+
+
+def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Answers [B, H, T, D] of one part, and the logarithms of its softmax sums [B, H, T, 1]."""
+    queries, keys, values = part.queries(q), part.keys(k), part.keys(v)
+    scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
+    bias, blind = part.bias(q.dtype), part.blind()
+    if bias is not None and blind is not None:
+        scores = scores + bias.masked_fill(blind, 0)
+    if part.causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+    logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
+    y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
+    logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(logs)
+
+
+def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """`_partial` by torch's fused kernel for the CPU."""
+    y, sums = operator(FLASH)(
+        *(part.queries(q), part.keys(k), part.keys(v)),
+        is_causal=part.causal,
+        attn_mask=part.bias(q.dtype),
+    )
+    blind, sums = part.blind(), sums.unsqueeze(-1)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    return part.answers(y), part.answers(sums)
+
+
+def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Answers and logarithms of two parts as those of one softmax over both."""
+    (one, log_one), (two, log_two) = first, second
+    logs = torch.logaddexp(log_one, log_two)
+    logs = logs.masked_fill(logs == -torch.inf, 0)  # no key at all: -inf minus -inf would be NaN
+    return torch.addcmul(one * (log_one - logs).exp(), two, (log_two - logs).exp()), logs
+
+
+def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
+    """Runs of blocks whose windows fill a part of the cache."""
+    size = max(1, GROUP // keys[0].numel())
+    for first in range(0, len(keys), size):
+        yield slice(first, first + size)
+
+
+class _Strided(torch.autograd.Function):
+    """Long sequences by large products."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, strides: Strides) -> Tensor:
+        y, logs = strides.forward(q, k, v)
+        ctx.strides = strides
+        ctx.save_for_backward(y, logs, q, k, v)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
+
+
+class _Banded(torch.autograd.Function):
+    """Attention in a band, joined with strides where they are given, by torch's fused kernel.
+
+    The kernel's backward pass takes answers and logarithms of the softmax sums; given the joint
+    ones, each part yields its share of the joint gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any
+    ) -> Tensor:
+        # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
+        # memory costs more than the work
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
+        for group in _groups(keys):
+            y[group], logs[group, ..., 0] = operator(FLASH)(
+                queries[group], keys[group], values[group], attn_mask=_bias(allowed[group], q.dtype)
+            )
+        y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
+        if strides is not None:
+            blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
+            y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
+            y = y.to(q.dtype)
+        ctx.band, ctx.strides = band, strides
+        ctx.save_for_backward(q, k, v, y, logs, allowed)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
+        rows, _, length, _ = q.shape
+        queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
+        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))
+        q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+        for group in _groups(keys):
+            q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
+                *(x[group] for x in (dy, queries, keys, values, answers)),
+                *(sums[group, ..., 0], 0.0, False),
+                attn_mask=_bias(allowed[group], q.dtype),
+            )
+            band.add(k_grad, group.start, k_part)
+            band.add(v_grad, group.start, v_part)
+        k_grad, v_grad = (band.inner(x, rows, length) for x in (k_grad, v_grad))
+        grads = band.join(q_grad, length), k_grad, v_grad
+        if part is not None:
+            others = operator(FLASH_BACKWARD)(
+                *(part.queries(grad), part.queries(q), part.keys(k), part.keys(v)),
+                *(part.queries(y), part.queries(logs).squeeze(-1), 0.0, part.causal),
+                attn_mask=part.bias(q.dtype),
+            )
+            for own, other in zip(grads, others, strict=True):
+                own.add_(part.answers(other))
+        return (*grads, None, None, None)

@@ -1,0 +1,103 @@
+"""Products of queries and earlier keys, which decay by one rate or each channel by its own.
+
+With one rate the products are decayed.  With a rate for each channel the fast form is a matrix
+product for each block of queries, which is the whole chunk where decays are mild: decays from the
+middle of the block go to the queries, their inverses to the keys, which for keys before the block
+are decays too.  Where the decay within a block would leave the range of the type, and on a GPU,
+where asking would wait for it, decays are taken from the start of the block, so that none is
+inverted for earlier keys.  Keys of the block itself are treated alike in smaller blocks, and in the
+smallest by the plain form: differences of logarithms first, at the cost of a number for each pair
+and channel.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.ops import fast_cpu
+
+BLOCK, SMALLEST = 16, 4
+"""Queries of a product where decays are strong, and of the plain form within it."""
+RANGE = 120.0
+"""Decay within a block, as a logarithm; float32 bears half of it and its inverse."""
+
+
+def decayed_products(
+    queries: Sequence[Float[Tensor, "*n C D"]],
+    k: Float[Tensor, "*n C D"],
+    total: Float[Tensor, "*n C d"],
+) -> list[Float[Tensor, "*n C C"]]:
+    """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q.
+
+    `total` is a running sum of logarithms of decays, so it falls along the chunk; d is D or 1.
+    """
+    size = total.shape[-2]
+    if total.shape[-1] == 1:
+        later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
+        ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+        return [q @ k.transpose(-1, -2) * ratio for q in queries]
+    if fast_cpu.PLAIN or torch.compiler.is_compiling():
+        return [plain(q, k, total) for q in queries]
+    step = next((some for some in (size, BLOCK) if _mild(total, some)), None)
+    if step is None:
+        return _divided(queries, k, total)
+    rows = []
+    for start in range(0, size, step):
+        end = min(size, start + step)
+        here = total[..., start:end, :]
+        middle = (here[..., :1, :] + here[..., -1:, :]).detach() / 2
+        fade = (here - middle).exp()
+        left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
+        right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
+        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+    return [product.tril() for product in _apart(rows, len(queries))]
+
+
+def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor]:
+    """`decayed_products` for decays of any strength, without reading values."""
+    size = k.shape[-2]
+    if size <= SMALLEST:
+        return [plain(q, k, total) for q in queries]
+    step = SMALLEST if size <= BLOCK else BLOCK
+    if spare := -size % step:
+        *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
+        total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
+    *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
+    near = torch.cat(_divided(blocks, of_keys, decays), -2)  # [*n, C / step, queries x step, step]
+    rows = []
+    for number, own in enumerate(near.unbind(-3)):
+        start = number * step
+        first = decays[..., number, :1, :].detach()
+        fade = (decays[..., number, :, :] - first).exp()
+        left = torch.cat([q[..., number, :, :] * fade for q in blocks], -2)
+        right = k[..., :start, :] * (first - total[..., :start, :]).exp()
+        row = torch.cat((left @ right.transpose(-1, -2), own), -1)
+        rows.append(F.pad(row, (0, size + spare - start - step)))
+    return [product[..., :size, :size] for product in _apart(rows, len(queries))]
+
+
+def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
+    """The products of each q, from rows of blocks that hold those of all."""
+    each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
+    return [torch.cat(parts, -2) for parts in each]
+
+
+def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
+    """Whether the decay within blocks of so many tokens is known to be in range."""
+    if not fast_cpu.usable(total, autocast=True):
+        return False
+    size = total.shape[-2]
+    ends = [min(size, start + step) - 1 for start in range(0, size, step)]
+    fall = total.detach()[..., ::step, :] - total.detach()[..., ends, :]
+    return bool((fall <= RANGE).all())
+
+
+def plain(q: Tensor, k: Tensor, total: Tensor) -> Float[Tensor, "*n C C"]:
+    """`decayed_products` from differences, which are never positive."""
+    size = q.shape[-2]
+    later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1).unsqueeze(-1)
+    ratio = (total.unsqueeze(-2) - total.unsqueeze(-3)).masked_fill(later, -torch.inf).exp()
+    return (q.unsqueeze(-2) * k.unsqueeze(-3) * ratio).sum(-1)

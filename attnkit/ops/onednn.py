@@ -1,0 +1,129 @@
+"""A linear layer whose products are fast on every maker's processors.
+
+Torch's product of float32 matrices on a CPU is MKL's, which keeps to narrow vectors where the
+processor is not its maker's own.  oneDNN, which torch carries too, takes the widest there are.
+The plain form is `torch.nn.functional.linear`.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.ops.fast_cpu import PACK, PRODUCT, WEIGHT_GRADIENTS, operator, usable
+from attnkit.ops.int8 import int8_product, rounded
+
+LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
+"""With fewer multiplications, what a call costs counts for more than its arithmetic."""
+
+
+class Linear(nn.Linear):
+    """torch's Linear by `product`: the same weights, names and initialisation."""
+
+    scale: Float[Tensor, " O"] | None = None
+    """Of weights in 8 bits: what each row is multiplied by."""
+
+    def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
+        return product(x, self.weight, self.bias, self.scale)
+
+    def lower(self, dtype: torch.dtype) -> None:
+        """Keep the weights in fewer bits; they are not trained any more."""
+        weight = self.weight.detach()
+        if dtype == torch.int8:
+            weight, scale = rounded(weight)
+            self.scale = scale.squeeze(1)
+        elif self.bias is not None:
+            self.bias = nn.Parameter(self.bias.detach().to(dtype), requires_grad=False)
+        # a new one, so that a table of tokens that shares the weights stays as it is
+        self.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+
+
+def product(
+    x: Float[Tensor, "*n I"],
+    weight: Float[Tensor, "O I"],
+    bias: Float[Tensor, " O"] | None = None,
+    scale: Float[Tensor, " O"] | None = None,
+) -> Float[Tensor, "*n O"]:
+    """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding.
+
+    Weights of another type than x are those of a lower precision: the product is made in theirs.
+    """
+    if x.dtype != weight.dtype and not torch.is_grad_enabled():
+        return quick_product(x, weight, bias, scale)
+    trained = torch.is_grad_enabled() and any(
+        part is not None and part.requires_grad for part in (x, weight, bias)
+    )
+    needed = (PRODUCT, WEIGHT_GRADIENTS) if trained else (PRODUCT,)
+    small = x.numel() * weight.shape[0] < (LEAST_TRAINING_WORK if trained else LEAST_WORK)
+    if small or not usable(x, weight, operators=needed, onednn=True):
+        return F.linear(x, weight, bias)
+    if not trained:
+        return onednn_product(x, weight, bias)
+    y: Tensor = _Product.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return y
+
+
+def onednn_product(
+    x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
+) -> Float[Tensor, "*n O"]:
+    """x W^T + b by oneDNN's operator, which must be there; without gradients."""
+    y: Tensor = operator(PRODUCT)(x, weight, bias, "none", [], "")
+    return y
+
+
+def quick_product(
+    x: Float[Tensor, "*n I"],
+    weight: Float[Tensor, "O I"],
+    bias: Float[Tensor, " O"] | None = None,
+    scale: Float[Tensor, " O"] | None = None,
+    packed: Tensor | None = None,
+) -> Float[Tensor, "*n O"]:
+    """`product` without gradients, for those who asked `usable` once for many calls.
+
+    With the weight also as `pack` gives it, that one is read, but for few multiplications.
+    """
+    if scale is not None:
+        return int8_product(x, weight, scale, bias)
+    stored = weight if packed is None else packed
+    if weight.dtype != x.dtype:
+        # without a bias torch's own product of 16 bits is slow on a CPU
+        made = onednn_product if x.device.type == "cpu" else F.linear
+        return made(x.to(weight.dtype), stored, bias).to(x.dtype)
+    if weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
+        return F.linear(x, weight, bias)
+    return onednn_product(x, stored, bias)
+
+
+def pack(weight: Tensor) -> Tensor | None:
+    """A weight for `quick_product` on a CPU; None where it cannot be packed."""
+    reorder, types = operator(PACK), (torch.float32, torch.bfloat16, torch.float16)
+    return None if reorder is None or weight.dtype not in types else reorder(weight, None)
+
+
+class _Product(torch.autograd.Function):
+    """oneDNN's product with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        (grad,), (to_x, to_weight, to_bias) = grads, ctx.needs_input_grad
+        rows, flat = (part.reshape(-1, part.shape[-1]) for part in (x, grad))  # [n, I], [n, O]
+        if torch.is_grad_enabled():  # a second derivative needs what torch can differentiate
+            return (
+                grad @ weight if to_x else None,
+                flat.t() @ rows if to_weight else None,
+                flat.sum(0) if to_bias else None,
+            )
+        x_grad = onednn_product(grad, weight.t()) if to_x else None
+        if not to_weight:
+            return x_grad, None, flat.sum(0) if to_bias else None
+        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))
+        weight_grad, bias_grad = operator(WEIGHT_GRADIENTS)(*to_mkldnn, to_bias)
+        return x_grad, weight_grad.to_dense(), bias_grad.to_dense() if to_bias else None

@@ -1,0 +1,53 @@
+"""The fast recurrence of simple recurrent units against a plain loop and finite differences."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit.ops import fast_cpu
+from attnkit.ops.simple_recurrence import plain_recurrence, simple_recurrence
+
+
+def inputs(length: int) -> tuple[Tensor, ...]:
+    torch.manual_seed(length)
+    sizes = ((3, length, 4), (3, length, 4), (4,), (3, 4))
+    return tuple(torch.randn(*size, dtype=torch.float64, requires_grad=True) for size in sizes)
+
+
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_states_and_gradients_are_those_of_the_plain_loop(length: int) -> None:
+    given = inputs(length)
+    found = []
+    for form in (simple_recurrence, plain_recurrence):
+        states = form(*given)
+        assert states.shape == (3, length, 4)
+        loss = (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum()
+        found.append((states, *torch.autograd.grad(loss, given)))
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    assert torch.autograd.gradcheck(simple_recurrence, inputs(3))
+
+
+def test_a_second_derivative_is_refused() -> None:
+    given = inputs(3)
+    (gradient,) = torch.autograd.grad(plain_recurrence(*given).sum(), given[:1], create_graph=True)
+    assert gradient.requires_grad
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(simple_recurrence(*given).sum(), given[:1], create_graph=True)
+
+
+def test_the_plain_form_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_cpu, "PLAIN", True)
+    given = inputs(2)
+    torch.autograd.grad(simple_recurrence(*given).sum(), given, create_graph=True)
+
+
+def test_a_worked_number() -> None:
+    """Gates of a half and, after c_1 = 2, of sigmoid(ln 3) = 3/4."""
+    x = torch.tensor([[[4.0], [-2.0]]])
+    g = torch.tensor([[[0.0], [torch.tensor(3.0).log() - 2]]])
+    states = simple_recurrence(x, g, torch.ones(1), torch.zeros(1, 1))
+    torch.testing.assert_close(states, torch.tensor([[[2.0], [1.0]]]))
