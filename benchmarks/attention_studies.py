@@ -3,9 +3,10 @@
     python benchmarks/attention_studies.py RUNS [--multi30k RUNS] [--part noise|entropy|rank]
 
 RUNS is what `attnkit train quickstart` made (runs/quickstart); with --multi30k also finished runs
-of translation/multi30k.  All numbers are those of `attnkit probe`; entropy over training needs
-checkpoints, so that part trains scaled-dot once more, keeping five.  Writes results/noise.md,
-entropy.md and rank.md, and the complete rows beside them as JSON.
+of translation/multi30k.  Numbers of runs are those of `attnkit probe`, others those of
+`made_up.py`; entropy over training needs checkpoints, so that part trains scaled-dot once more,
+keeping five.  Writes results/noise.md, entropy.md and rank.md, and the complete rows beside them
+as JSON.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from common import (
     table,
     versions,
 )
+from made_up import noise_rows, rank_rows
 
 Row = dict[str, Any]
 Runs = dict[str, Path]
@@ -56,7 +58,7 @@ def variants(runs: Path | None) -> Runs:
 
 def noise(quickstart: Runs, multi30k: Runs) -> Result:
     """The law on made-up scores, and trained models."""
-    made_up = probe("noise", "--sigma", ",".join(map(str, SIGMAS)))
+    made_up = noise_rows(SIGMAS)
     head = ["length", "sharpness", "keys", *(f"sigma {sigma:g}" for sigma in SIGMAS)]
     ratios = []
     for first in made_up[:: len(SIGMAS)]:
@@ -218,10 +220,9 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
     words = [
         row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")
     ]
-    lengths = ("--lengths", ",".join(map(str, LENGTHS)))
-    new = probe("rank", *words, "mixture:parts=[scaled-dot,synthesizer-random]", *lengths)
+    new = rank_rows([*words, "mixture:parts=[scaled-dot,synthesizer-random]"], LENGTHS)
     causal_words = [row["mechanism"] for row in known if row["decoder"] == "yes"]
-    causal = probe("rank", *(w for w in words if w in causal_words), *lengths, "--causal")
+    causal = rank_rows([word for word in words if word in causal_words], LENGTHS, causal=True)
     body = [
         "Effective rank (exp of the entropy of the normalised singular values, Roy and Vetterli "
         "2007), and in brackets the numerical rank (singular values above 0.001 of the largest).",

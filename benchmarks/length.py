@@ -26,7 +26,7 @@ from common import (
 )
 
 from attnkit.runs import find_runs
-from attnkit.runs.curves import plots
+from attnkit.runs.curves import learning_curves
 from attnkit.show.curves_figure import picture
 
 RECIPES = {
@@ -86,7 +86,7 @@ def main() -> None:
         if any((options.runs / name).glob("*/seed-*/scores.json")):
             objects[name] = evaluated(options, options.runs / name)
             body += section(name, objects[name], options)
-            drawn += plots(find_runs([options.runs / name]), [metric], "length", note=say)
+            drawn += learning_curves(find_runs([options.runs / name]), [metric], "length", note=say)
     text = json.dumps(objects, indent=1, ensure_ascii=False)
     text = text.replace(str(options.runs.resolve()), "runs").replace(str(options.runs), "runs")
     (RESULTS / "length.json").write_text(text + "\n", encoding="utf-8")

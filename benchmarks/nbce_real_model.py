@@ -43,8 +43,7 @@ from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.opening import open_model
 from attnkit.nbce.question_sets import deciding_context, pooling
 from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
-from attnkit.recipe.contexts_config import ContextsConfig
-from attnkit.recipe.schema import DataConfig, EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import compare, corrected

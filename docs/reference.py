@@ -12,7 +12,7 @@ from typing import Any
 
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.values import phrase
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -103,28 +103,7 @@ def _values(schema: dict[str, Any], value: dict[str, Any]) -> str:
     if "$ref" in value:
         inner = _resolved(schema, value).get("properties")
         return "{" + ", ".join(inner) + "}" if inner else "a mechanism"
-    if "enum" in value or "const" in value:
-        return ", ".join(f"`{one}`" for one in value.get("enum", [value.get("const")]))
-    if value.get("type") == "array":
-        items = value.get("items") or value["prefixItems"][0]
-        return f"list of {_values(schema, items)}"
-    words = {
-        "integer": "whole number",
-        "string": "text",
-        "boolean": "`true`, `false`",
-        "object": "mapping",
-    }
-    word = words.get(value.get("type", ""), str(value.get("type", "mapping")))
-    signs = {
-        "at least": "minimum",
-        "above": "exclusiveMinimum",
-        "at most": "maximum",
-        "below": "exclusiveMaximum",
-    }
-    bounds = {sign: value[key] for sign, key in signs.items() if value.get(key, LARGEST) != LARGEST}
-    if [*bounds] == ["at least", "at most"]:
-        return f"{word} from {bounds['at least']:g} to {bounds['at most']:g}"
-    return ", ".join([word, *(f"{sign} {bound:g}" for sign, bound in bounds.items())])
+    return phrase(value)
 
 
 def _default(value: dict[str, Any]) -> str:

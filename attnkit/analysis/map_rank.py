@@ -1,4 +1,4 @@
-"""The rank of attention maps: of trained runs, and of mechanisms before any training.
+"""The rank of the attention maps of trained runs.
 
 The effective rank of a matrix with singular values s is exp(H(s / sum s)), H the entropy: n for an
 orthogonal matrix, 1 where all rows are alike (Roy and Vetterli 2007, "The effective rank: a measure
@@ -6,8 +6,8 @@ of effective dimensionality", section 2).  The numerical rank counts the singula
 share of the largest one.  The map of linear attention with f features has rank f at most.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -15,21 +15,15 @@ from torch import Tensor
 
 from attnkit.analysis.map_stream import LayerMaps, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.attention import Mask
 from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
-from attnkit.layers import MultiHead
 from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import encode_rows
 
 THRESHOLD = 1e-3
 """Share of the largest singular value that counts in the numerical rank."""
-HEADS = 4
-"""Heads of a mechanism before training: so many random maps of each draw of weights."""
-LONGEST = 4096
-"""Tokens that a mechanism reads before training, at most."""
 
 
 class Ranks(NamedTuple):
@@ -122,58 +116,7 @@ def _sums(maps: LayerMaps, threshold: float) -> Float[Tensor, "H 3"]:
     )
 
 
-def mechanism_ranks(
-    word: str,
-    options: Mapping[str, Any],
-    length: int,
-    *,
-    causal: bool = False,
-    head_width: int = 64,
-    seed: int = 1,
-    threshold: float = THRESHOLD,
-    device: str = "cpu",
-) -> list[Ranks]:
-    """Ranks of the maps of a new layer that reads `length` tokens drawn from N(0, 1), by head.
-
-    Args:
-        word, options: the mechanism.
-        length: queries and keys.
-        causal: hide the future.
-        head_width: of each of the HEADS heads.
-        seed: of the weights and the tokens.
-        threshold: see `ranks`.
-        device: auto takes a GPU where there is one; the draws are the same on all.
-
-    Raises:
-        UsageError: a number is out of range, or the mechanism refuses its options or the role.
-    """
-    check_threshold(threshold)
-    check_lengths([length])
-    if head_width < 1:
-        raise UsageError(f"--head-width {head_width}: must be at least 1")
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(seed)
-        width = HEADS * head_width
-        layer = MultiHead.build(word, width, HEADS, length, causal=causal, **options)
-        x = torch.randn(1, length, width).to(pick_device(device))
-        layer.to(x.device).eval()
-        maps = layer.weights(x, Mask.packed(length, x.device, causal=causal))
-    effective, numerical = ranks(maps[0], threshold)
-    pairs = zip(effective.tolist(), numerical.tolist(), strict=True)
-    return [Ranks(found, found / length, float(counted)) for found, counted in pairs]
-
-
 def check_threshold(threshold: float) -> None:
     """Raise UsageError where a threshold is out of range."""
     if not 0 < threshold < 1:
         raise UsageError(f"--threshold {threshold:g}: must be above 0 and below 1")
-
-
-def check_lengths(lengths: Sequence[int]) -> None:
-    """Raise UsageError where a length is out of range."""
-    for length in lengths:
-        if not 2 <= length <= LONGEST:
-            raise UsageError(
-                f"--lengths {length}: must be 2 to {LONGEST}: singular values take time that grows "
-                "with the cube of the length"
-            )

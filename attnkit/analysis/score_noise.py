@@ -1,17 +1,9 @@
-"""Noise on attention scores, before the softmax and after the mask: how much it moves the output.
+"""Noise on the attention scores of a trained model, before the softmax and after the mask.
 
-Of a trained model: its scores on a metric, with noise in all layers or in some.  On made-up scores
-and values: the standard deviation of the output against the first-order law for Gaussian noise of
-standard deviation sigma,
-
-    std(o~ - o) = sqrt((e^(sigma^2) - 1) sum_i p_i^2 |v_i - o|^2),
-
-which follows from o~ = sum e^(s + noise) v / sum e^(s + noise) by the delta method.  It shrinks
-with the number of keys that share the weight, 1 / sum p^2, and fails where few do.  Source of the
-question: Su 2023, "Why does attention usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
+What a metric loses with noise in all layers or in some.  Source of the question: Su 2023, "Why does
+attention usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,12 +28,6 @@ from attnkit.scoring.evaluation import model_scores
 SIGMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LARGEST = 20.0
 """e^(sigma^2) has no double from 27 on."""
-LONGEST, SHARPEST = 2**16, 100.0
-"""Keys, and standard deviation of the scores, of the law at most."""
-SETS, DRAWS, WIDTH = 8, 1000, 64
-"""Of the law: sets of scores and values, draws of noise for each, and width of a value."""
-AT_ONCE = 2**21
-"""Noise held at a time: 8 MB."""
 
 
 class NoisyPart(NamedTuple):
@@ -61,21 +47,6 @@ class NoiseEffects:
     noisy: dict[tuple[NoisyPart, float], dict[str, list[float]]]
     rows: int
     seeds: int
-
-
-class NoiseLaw(NamedTuple):
-    """Noise on the scores of one query over `length` keys; values have standard deviation 1."""
-
-    length: int
-    sharpness: float
-    """Standard deviation of the scores."""
-    sigma: float
-    keys: float
-    """1 / sum p^2, over how many keys the weight is spread; the harmonic mean of the sets."""
-    measured: float
-    """Standard deviation of the output, by channel."""
-    predicted: float
-    """The same by the law."""
 
 
 @contextmanager
@@ -203,57 +174,3 @@ def _parts(
             place = {"model": NoisyPart(), "kind": NoisyPart(kind)}.get(by)
             groups.setdefault(place or NoisyPart(kind, number), []).append(part)
     return groups
-
-
-def check_law(lengths: Sequence[int], sharpness: Sequence[float], sigmas: Sequence[float]) -> None:
-    """Raise UsageError where a setting of `noise_law` is out of range."""
-    check_sigmas(sigmas)
-    for length in lengths:
-        if not 1 <= length <= LONGEST:
-            raise UsageError(f"--lengths {length}: must be 1 to {LONGEST}")
-    for spread in sharpness:
-        if not 0 <= spread <= SHARPEST:
-            raise UsageError(f"--sharpness {spread:g}: must be 0 to {SHARPEST:g}")
-
-
-def noise_law(
-    length: int, sharpness: float, sigmas: Sequence[float] = SIGMAS, *, seed: int = 1
-) -> list[NoiseLaw]:
-    """Measured and predicted noise of the output for one query, by sigma.
-
-    Scores are from N(0, sharpness^2) and values from N(0, 1): SETS of them, DRAWS of noise each,
-    the same for every sigma.
-
-    Raises:
-        UsageError: a number is out of range.
-    """
-    check_law([length], [sharpness], sigmas)
-    generator = torch.Generator().manual_seed(seed)
-    spread = 0.0  # sum p^2
-    measured, predicted = torch.zeros(2, len(sigmas), dtype=torch.float64)
-    for _ in range(SETS):
-        scores = torch.randn(length, generator=generator) * sharpness
-        values = torch.randn(length, WIDTH, generator=generator)
-        weights = scores.softmax(-1)
-        output = weights @ values
-        squares = weights.double().square()
-        apart = (squares @ (values - output).double().square()).mean()
-        spread += float(squares.sum()) / SETS
-        sums, many = torch.zeros(2, len(sigmas), WIDTH, dtype=torch.float64), 0
-        while many < DRAWS:
-            count = min(DRAWS - many, max(1, AT_ONCE // length))
-            noise = torch.randn(count, length, generator=generator)
-            many += count
-            for place, sigma in enumerate(sigmas):
-                moved = ((scores + sigma * noise).softmax(-1) @ values - output).double()
-                sums[:, place] += torch.stack([moved.sum(0), moved.square().sum(0)])
-        means = sums / DRAWS
-        measured += (means[1] - means[0].square()).mean(-1) / SETS
-        for place, sigma in enumerate(sigmas):
-            predicted[place] += math.expm1(sigma**2) * apart / SETS
-    return [
-        NoiseLaw(length, sharpness, sigma, 1 / spread, found, law)
-        for sigma, found, law in zip(
-            sigmas, measured.sqrt().tolist(), predicted.sqrt().tolist(), strict=True
-        )
-    ]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit import mechanisms
-from attnkit.recipe.mechanism_options import from_words
+from attnkit.recipe.mechanism_registry import from_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""

@@ -245,8 +245,8 @@ def search_settings(
         UsageError: options exclude each other, do nothing together, or are out of range.
     """
     from attnkit.recipe.build import field_type
-    from attnkit.recipe.problems import COMMAND_LINE
-    from attnkit.recipe.values import Refused, read
+    from attnkit.recipe.issues import COMMAND_LINE, ValidationIssue
+    from attnkit.recipe.values import read
     from attnkit.recipe.yaml_nodes import Scalar
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -259,8 +259,8 @@ def search_settings(
     for name, option in given.items():
         try:
             read(Scalar(COMMAND_LINE, str(option)), field_type(("search", name)))
-        except Refused as refused:
-            raise UsageError(f"{_flag(name)}: {refused.text}") from None
+        except ValidationIssue as issue:
+            raise UsageError(f"{_flag(name)}: {issue.text}") from None
     spec = recipe.model_copy(update=given | {"method": method})
     if spec.min_length >= spec.max_length:
         raise UsageError(

@@ -45,7 +45,7 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
     if suffix in PICTURES:
         from attnkit.show.figure import require
 
-        require(suffix[1:])
+        require(suffix[1:], option)
 
 
 def save(path: Path, content: str | bytes, what: str = "") -> None:

@@ -2,16 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal, get_args
 
-from attnkit.errors import RecipeError
+from attnkit.text import quoted
 
-if TYPE_CHECKING:
-    from attnkit.recipe.yaml_nodes import Node
-
-KEYS = ("data_dir", "device", "out")
+Key = Literal["data_dir", "device", "out"]
+KEYS: tuple[Key, ...] = get_args(Key)
 """Options that the file can set, by the names of their parameters."""
 SAME = {"folder": "out"}
 """Parameters that go by another one: the folder that `attnkit runs` lists."""
@@ -29,49 +26,43 @@ def read() -> dict[str, str]:
     """What the file sets; nothing where there is none.
 
     Raises:
-        RecipeError: with a line for each mistake, file:line:column first.
+        RecipeError: with the first mistake, file:line:column first.
     """
     path = file()
     if not os.path.lexists(path):
         return {}
-    from attnkit.recipe.problems import Problems
-    from attnkit.recipe.values import written
+    from pydantic import TypeAdapter
+
+    from attnkit.recipe import values
+    from attnkit.recipe.issues import ValidationIssue, refuse
     from attnkit.recipe.yaml_nodes import Mapping, Scalar, compose, read_text
-    from attnkit.text import nearest
 
     root = compose(read_text(path), str(path))
     if root is None or (isinstance(root, Scalar) and root.null):
         return {}
-    if not isinstance(root, Mapping):
-        raise RecipeError(f"{root.place}: must hold {', '.join(KEYS)}, got {written(root)}")
-    problems, found = Problems(), dict[str, str]()
-    for key, (place, node) in root.fields.items():
-        close = nearest(key, KEYS)
-        if key not in KEYS:
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(KEYS)}"
-            problems.add(place, (key,), f"unknown key; {hint}")
-        elif isinstance(node, Scalar) and node.null:
-            continue
-        elif fault := next(_faults(key, node), None):
-            problems.add(node.place, (key,), f"{fault}, got {written(node)}")
-        else:
-            assert isinstance(node, Scalar)
-            found[key] = node.text if key == "device" else os.path.expanduser(node.text)
-    problems.stop()
-    return found
+    try:
+        found = values.read(
+            root, TypeAdapter(dict[Literal["data_dir", "device", "out"], str | None])
+        )
+    except ValidationIssue as issue:
+        refuse(issue.place or root.place, str(issue), issue.key)
+    assert isinstance(root, Mapping)
+    set_ = {name: text for name, text in found.items() if text is not None}
+    for name, text in set_.items():
+        if why := _refused(name, text):
+            refuse(root.fields[name][1].place, f"{why}, got {quoted(text)}", (name,))
+    return {n: text if n == "device" else os.path.expanduser(text) for n, text in set_.items()}
 
 
-def _faults(key: str, node: "Node") -> Iterator[str]:
-    from attnkit.recipe.yaml_nodes import Scalar
-
-    if not isinstance(node, Scalar):
-        yield "must be a single value"
-    elif key == "device" and not DEVICE.fullmatch(node.text):
-        yield "must be auto, cpu, cuda, cuda:N or mps"
-    elif key == "data_dir" and not os.path.isabs(os.path.expanduser(node.text)):
-        yield "must be a whole path, such as ~/corpora"
-    elif key == "data_dir" and not os.path.isdir(os.path.expanduser(node.text)):
-        yield "is not a folder"
+def _refused(name: str, text: str) -> str:
+    """Why a default cannot be this text; "" where it can."""
+    if name == "device" and not DEVICE.fullmatch(text):
+        return "must be auto, cpu, cuda, cuda:N or mps"
+    if name == "data_dir" and not os.path.isabs(os.path.expanduser(text)):
+        return "must be a whole path, such as ~/corpora"
+    if name == "data_dir" and not os.path.isdir(os.path.expanduser(text)):
+        return "is not a folder"
+    return ""
 
 
 def of_options() -> dict[str, str]:

@@ -16,7 +16,8 @@ from attnkit.data.synthetic.recall import RecallRows
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.data_rules import SPLITS, data_faults, files_of, format_of
+from attnkit.recipe.data_rules import SPLITS, data_issues, files_of, format_of
+from attnkit.recipe.issues import dotted
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import check_file, require_folder, sha256_json
@@ -87,8 +88,8 @@ class Corpus(ABC):
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
         if folder is not None:
             require_folder(folder, "folder", " (--data-dir)" if data_dir else " (ATTNKIT_DATA)")
-        for fault in data_faults(data, task):
-            raise RecipeError(f"{fault.keys[0]}: {fault.text}")
+        for issue in data_issues(data, task):
+            raise RecipeError(f"{dotted(issue.key)}: {issue.text}")
         if data.corpus is None:
             return _own_files(data, task, folder, cache)
         card = corpus_cards.load(data.corpus)

@@ -293,10 +293,17 @@ def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
     """A hash of what the faster precision depends on."""
     train, vocabularies = recipe.train, (prepared.tokenizer.source, prepared.tokenizer.target)
     facts = (
-        recipe.model.model_dump(mode="json"), recipe.data.max_length, train.batch_tokens,
-        train.batch_scores, *map(len, vocabularies), device, torch.get_num_threads(),
-        torch.__version__, platform.node(), platform.machine(),
-    )  # fmt: skip
+        recipe.model.model_dump(mode="json"),
+        recipe.data.max_length,
+        train.batch_tokens,
+        train.batch_scores,
+        *map(len, vocabularies),
+        device,
+        torch.get_num_threads(),
+        torch.__version__,
+        platform.node(),
+        platform.machine(),
+    )
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 

@@ -32,8 +32,8 @@ from attnkit.errors import (
     UsageError,
 )
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
-from attnkit.recipe.mechanism_options import from_nodes
-from attnkit.recipe.problems import COMMAND_LINE
+from attnkit.recipe.issues import COMMAND_LINE
+from attnkit.recipe.mechanism_registry import from_nodes
 from attnkit.recipe.schema import AttentionConfig
 from attnkit.recipe.yaml_nodes import Mapping, Scalar, read_value
 from attnkit.scoring import Comparison, ScoreRow, side_by_side

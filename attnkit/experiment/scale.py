@@ -89,8 +89,9 @@ def _sizes(recipe: Recipe, prepared: PreparedData) -> _Sizes:
         model = models.build_for(recipe, sizes)
     blocks = [
         sum(p.numel() for p in module.parameters())
-        for module in model.modules() if isinstance(module, Block)
-    ]  # fmt: skip
+        for module in model.modules()
+        if isinstance(module, Block)
+    ]
     total = sum(p.numel() for p in model.parameters())
     return _Sizes(sum(blocks), max(blocks, default=0), total - sum(blocks))
 

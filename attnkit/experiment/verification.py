@@ -11,9 +11,8 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, Unavailab
 from attnkit.models.base import Model
 from attnkit.nbce import question_sets
 from attnkit.nbce.question_sets import EvaluatedModel
-from attnkit.recipe.contexts_config import ContextsConfig
 from attnkit.recipe.metrics import base_metric
-from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run, json_files, layout
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score

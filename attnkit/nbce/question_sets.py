@@ -24,9 +24,8 @@ from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.ranks import group
-from attnkit.recipe.contexts_config import ContextsConfig
 from attnkit.recipe.metrics import base_metric
-from attnkit.recipe.schema import EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
 from attnkit.runs.run_corpus import RunCorpus

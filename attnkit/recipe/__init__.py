@@ -1,9 +1,17 @@
-"""Recipes: what to train on what data, and which variants to compare."""
+"""Recipes: what to train on what data, and which variants to compare.
 
+From text to types: `yaml_nodes` reads text with positions, `settings` puts files, variants and
+overrides into one table, `values` and `build` make typed recipes of it, `rules`, `data_rules` and
+`capability` say what does not go together.  The three to know: `load` (a file and its variants),
+`schema.Recipe` (every key with type, range, default and meaning), `issues.ValidationIssue` (what is
+wrong, where, and what to do).  It imports `errors` and `text` of the root only; mechanisms
+are known by their files' text (`mechanism_file`), never imported.
+"""
+
+from attnkit.recipe.build import relative_to
 from attnkit.recipe.dumping import difference, digest, dump, flat, places
 from attnkit.recipe.find import library, resolve, shipped
 from attnkit.recipe.loading import RecipeFile, chain, load, load_resolved
-from attnkit.recipe.paths import relative_to
 from attnkit.recipe.schema import Recipe
 
 __all__ = [

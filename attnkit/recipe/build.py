@@ -1,5 +1,6 @@
 """From the flat table of settings to a typed recipe, and where each of its values came from."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -8,9 +9,8 @@ from typing import Annotated, Any, NamedTuple, get_args
 from pydantic import BaseModel, TypeAdapter
 
 from attnkit.recipe import corpus_cards, mechanism_registry
-from attnkit.recipe.mechanism_options import option_value
-from attnkit.recipe.paths import INIT, PATHS, found
-from attnkit.recipe.problems import Key, Position, Problems, dotted
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, ValidationIssue, dotted
+from attnkit.recipe.mechanism_registry import option_value
 from attnkit.recipe.schema import (
     COUNTED,
     AttentionConfig,
@@ -21,9 +21,15 @@ from attnkit.recipe.schema import (
     places_of,
 )
 from attnkit.recipe.settings import Setting, Settings, field_at
-from attnkit.recipe.values import Refused, read, written
+from attnkit.recipe.values import read, written
 from attnkit.recipe.yaml_nodes import Scalar
 
+PATHS: tuple[Key, ...] = (
+    *(("data", split) for split in ("train", "valid", "test")),
+    *(("tokenizer", "model"), ("eval", "vectors"), ("train", "init")),
+)
+"""Keys whose values are names of files; of `INIT` that may be a folder, or a shipped recipe."""
+INIT: Key = ("train", "init")
 ATTENTION: Key = ("model", "attention")
 SHAPE: Key = ("model", "shape")
 SEEDS: Key = ("train", "seeds")
@@ -33,9 +39,14 @@ MISSING: dict[Key, str] = {
 }
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
-STACKS = {"encoder-decoder": ("encoder", "decoder"), "decoder": ("decoder",),
-          "encoder": ("encoder",)}  # fmt: skip
+STACKS = {name: tuple(name.split("-")) for name in ("encoder-decoder", "decoder", "encoder")}
 """The stacks of layers that each shape of model has; models that are counted have none."""
+METRICS_OF = {
+    "language-modeling": ("perplexity",),
+    "question-answering": ("answer-match", "answer-f1", "context-found"),
+    "classification": ("label-accuracy",),
+    "recall": ("accuracy",),
+}
 SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
 """The shapes of language models whose objective is not causal."""
 POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
@@ -56,13 +67,17 @@ class Built(NamedTuple):
         places |= dict.fromkeys(self.derived, "derived")
         return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
-    def place(self, *keys: Key) -> tuple[Position, Key] | None:
-        """The first of some keys or sections that was set, and where."""
-        for key in keys:
+    def blame(self, issue: ValidationIssue, start: Position) -> tuple[Position, Key]:
+        """Where an issue is told: at the first of its keys or sections that was set, else `start`.
+
+        The key is as the user wrote it.
+        """
+        for key in issue.keys:
             for given, setting in self.given.items():
                 if given[: len(key)] == key:
-                    return setting.node.place, key
-        return None
+                    written_key = key_as_written(key, setting) if given == key else key
+                    return setting.node.place, written_key
+        return start, issue.key
 
 
 def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
@@ -84,22 +99,21 @@ def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
     return walk((), recipe)
 
 
-def build(settings: Settings, problems: Problems, start: Position) -> Built | None:
-    """The recipe that some settings describe, or None where problems were noted.
+def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
+    """The recipe that some settings describe, or None where issues were noted.
 
-    `start` is the place of problems that have none of their own, such as a missing key.
+    `start` is the place of issues that have none of their own, such as a missing key.
     """
     values: dict[Key, Any] = {}
     for key, setting in settings.values.items():
         try:
             values[key] = _value(key, setting, settings.values)
-        except Refused as refused:
-            problems.add(
-                refused.place, (*key_as_written(key, setting), *refused.inside), refused.text
-            )
+        except ValidationIssue as issue:
+            whole = (*key_as_written(key, setting), *issue.key)
+            issues.add(issue.place or setting.place, whole, issue.text)
     missing = [key for key in MISSING if not any(given[:1] == key for given in settings.values)]
     for key in missing:
-        problems.add(start, key, MISSING[key])
+        issues.add(start, key, MISSING[key])
     if missing or len(values) < len(settings.values):
         return None
     derived = _derive(values, settings.values)
@@ -119,7 +133,7 @@ def build(settings: Settings, problems: Problems, start: Position) -> Built | No
 def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
     """One typed value: of a key of the schema, a mechanism's word or one of its options.
 
-    Raises Refused.
+    Raises ValidationIssue.
     """
     node = setting.node
     if key[:2] != ATTENTION:
@@ -130,7 +144,7 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
                 several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
                 example = f"[{number}] for the seed {number}, or [{several}] for several seeds"
             text = f"must be a list of seeds, got {written(node)}; write {example}"
-            raise Refused(node.place, text)
+            raise ValidationIssue(text, place=node.place)
         field = field_at(key)
         value = read(node, field_type(key), None if field.is_required() else field.default)
         return found(value, node.place, key == INIT) if key in PATHS else value
@@ -139,7 +153,7 @@ def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
     known = word in mechanism_registry.names()
     if len(key) == 3:
         if not known:
-            raise Refused(node.place, lambda: mechanism_registry.unknown(word))
+            raise ValidationIssue(lambda: mechanism_registry.unknown(word), place=node.place)
         return word
     if not known:
         return None  # the word is refused
@@ -168,13 +182,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         objective = str(values.get(("train", "objective")))
         derived[SHAPE] = SHAPE_OF.get(objective, "decoder")
         derived["train", "objective"] = "masked" if values.get(SHAPE) == "encoder" else "causal"
-        derived["eval", "metrics"] = ("perplexity",)
-    if values["task",] == "question-answering":
-        derived["eval", "metrics"] = ("answer-match", "answer-f1", "context-found")
-    if values["task",] == "classification":
-        derived["eval", "metrics"] = ("label-accuracy",)
-    if values["task",] == "recall":
-        derived["eval", "metrics"] = ("accuracy",)
+    if values["task",] in METRICS_OF:
+        derived["eval", "metrics"] = METRICS_OF[values["task",]]
     shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
     family = values.get(("model", "type"), ModelConfig().type)
     if family != "transformer":
@@ -205,3 +214,45 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         if stack not in stacks and (key not in settings or settings[key].spread):
             derived[key] = 0
     return derived
+
+
+def found(value: Any, place: Position, folders: bool = False) -> Any:
+    """The value of a key of `PATHS` with absolute paths, where the files are.
+
+    A name is relative to the folder of the recipe file where it stands, on the command line to the
+    current folder; where there is no such file, to the current folder too, as in earlier versions.
+    One that is in neither stays as it is: the data folder may have it.  `folders` are found too.
+    """
+    if isinstance(value, tuple):
+        return tuple(found(name, place, folders) for name in value)
+    if not value:
+        return value
+    name, here = os.path.expanduser(value), os.getcwd()
+    beside = here if place == COMMAND_LINE else os.path.realpath(os.path.dirname(place.source))
+    for folder in (beside, here):
+        path = os.path.normpath(os.path.join(folder, name))
+        if os.path.lexists(path) and (folders or not os.path.isdir(path)):
+            return path
+    return value
+
+
+def relative_to(recipe: Recipe, folder: str | os.PathLike[str]) -> Recipe:
+    """The recipe with absolute paths written relative to a folder.
+
+    `found` reads them back from a recipe file there, also after both have moved together.
+    """
+    start = os.path.realpath(folder)
+
+    def relative(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(relative, value))
+        if not value or not os.path.isabs(value):
+            return value
+        parent, name = os.path.split(value)
+        return os.path.relpath(os.path.join(os.path.realpath(parent), name), start)
+
+    for section, name in PATHS:
+        old = getattr(recipe, section)
+        new = old.model_copy(update={name: relative(getattr(old, name))})
+        recipe = recipe.model_copy(update={section: new})
+    return recipe

@@ -1,13 +1,12 @@
 """Whether the attention mechanisms can do what the recipe asks of each place in the model."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import ATTENTION, Built, key_as_written
+from attnkit.recipe.issues import ValidationIssue
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.problems import Key, Position, Problems
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import ScoreOptions, score_options
 from attnkit.recipe.values import shown
@@ -16,13 +15,6 @@ ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
 MANY = 12
 """More mechanisms than these are not listed in a message."""
-
-
-class Objection(NamedTuple):
-    """Why a mechanism cannot serve, and the option to blame where it is one."""
-
-    text: str
-    option: str = ""
 
 
 OptionCheck = Callable[[Recipe, str, Mapping[str, Any]], None]
@@ -47,25 +39,18 @@ def window_obstacle(state: str, by_distance: bool) -> str:
     return ""
 
 
-def check_windows(built: Built, problems: Problems, start: Position) -> None:
-    """Note the method window where some layer cannot attend to disjoint caches."""
-    recipe, chosen = built.recipe, built.recipe.model.attention.decoder
-    if recipe.task != "question-answering" or "window" not in recipe.contexts.methods:
+def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """The method window where some layer cannot attend to disjoint caches."""
+    chosen = recipe.model.attention.decoder
+    asked = recipe.task == "question-answering" and "window" in recipe.contexts.methods
+    if not asked or recipe.model.shape != "decoder":
         return
-    try:
-        layers = mechanism_registry.in_turn(chosen.name, chosen.options())
-    except UsageError:
-        return  # `check_attention` says why
-    for facts in (mechanism_registry.capable(*part) for part in layers):
-        if recipe.model.shape == "decoder" and (
-            why := window_obstacle(facts.state, facts.by_distance)
-        ):
-            text = (
-                f"window is not for a model with {facts.word}: {why}; remove it, or use "
-                f"`model.attention: {AttentionConfig().name}`"
-            )
-            place, key = built.place(("contexts", "methods"), ATTENTION) or (start, ATTENTION)
-            problems.add(place, key, text)
+    for part in mechanism_registry.in_turn(chosen.name, chosen.options()):
+        facts = mechanism_registry.capable(*part)
+        if why := window_obstacle(facts.state, facts.by_distance):
+            text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
+            text += f" `model.attention: {AttentionConfig().name}`"
+            yield ValidationIssue(text, "contexts.methods", "model.attention")
             return
 
 
@@ -103,48 +88,41 @@ def length_obstacle(recipe: Recipe, length: int) -> str:
     return ""
 
 
-def check_lengths(built: Built, problems: Problems, start: Position) -> None:
-    """Note positions or attention that do not reach the longest of `eval.lengths`."""
-    recipe = built.recipe
-    try:
-        why = length_obstacle(recipe, max(recipe.eval.lengths, default=0))
-    except UsageError:
-        return  # `check_attention` says why
-    if why:
-        key: Key = ("eval", "lengths")
-        place, _ = built.place(key) or (start, key)
-        problems.add(place, key, why)
-
-
-def check_attention(
-    built: Built, problems: Problems, start: Position, option_check: OptionCheck | None = None
-) -> None:
-    """Note every place whose mechanism cannot serve it; `start` is the place of defaults.
+def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterator[ValidationIssue]:
+    """Every place whose mechanism cannot serve it, and what the model's attention cannot reach.
 
     Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
     """
-    for role in built.recipe.model.places:
-        for text, option in _objections(built.recipe, role, option_check):
-            keys: list[Key] = [(*ATTENTION, role, option), (*ATTENTION, role)]
-            key = next((key for key in keys if key in built.given), keys[1])
-            setting = built.given.get(key)
-            place = setting.node.place if setting else start
-            problems.add(place, key_as_written(key, setting) if setting else key, text)
+    for role in recipe.model.places:
+        yield from _of_place(recipe, role, option_check)
+    try:
+        yield from _windows(recipe)
+        if why := length_obstacle(recipe, max(recipe.eval.lengths, default=0)):
+            yield ValidationIssue(why, "eval.lengths")
+    except UsageError:
+        return  # told of its place
 
 
-def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> Iterator[Objection]:
+def _of_place(
+    recipe: Recipe, role: str, option_check: OptionCheck | None
+) -> Iterator[ValidationIssue]:
     """Why the mechanism of a place cannot serve, by its facts or, last, by its own judgement."""
     chosen = getattr(recipe.model.attention, role)
-    options = chosen.options()
+    options, place = chosen.options(), f"model.attention.{role}"
+
+    def blamed(text: str, option: str = "") -> ValidationIssue:
+        return ValidationIssue(text, *([f"{place}.{option}"] if option in options else []), place)
+
+    composite = mechanism_registry.facts(chosen.name).composite
     try:
         facts = mechanism_registry.capable(chosen.name, options)
     except UsageError as error:
-        yield Objection(str(error), mechanism_registry.facts(chosen.name).composite)
+        yield blamed(str(error), composite)
         return
-    objections = [*_limits(facts, role, recipe)]
-    yield from objections
-    uneven = recipe.model.width % recipe.model.heads  # `check` says so
-    if not options or not option_check or objections or uneven:
+    found = [blamed(*reason) for reason in _limits(facts, role, recipe)]
+    yield from found
+    uneven = recipe.model.width % recipe.model.heads  # `rules` says so
+    if not options or not option_check or found or uneven:
         return
 
     def refusal(given: Mapping[str, Any]) -> str:
@@ -157,8 +135,7 @@ def _objections(recipe: Recipe, role: str, option_check: OptionCheck | None) -> 
     if text := refusal(options):
         # to blame is the option without which the others are accepted, else the parts
         others = {name: {o: options[o] for o in options if o != name} for name in options}
-        blamed = (name for name, rest in others.items() if not refusal(rest))
-        yield Objection(text, next(blamed, facts.composite))
+        yield blamed(text, next((n for n, rest in others.items() if not refusal(rest)), composite))
 
 
 def _fits(attention: AttentionConfig, place: str) -> bool:
@@ -167,7 +144,8 @@ def _fits(attention: AttentionConfig, place: str) -> bool:
     return {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}[place]
 
 
-def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
+def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """What its facts do not allow, and the option to blame, if any."""
     model = recipe.model
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
@@ -177,35 +155,35 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[Objection]:
         places = {name: one if _fits(one, name) else plain for name, one in given.items()}
         places["cross"] = next((one for one in places.values() if _fits(one, role)), plain)
         instead = shown({place: attention.as_written() for place, attention in places.items()})
-        yield Objection(f"{facts.word} cannot be cross attention{why}; use {instead}")
+        yield f"{facts.word} cannot be cross attention{why}; use {instead}", ""
     if role == "encoder" and not facts.encoder:
         text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
-        yield Objection(f"{text} {AttentionConfig().name} or another that looks both ways")
+        yield f"{text} {AttentionConfig().name} or another that looks both ways", ""
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
-        yield Objection(f"{text}; causal are {_words(lambda f: f.causal)}")
+        yield f"{text}; causal are {_words(lambda f: f.causal)}", ""
     scheme = model.positions
     if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
         words = _words(lambda other: scheme in other.positions)
         others = f"; {scheme} works with {words}" if words else ""
         text = f"{facts.word} does not work with `model.positions: {scheme}`{why}"
-        yield Objection(f"{text}; use sinusoidal or learned positions{others}")
+        yield f"{text}; use sinusoidal or learned positions{others}", ""
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
-        yield Objection(f"{text}; `data.max_length` can be {facts.limit - 1} at most")
+        yield f"{text}; `data.max_length` can be {facts.limit - 1} at most", ""
     for name in ScoreOptions._fields:
         try:
             score_options({name: options[name]} if name in options else {}, facts.uses)
         except UsageError as error:
-            yield Objection(f"{facts.word}: {error}", name)
+            yield f"{facts.word}: {error}", name
     layers = model.cross_layers if role == "cross" else getattr(model.layers, role)
     if facts.layered and (parts := len(options[facts.composite])) > layers:
         text = f"{facts.word} has more parts ({parts}) than there are layers ({layers})"
-        yield Objection(f"{text}; leave some out", facts.composite)
+        yield f"{text}; leave some out", facts.composite
     missing = [name for name, o in facts.options.items() if o.required and name not in options]
     if missing:
         example = f"{{name: {facts.word}, {missing[0]}: ...}}"
-        yield Objection(f"{facts.word} needs {', '.join(missing)}; write {example}")
+        yield f"{facts.word} needs {', '.join(missing)}; write {example}", ""
 
 
 def _words(able: Callable[[Facts], bool]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import yaml
 
 from attnkit.recipe.build import flatten
-from attnkit.recipe.problems import dotted
+from attnkit.recipe.issues import dotted
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import shown
 from attnkit.text import safe_text

@@ -7,7 +7,6 @@ from typing import Any
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.mechanism_options import option_type
 from attnkit.recipe.published import Published
 from attnkit.recipe.schema import Layers, Recipe
 
@@ -108,7 +107,7 @@ def _mechanism(facts: Facts, parts: Json) -> Json:
             item = {"$ref": "#/$defs/Mechanism" if facts.layered else "#/$defs/Part"}
             properties[name] = {"type": "array", "items": item, "minItems": 2}
             continue
-        kind = option_type(option.annotation).json_schema()
+        kind = option.type.json_schema()
         parts |= kind.pop("$defs", {})
         properties[name] = kind if option.required else {**kind, "default": option.default}
     required = [name for name, option in facts.options.items() if option.required]

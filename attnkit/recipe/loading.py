@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnkit.errors import MissingInputError
+from attnkit.recipe import capability, rules
 from attnkit.recipe.build import Built, build
-from attnkit.recipe.capability import (
-    OptionCheck,
-    check_attention,
-    check_lengths,
-    check_windows,
-)
-from attnkit.recipe.check import check
+from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import NAMES, is_name, name_of, resolve
-from attnkit.recipe.problems import COMMAND_LINE, Position, Problems, refuse
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, refuse
 from attnkit.recipe.published import Published, read_published
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
@@ -78,8 +73,8 @@ def load(
     """
     path = resolve(recipe)
     name = name_of(path)
-    problems = Problems()
-    base, document = _inherit([document for _, document in _chain(path, problems)], problems)
+    issues = Issues()
+    base, document = _inherit([document for _, document in _chain(path, issues)], issues)
     variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
     changes, later = _read_words(overrides)
     baselines = [change.node for (change, *_) in changes if change.key == ("baseline",)]
@@ -90,28 +85,28 @@ def load(
         for variant in variants
         for point in found
     }
-    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)}, problems)
+    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)}, issues)
     tables = {}
-    for problems.variant, (variant, point) in made_of.items():
+    for issues.variant, (variant, point) in made_of.items():
         settings = base.copy()
         settings.put((), variants[variant].place, variants[variant].node)
-        whose = dict.fromkeys((variant, point.name, problems.variant))
+        whose = dict.fromkeys((variant, point.name, issues.variant))
         for change in (*point.overrides, *(change for n in whose for change in own.get(n, ()))):
             settings.put(*change)
-        tables[problems.variant] = settings
-    built = _build(tables, problems, document.settings.place, option_check)
+        tables[issues.variant] = settings
+    built = _build(tables, issues, document.settings.place, option_check)
     swept, names = dict[str, list[str]](), list(tables)
     if len(found) > 1:
         swept = {v: [n for n in names if made_of[n][0] == v] for v in variants}
         if len(built) == len(tables):
             built, swept = _without_twins(built, made_of)
             names = list(built)
-    baseline = _baseline([document.baseline, *baselines][-1], names, swept, problems)
+    baseline = _baseline([document.baseline, *baselines][-1], names, swept, issues)
     recipes = {variant: result.recipe for variant, result in built.items()}
     published = None
     if len(recipes) == len(variants) and not swept:
-        published = read_published(document.published, recipes, problems)
-    problems.stop(len(tables))
+        published = read_published(document.published, recipes, issues)
+    issues.stop(len(tables))
     return RecipeFile(
         name=name,
         path=path,
@@ -157,21 +152,21 @@ def load_resolved(
 
     Raises RecipeError, MissingInputError.
     """
-    problems = Problems()
+    issues = Issues()
     root = read_file(path, content)
-    settings = Settings(problems)
+    settings = Settings(issues)
     settings.put((), root.place, root)
     for key, value in _BEFORE_THE_KEY.items():
         if key not in settings.values:
             settings.put(key, root.place, Scalar(root.place, value))
     changes, later = _read_words(overrides)
-    _by_variant(later, [], problems)
+    _by_variant(later, [], issues)
     for change, *more in changes:
         if more:
             refuse(COMMAND_LINE, "takes one value at a time here", change.key)
         settings.put(*change)
-    built = build(settings, problems, root.place)
-    problems.stop()
+    built = build(settings, issues, root.place)
+    issues.stop()
     assert built is not None
     return built.recipe
 
@@ -183,13 +178,13 @@ def chain(path: Path) -> list[tuple[Path, str | None]]:
     """
     return [
         (path, document.extends.text if isinstance(document.extends, Scalar) else None)
-        for path, document in _chain(path, Problems())
+        for path, document in _chain(path, Issues())
     ]
 
 
-def _chain(path: Path, problems: Problems) -> Iterator[tuple[Path, Document]]:
+def _chain(path: Path, issues: Issues) -> Iterator[tuple[Path, Document]]:
     """A recipe file, the one that it extends, and so on."""
-    document, seen = _split(read_file(path), problems), [path]
+    document, seen = _split(read_file(path), issues), [path]
     yield path, document
     while (node := document.extends) is not None:
         if not isinstance(node, Scalar) or node.null:
@@ -197,7 +192,7 @@ def _chain(path: Path, problems: Problems) -> Iterator[tuple[Path, Document]]:
             refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
         try:
             path = resolve(node.text, path.parent)
-            document = _split(read_file(path), problems)
+            document = _split(read_file(path), issues)
         except MissingInputError as error:
             raise MissingInputError(f"{node.place}: extends: {error}") from None
         if any(path.samefile(file) for file in seen):
@@ -207,21 +202,21 @@ def _chain(path: Path, problems: Problems) -> Iterator[tuple[Path, Document]]:
         yield path, document
 
 
-def _split(root: Mapping, problems: Problems) -> Document:
+def _split(root: Mapping, issues: Issues) -> Document:
     """Part the keys about the file from the settings."""
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
     about = (root.fields.get(name, (None, None))[1] for name in FILE_KEYS)
     extends, variants, baseline, published = about
-    named = None if variants is None else _variants(variants, problems)
+    named = None if variants is None else _variants(variants, issues)
     return Document(Mapping(root.place, settings), extends, named, baseline, published)
 
 
-def _variants(node: Node, problems: Problems) -> dict[str, Override]:
+def _variants(node: Node, issues: Issues) -> dict[str, Override]:
     """The variants of a file, which may be none."""
     if not isinstance(node, Mapping):
         if not (isinstance(node, Scalar) and node.null):
             text = f"must hold names with their overrides, got {written(node)}"
-            problems.add(node.place, ("variants",), text)
+            issues.add(node.place, ("variants",), text)
         return {}
     if len(node.fields) > MOST_VARIANTS:
         text = f"{len(node.fields)} variants are too many; {MOST_VARIANTS} is the most"
@@ -231,20 +226,20 @@ def _variants(node: Node, problems: Problems) -> dict[str, Override]:
         key = ("variants", name)
         if not is_name(name):
             text = f"{quoted(name)} cannot name a run folder; {NAMES}"
-            problems.add(place, ("variants",), text)
+            issues.add(place, ("variants",), text)
         elif isinstance(value, Mapping):
             found[name] = Override((), place, value)
         elif isinstance(value, Scalar) and value.null:
             found[name] = Override((), place, EMPTY)
         else:
             text = f"must hold overrides, such as `train.lr: 1e-3`, got {written(value)}"
-            problems.add(value.place, key, text)
+            issues.add(value.place, key, text)
     return found
 
 
-def _inherit(files: list[Document], problems: Problems) -> tuple[Settings, Document]:
+def _inherit(files: list[Document], issues: Issues) -> tuple[Settings, Document]:
     """The settings of a file upon those of the ones that it extends, and its variants."""
-    settings = Settings(problems)
+    settings = Settings(issues)
     for document in reversed(files):
         settings = settings.copy()
         settings.put((), document.settings.place, document.settings)
@@ -275,7 +270,7 @@ def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
 
 
 def _by_variant(
-    words: Sequence[str], variants: Collection[str], problems: Problems
+    words: Sequence[str], variants: Collection[str], issues: Issues
 ) -> dict[str, list[Override]]:
     """What `variants.NAME.KEY=VALUE` words set; a name may have dots and equals signs."""
     own: dict[str, list[Override]] = {}
@@ -288,36 +283,33 @@ def _by_variant(
         if name is None:
             close = nearest(".".join(key[:1]), variants)
             hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
-            problems.add(COMMAND_LINE, ("variants", *key), f"no such variant; {hint}")
+            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {hint}")
         else:
             own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
     return own
 
 
 def _build(
-    tables: Table[str, Settings],
-    problems: Problems,
-    start: Position,
-    option_check: OptionCheck | None,
+    tables: Table[str, Settings], issues: Issues, start: Position, option_check: OptionCheck | None
 ) -> dict[str, Built]:
     """Build every variant; ask what fits together once all values are right alone."""
     built = {}
-    for problems.variant, settings in tables.items():
-        result = build(settings, problems, start)
+    for issues.variant, settings in tables.items():
+        result = build(settings, issues, start)
         if result is not None:
-            built[problems.variant] = result
-    if not problems:
-        for problems.variant, result in built.items():
-            check(result, problems, start)
-            check_attention(result, problems, start, option_check)
-            check_windows(result, problems, start)
-            check_lengths(result, problems, start)
-    problems.variant = None
+            built[issues.variant] = result
+    if not issues:
+        for issues.variant, result in built.items():
+            fitting = rules.issues_of(result.recipe)
+            able = capability.issues_of(result.recipe, option_check)
+            for issue in (*fitting, *able):
+                issues.add(*result.blame(issue, start), issue.text)
+    issues.variant = None
     return built
 
 
 def _baseline(
-    node: Node | None, variants: list[str], swept: Table[str, list[str]], problems: Problems
+    node: Node | None, variants: list[str], swept: Table[str, list[str]], issues: Issues
 ) -> str | None:
     """The variant to compare with: the one that is named, else the first of several."""
     if node is None or (isinstance(node, Scalar) and node.null):
@@ -328,5 +320,5 @@ def _baseline(
     close = nearest(node.text, variants) if isinstance(node, Scalar) else None
     hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
     text = f"must be the name of a variant, got {written(node)}; {hint}"
-    problems.add(node.place, ("baseline",), text)
+    issues.add(node.place, ("baseline",), text)
     return None

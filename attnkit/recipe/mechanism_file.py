@@ -3,20 +3,32 @@
 The convention of such a file: the docstring begins with "Name: formula.", has a sentence that
 begins with "Source:" and a paragraph that begins with "Worked number:"; the last class is the
 mechanism; its class attributes and the defaults of its keyword-only arguments are literals.
+Annotations of options become pydantic types; one that is not built from bool, int, float, str,
+None, Literal, tuple, list, dict, unions and Any lets every value through, and the mechanism checks
+it itself.
 """
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import EllipsisType, NoneType
+from typing import Annotated, Any, Literal, NamedTuple, Optional, Union, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 
 from attnkit.errors import UsageError
+from attnkit.recipe.score_options import EntropyScale
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
@@ -35,6 +47,11 @@ class Option:
     annotation: str
     default: Any = None
     required: bool = False
+
+    @property
+    def type(self) -> TypeAdapter[Any]:
+        """What reads its values."""
+        return _adapter(self.annotation)
 
 
 @dataclass(frozen=True)
@@ -115,13 +132,15 @@ class _Class(NamedTuple):
         methods = (item for item in self.node.body if isinstance(item, ast.FunctionDef))
         return next((method for method in methods if method.name == name), None)
 
-    def attributes(self) -> Iterator[tuple[str, ast.expr | None, ast.expr | None]]:
-        """Name, annotation and value of its class attributes."""
+    def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
+        """Annotation and value of each of its class attributes."""
+        found: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
         for item in self.node.body:
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                yield item.target.id, item.annotation, item.value
+                found[item.target.id] = item.annotation, item.value
             elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-                yield item.targets[0].id, None, item.value
+                found[item.targets[0].id] = None, item.value
+        return found
 
 
 def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
@@ -133,14 +152,12 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     chain = _chain(path)
     facts: dict[str, Any] = {}
     for found in reversed(chain):
-        facts |= {
-            name: _fact(found.path, name, value)
-            for name, _, value in found.attributes()
-            if name in _FACTS and value is not None
-        }
+        for name, (_, value) in found.attributes().items():
+            if name in _FACTS and value is not None:
+                facts[name] = _fact(found.path, name, value)
+    options = {}
     constructors = ((found.path, found.method("__init__")) for found in chain)
     file, constructor = next((pair for pair in constructors if pair[1]), (path, None))
-    options = {}
     if constructor:
         given = constructor.args
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
@@ -149,8 +166,8 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
     shared = [] if facts.get("layered") else [_LAYER_OPTIONS]
     for place in shared if scored is None else [*shared, _SCORE_OPTIONS]:
         modifiers = _lookup(*place)
-        for name, annotation, default in modifiers.attributes() if modifiers else ():
-            options[name] = _option(place[0], name, annotation, default)
+        for name, (annotation_, default) in modifiers.attributes().items() if modifiers else ():
+            options[name] = _option(place[0], name, annotation_, default)
     if scored is not None:
         more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
         facts["mixable"] = not any(more) and not facts.get("composite")
@@ -257,3 +274,68 @@ def _option(path: Path, name: str, annotation: ast.expr | None, default: ast.exp
     if default is None:
         return Option(text, required=True)
     return Option(text, _literal(path, name, default))
+
+
+class _List:
+    """A list is read as a tuple of any length, as everything in a recipe is frozen."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return tuple[item, ...]
+
+
+_entropy_fields: dict[str, Any] = {
+    name: (kind, EntropyScale._field_defaults[name])
+    for name, kind in get_type_hints(EntropyScale).items()
+}
+_EntropyScale = create_model(
+    "EntropyScale",
+    __config__=ConfigDict(extra="forbid"),
+    __doc__="How scores grow with the number of keys.",
+    **_entropy_fields,
+)
+_TYPES: dict[str, Any] = {
+    "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
+    "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
+    # stays the mapping that was written, so that a resolved recipe says no more than its author
+    "EntropyScale": Annotated[
+        _EntropyScale, AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
+    ],
+}  # fmt: skip
+
+
+@cache
+def annotation(text: str) -> Any:
+    """The type that an annotation names, or Any where it is not understood."""
+    try:
+        return _type(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, TypeError, KeyError):
+        return Any
+
+
+def _type(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=None):
+            return NoneType
+        case ast.Constant(value=EllipsisType()):
+            return ...
+        case ast.Constant(value=str(text)):
+            return annotation(text)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return _TYPES[name]
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return Union[_type(left), _type(right)]  # noqa: UP007
+        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
+            return Literal[ast.literal_eval(node.slice)]
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=[first, *rest])):
+            return _type(outer)[_type(first), *map(_type, rest)]
+        case ast.Subscript(value=outer, slice=inner):
+            return _type(outer)[_type(inner)]
+    raise ValueError
+
+
+@cache
+def _adapter(text: str) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation(text))
+    except PydanticUserError:
+        return TypeAdapter(Any)

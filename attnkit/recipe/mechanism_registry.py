@@ -16,14 +16,19 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnkit.errors import MissingInputError, UsageError
-from attnkit.recipe import mechanism_file
+from attnkit.errors import MissingInputError, RecipeError, UsageError
+from attnkit.recipe import mechanism_file, yaml_nodes
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
 from attnkit.recipe.mechanism_file import Facts
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
+from attnkit.recipe.values import read, split_words, written
+from attnkit.recipe.yaml_nodes import Node, Scalar, read_value
 from attnkit.text import nearest, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
+LARGEST_OPTION = 2**20
+"""No option needs a larger whole number: a layer of that size would fill any memory."""
 GROUP = "attnkit.mechanisms"
 """The entry-point group of packages that bring mechanisms."""
 _FOLDER = Path(__file__).parents[1] / "mechanisms"
@@ -121,10 +126,10 @@ def parts(known: Facts, given: object) -> list[Part]:
                 f"{item!r}"
             )
         word, options = item["name"], {name: item[name] for name in item if name != "name"}
-        known_options = part(word, known.word).options
+        known_part = part(word, known.word)
         for name in options:
-            if name not in known_options:
-                raise UsageError(no_option(word, name, known.word))
+            if name not in known_part.options:
+                raise UsageError(no_option(known_part, name, known.word))
         chosen.append(Part(word, options))
     return chosen
 
@@ -149,17 +154,18 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
     return _resolved(known, options) if known.composite else known
 
 
-def no_option(word: str, name: str, inside: str) -> str:
-    """Why an option of a part is refused, and what would do."""
-    if name in facts(word).options and name in WHOLE_LAYER:
+def no_option(known: Facts, name: str, inside: str = "") -> str:
+    """Why an option of a mechanism, or of a part of `inside`, is refused; with the nearest one."""
+    word = known.word
+    if inside and name in facts(word).options and name in WHOLE_LAYER:
         reason = f"{name} belongs to the layer as a whole"
         if name in facts(inside).options:
             return f"{reason}: set it on {inside} instead of on {word}"
         return f"{reason}, and {inside} does not have it"
-    known = part(word, inside).options
-    close = nearest(name, known)
-    hint = f"did you mean {close!r}?" if close else f"it has {', '.join(known) or 'none'}"
-    return f"{word} as a part of {inside} has no option {name!r}; {hint}"
+    close = nearest(name, known.options)
+    hint = f"did you mean {close}?" if close else f"it has {', '.join(known.options) or 'none'}"
+    as_part = f" as a part of {inside}" if inside else ""
+    return f"{word}{as_part} has no option {quoted(name)}; {hint}"
 
 
 def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
@@ -201,6 +207,85 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
         cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in all_of)),
         why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
     )
+
+
+def option_value(known: Facts, name: str, place: Position, node: Node) -> Any:
+    """The value of one option; `place` is that of its key.
+
+    Raises ValidationIssue: there is no such option, or it does not take this value.
+    """
+    option = known.options.get(name)
+    if option is None:
+        raise ValidationIssue(lambda: no_option(known, name), place=place)
+    if name == known.composite:
+        items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
+        if len(items) < 2:
+            text = "must be a list of two mechanisms or more, such as"
+            example = "[scaled-dot, synthesizer-random]"
+            raise ValidationIssue(f"{text} {example}, got {written(node)}", place=node.place)
+        return tuple(_part(known.word, item) for item in items)
+    value = read(node, option.type, option.default)
+    if type(value) is int and value > LARGEST_OPTION:
+        raise ValidationIssue(f"must be at most {LARGEST_OPTION}, got {value}", place=node.place)
+    return value
+
+
+def from_words(known: Facts, words: Sequence[str]) -> dict[str, Any]:
+    """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
+
+    Raises UsageError: one line for each word that is refused, or an option is missing.
+    """
+    nodes: dict[str, Node] = {}
+    for word in words:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals:
+            raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {known.word}")
+        if name in nodes:
+            raise UsageError(f"{name} is given twice; give it once")
+        nodes[name] = read_value(text)
+    return from_nodes(known, nodes)
+
+
+def from_nodes(known: Facts, nodes: dict[str, Node]) -> dict[str, Any]:
+    """Options of a mechanism that were written on a command line; raises as `from_words`."""
+    issues, options = Issues(), {}
+    for name, node in nodes.items():
+        try:
+            options[name] = option_value(known, name, COMMAND_LINE, node)
+        except ValidationIssue as issue:
+            issues.add(COMMAND_LINE, (name, *issue.key), issue.text)
+    try:
+        issues.stop()
+    except RecipeError as error:
+        raise UsageError(str(error)) from error
+    missing = [name for name, o in known.options.items() if o.required and name not in options]
+    if missing:
+        raise UsageError(f"{known.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
+    return options
+
+
+def _part(composite: str, node: Node) -> str | dict[str, Any]:
+    """One part: its word, or its word and its options."""
+    fields = node.fields if isinstance(node, yaml_nodes.Mapping) else {"name": (node.place, node)}
+    _, name = fields.get("name", (node.place, None))
+    if not isinstance(name, Scalar) or name.null:
+        text = f"a part must be a word or {{name: word}} with its options, got {written(node)}"
+        raise ValidationIssue(text, place=node.place)
+    try:
+        known = part(name.text, composite)
+    except UsageError as error:
+        raise ValidationIssue(str(error), place=name.place) from None
+    options: dict[str, Any] = {}
+    for option, (place, value) in fields.items():
+        if option == "name":
+            continue
+        try:
+            if option not in known.options:
+                raise ValidationIssue(no_option(known, option, composite), place=place)
+            options[option] = option_value(known, option, place, value)
+        except ValidationIssue as issue:
+            raise issue.below(option) from None
+    return {"name": name.text, **options} if options else name.text
 
 
 def plug_in(path: str | Path) -> str:

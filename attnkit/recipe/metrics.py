@@ -5,7 +5,7 @@ computes a metric is a function of its family, `attnkit/scoring/metrics/<family>
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
@@ -236,3 +236,12 @@ MONITORS = (
     "accuracy",
 )
 """What validation can choose weights by: `train.monitor`."""
+
+if TYPE_CHECKING:
+    Metric: TypeAlias = str
+    ScoreName: TypeAlias = str
+    Monitor: TypeAlias = str
+else:
+    Metric = Literal["rouge", *METRICS]
+    ScoreName = Literal[tuple(METRICS)]
+    Monitor = Literal[MONITORS]

@@ -5,22 +5,27 @@ that editors show; `attnkit.recipe.values` turns the errors of pydantic into one
 position.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from attnkit.recipe.contexts_config import ContextsConfig
-from attnkit.recipe.metrics import METRICS, MONITORS, BleuTokenizer, TextWords
-from attnkit.recipe.section import Count, Positive, Probability, Section, Share
+from attnkit.recipe.after_training import ContextsConfig, EvalConfig, SearchConfig
+from attnkit.recipe.metrics import Monitor
+from attnkit.recipe.values import Count, Positive, Probability, Section, Share
 
-if TYPE_CHECKING:
-    Metric: TypeAlias = str
-    Monitor: TypeAlias = str
-else:
-    Metric = Literal["rouge", *METRICS]
-    Monitor = Literal[MONITORS]
-Task = Literal["translation", "summarization", "dialogue", "language-modeling",
-               "question-answering", "classification", "recall"]  # fmt: skip
+__all__ = ["AttentionConfig", "ContextsConfig", "DataConfig", "EvalConfig", "Layers", "ModelConfig"]
+__all__ += ["NaiveBayesConfig", "Recipe", "Roles", "SearchConfig", "Section", "TailrConfig", "Task"]
+__all__ += ["TokenizerConfig", "TrainConfig", "places_of"]
+
+Task = Literal[
+    "translation",
+    "summarization",
+    "dialogue",
+    "language-modeling",
+    "question-answering",
+    "classification",
+    "recall",
+]
 
 
 class DataConfig(Section):
@@ -158,8 +163,14 @@ class NaiveBayesConfig(Section):
 class ModelConfig(Section):
     """Architecture of the model."""
 
-    type: Literal["transformer", "recurrent", "convolutional", "n-gram", "naive-bayes",
-                  "naive-bayes-attention"] = "transformer"  # fmt: skip
+    type: Literal[
+        "transformer",
+        "recurrent",
+        "convolutional",
+        "n-gram",
+        "naive-bayes",
+        "naive-bayes-attention",
+    ] = "transformer"
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
     bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.  The
     others are language models: n-gram and naive-bayes count the training text once;
@@ -325,77 +336,6 @@ class TrainConfig(Section):
     """Where the training log goes besides metrics.jsonl: tensorboard and wandb write to the run
     directory (wandb offline, unless WANDB_MODE says otherwise), trackio to its own folder.  Each
     needs the extra of its name, such as attnkit[wandb]."""
-
-
-class SearchConfig(Section):
-    """Decoding."""
-
-    method: Literal["greedy", "beam", "sample"] = "beam"
-    """Search method."""
-    beam: Positive = 5
-    """Beam size."""
-    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
-    """Hypotheses are ranked by log-probability / length ** length_penalty; 0 is off."""
-    max_length: Positive = 100
-    """Maximum number of output tokens, including the end token."""
-    min_length: Count = 0
-    """Minimum number of output tokens before the end token."""
-    no_repeat_ngram: Count = 0
-    """Order of the n-grams that may not repeat; 0 is off."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    """Sampling temperature."""
-    top_k: Count = 0
-    """Number of most probable tokens to sample from; 0 is off."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: probability mass of the most probable tokens to sample from; 1 is off."""
-    n_best: Positive = 1
-    """Number of hypotheses returned for each input."""
-    seed: Count = 1
-    """Random seed of sampling; each line has its own generator, seeded with its number too."""
-    batch_tokens: Positive = 16384
-    """Maximum size of a decoding batch: rows x beams x longest source in tokens."""
-
-
-class EvalConfig(Section):
-    """Evaluation."""
-
-    metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("bleu",)
-    """Metrics to report (definitions: docs/metrics.md); rouge stands for rouge1, rouge2, rougeL and
-    rougeLsum."""
-    splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
-    """Splits to evaluate on."""
-    lengths: tuple[Positive, ...] = ()
-    """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
-    tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
-    tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
-    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
-    words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
-    data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
-    already means none."""
-    words: TextWords = "classic"
-    """How ROUGE, TER and the metrics of answers cut words, as these do not follow `tokenize`:
-    classic, as published for English, or unicode, for all scripts (docs/metrics.md)."""
-    lowercase: bool = False
-    """Whether BLEU, chrF, distinct-n and seq-rep-4 ignore case.  TER, METEOR and CIDEr always do,
-    exact-match never does."""
-    vectors: str | None = None
-    """File of word vectors for the embedding metrics, in the text format of word2vec, GloVe and
-    fastText, optionally compressed (.gz, .xz); relative to the recipe file."""
-    sentences: Literal["newline", "punctuation"] = "newline"
-    """Where ROUGE-Lsum splits sentences: at line ends, as rouge-score does, or also after . ! ?
-    and a space, and after their full-width forms."""
-    bootstrap: Count = 1000
-    """Number of resamples of the paired bootstrap test; 0 is off."""
-    margin: Annotated[float, Field(ge=0)] = 1.0
-    """Points of a score within which systems are level: the whole 95 % interval of their difference
-    must lie there (docs/comparing.md)."""
-    perplexity_margin: Annotated[float, Field(ge=0)] = 3.0
-    """The same for perplexities, in percent."""
-
-    @property
-    def tokenizers(self) -> tuple[str, ...]:
-        """The tokenizers of BLEU; the first is that of the other metrics of words."""
-        return (self.tokenize,) if isinstance(self.tokenize, str) else self.tokenize
 
 
 class Recipe(Section):

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position, Problems, dotted
-from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
-from attnkit.recipe.section import Section
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles, Section
 from attnkit.recipe.values import written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest
@@ -43,17 +42,17 @@ class Setting(NamedTuple):
 class Settings:
     """The flat table of everything that a recipe sets."""
 
-    def __init__(self, problems: Problems, values: dict[Key, Setting] | None = None) -> None:
+    def __init__(self, issues: Issues, values: dict[Key, Setting] | None = None) -> None:
         self.values: dict[Key, Setting] = dict(values or {})
-        self._problems = problems
+        self._issues = issues
         self._claimed: dict[Key, Position] = {}
 
     def copy(self) -> "Settings":
         """A table that starts from this one; what it sets may replace everything."""
-        return Settings(self._problems, self.values)
+        return Settings(self._issues, self.values)
 
     def put(self, key: Key, place: Position, node: Node) -> None:
-        """Set one key, or every key of a section.  Problems are noted, never raised."""
+        """Set one key, or every key of a section.  Issues are noted, never raised."""
         if key == TENSORBOARD and isinstance(node, Scalar) and node.text in ("true", "false"):
             log = [Scalar(node.place, key[-1])] if node.text == "true" else []
             key, node = ("train", "log_to"), Sequence(node.place, [*log])
@@ -62,7 +61,7 @@ class Settings:
         if section is AttentionConfig:
             self._option(key, known, place, node)
         elif known != key:
-            self._problems.add(place, key, lambda: unknown(key, known))
+            self._issues.add(place, key, lambda: unknown(key, known))
         elif isinstance(section, FieldInfo):
             self._claim(key, place)
             self._supersede(key, place, node)
@@ -77,14 +76,14 @@ class Settings:
         elif not (isinstance(node, Scalar) and node.null):
             first = next(iter(section.model_fields))
             text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
-            self._problems.add(node.place, key, text)
+            self._issues.add(node.place, key, text)
 
     def _option(self, key: Key, role: Key, place: Position, node: Node) -> None:
         """Set the mechanism of one place, or one of its options by a longer key."""
         options = key[len(role) :]
         if len(options) > 1:
             text = f"an option has no keys below it; set {dotted((*role, options[0]))} as a whole"
-            self._problems.add(place, key, text)
+            self._issues.add(place, key, text)
             return
         self._claim(key, place)
         if options and options != ("name",):
@@ -103,7 +102,7 @@ class Settings:
             if name in section.model_fields:
                 self._set((*key, name), name_place, value)
             else:
-                self._problems.add(name_place, (*key, name), partial(unknown, (*key, name), key))
+                self._issues.add(name_place, (*key, name), partial(unknown, (*key, name), key))
 
     def _set(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
         """Set a known key; the mechanism of a place is its word and its options."""
@@ -115,13 +114,13 @@ class Settings:
         _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
             text = "must be the word of a mechanism, or {name: word} with its options"
-            self._problems.add(node.place, written_key, f"{text}, got {written(node)}")
+            self._issues.add(node.place, written_key, f"{text}, got {written(node)}")
             return
         self.values[key] = Setting(name, place, spread)
         for option, (option_place, value) in fields.items():
             if spread and option in ROLES:
                 text = "`name` beside a place: give one word for all places, or a word for each"
-                self._problems.add(option_place, (*written_key, option), text)
+                self._issues.add(option_place, (*written_key, option), text)
             elif option != "name":
                 self.values[(*key, option)] = Setting(value, option_place, spread)
 
@@ -134,7 +133,7 @@ class Settings:
             before += [other for other in self._claimed if other[: len(key)] == key]
         first = next((self._claimed[other] for other in before if other in self._claimed), None)
         if first is not None:
-            self._problems.add(place, key, f"is set twice, first at {first}; keep one of them")
+            self._issues.add(place, key, f"is set twice, first at {first}; keep one of them")
         self._claimed.setdefault(key, place)
 
     def _supersede(self, key: Key, place: Position, node: Node) -> None:

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.build import field_type
-from attnkit.recipe.mechanism_options import option_type
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position, refuse
+from attnkit.recipe.issues import COMMAND_LINE, Key, Position, refuse
 from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA
 from attnkit.recipe.values import as_json, members, shown
 from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
@@ -151,6 +150,6 @@ def _takes_list(key: Key) -> bool:
     else:
         known = map(mechanism_registry.facts, mechanism_registry.names())
         options = [one.options[key[-1]] for one in known if key[-1] in one.options]
-        kinds = [option_type(option.annotation) for option in options]
+        kinds = [option.type for option in options]
     types = (member.get("type") for kind in kinds for member in members(kind.json_schema()))
     return "array" in types

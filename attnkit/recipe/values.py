@@ -7,16 +7,21 @@ JSON would read it, then as text where it says that it wants text.
 
 import math
 import re
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from attnkit.recipe.problems import COMMAND_LINE, Key, Position
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.issues import COMMAND_LINE, ValidationIssue
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest, quoted
 
+LARGEST = 2**31 - 1
+"""No whole number of a recipe is larger."""
+Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+Count = Annotated[int, Field(ge=0, le=LARGEST)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
 Path: TypeAlias = tuple[int | str, ...]
 """The way from a node to one inside it: indices and keys."""
 Json: TypeAlias = dict[str, Any]
@@ -27,12 +32,16 @@ _WANTS_TEXT = ("string_type", "literal_error")
 """Errors of pydantic for a number or boolean that may be meant as text."""
 
 
-class Refused(Exception):
-    """A value is refused: where, why, and the key inside the one that was read, if any."""
+class Section(BaseModel):
+    """A section of a recipe; it is frozen and refuses unknown keys."""
 
-    def __init__(self, place: Position, text: str | Callable[[], str], inside: Key = ()) -> None:
-        super().__init__()
-        self.place, self.text, self.inside = place, text, inside
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
@@ -44,28 +53,61 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         default: named in the message where no better advice is known; None names none.
 
     Raises:
-        Refused: the node is not of that type or out of its bounds.
+        ValidationIssue: the node is not of that type or out of its bounds.
     """
     texts: set[Path] = set()
     while True:
         try:
             return kind.validate_python(as_json(node, texts), strict=True)
         except ValidationError as error:
-            faults = [_fault(node, fault["loc"], fault["type"]) for fault in error.errors()]
-        more = {path for path, fault in faults if fault in _WANTS_TEXT} - texts
-        if any(isinstance(_inside(node, path), Scalar) for path in more):
+            errors = [(*_locate(node, e["loc"]), e["type"], e["loc"]) for e in error.errors()]
+        scalars = (
+            path for path, at, error, _ in errors if isinstance(at, Scalar) and error in _WANTS_TEXT
+        )
+        if more := {*scalars} - texts:
             texts |= more
-        elif ((), "tuple_type") in faults and (words := split_words(node)):
+        elif ((), "tuple_type") in [(e[0], e[2]) for e in errors] and (words := split_words(node)):
             node = Sequence(node.place, words)
         else:
             break
-    path = max((path for path, _ in faults), key=len)
-    node, schema = _inside(node, path), _schema(kind, path)
-    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
+    path, at, what, location = max(errors, key=lambda found: len(found[0]))
+    key = tuple(step for step in path if isinstance(step, str))
+    if what == "missing" and isinstance(at, Mapping):
+        raise ValidationIssue("is missing", (*key, str(location[-1])), place=at.place)
+    if what == "extra_forbidden" or location[-1:] == ("[key]",):
+        above = _locate(node, path[:-1])[1]
+        assert isinstance(above, Mapping)
+        known = [name for member in members(_schema(kind, path[:-1])) for name in _names(member)]
+        raise ValidationIssue(unknown_key(key[-1], known), key, place=above.fields[key[-1]][0])
+    schema = _schema(kind, path)
+    advice = next(_advice(at, schema), None) if isinstance(at, Scalar) else None
     if advice is None and default is not None:
         advice = f"the default is {shown(default)}"
-    text = f"must be {_phrase(schema)}, got {written(node)}"
-    raise Refused(node.place, f"{text}; {advice}" if advice else text)
+    text = f"must be {phrase(schema)}, got {written(at)}"
+    raise ValidationIssue(f"{text}; {advice}" if advice else text, key, place=at.place)
+
+
+def _locate(node: Node, location: Path) -> tuple[Path, Node]:
+    """Where an error of pydantic's is, without the names of the types that it tried."""
+    path: Path = ()
+    for step in location:
+        if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
+            path, node = (*path, step), node.items[step]
+        elif isinstance(node, Mapping) and step in node.fields:
+            path, node = (*path, step), node.fields[str(step)][1]
+    return path, node
+
+
+def _names(schema: Json) -> list[str]:
+    """The keys of a mapping."""
+    return [*schema.get("properties", schema.get("propertyNames", {}).get("enum", ()))]
+
+
+def unknown_key(name: str, known: Iterable[str]) -> str:
+    """Why a key is refused, and the nearest one."""
+    close = nearest(name, known)
+    hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
+    return f"unknown key; {hint}"
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -94,29 +136,6 @@ def split_words(node: Node) -> list[Node]:
     return [Scalar(COMMAND_LINE, word.strip()) for word in node.text.split(",")]
 
 
-def _fault(node: Node, location: Path, fault: str) -> tuple[Path, str]:
-    """Where an error of pydantic's is, without the names of the types that it tried, and its kind.
-
-    An unknown key is the fault of its mapping.
-    """
-    path: Path = ()
-    for step in location:
-        if isinstance(node, Sequence) and isinstance(step, int) and step < len(node.items):
-            path, node = (*path, step), node.items[step]
-        elif isinstance(node, Mapping) and step in node.fields:
-            path, node = (*path, step), node.fields[str(step)][1]
-    return path[:-1] if fault == "extra_forbidden" else path, fault
-
-
-def _inside(node: Node, path: Path) -> Node:
-    for step in path:
-        if isinstance(node, Sequence):
-            node = node.items[int(step)]
-        elif isinstance(node, Mapping):
-            node = node.fields[str(step)][1]
-    return node
-
-
 def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
     """The JSON Schema of what is wanted at a path."""
     root = kind.json_schema()
@@ -132,7 +151,9 @@ def _schema(kind: TypeAdapter[Any], path: Path) -> Json:
                 items = member.get("prefixItems", [])
                 part = resolved(items[step] if step < len(items) else member.get("items", {}))
             elif member.get("type") == "object":
-                part = resolved(member.get("properties", {}).get(step, member))
+                others = member.get("additionalProperties")
+                others = others if isinstance(others, dict) else member
+                part = resolved(member.get("properties", {}).get(step, others))
     return part
 
 
@@ -167,28 +188,37 @@ def _choices(schema: Json) -> list[Any]:
 
 def values_of(kind: TypeAdapter[Any]) -> str:
     """The values that a type takes, in words."""
-    return _phrase(_schema(kind, ()))
+    return phrase(_schema(kind, ()))
 
 
-def _phrase(schema: Json) -> str:
+def phrase(schema: Json) -> str:
     """What a type wants, in words."""
     if "anyOf" in schema:
-        return " or ".join(map(_phrase, schema["anyOf"]))
+        return " or ".join(map(phrase, schema["anyOf"]))
     if choices := [shown(choice) for choice in _choices(schema)]:
         return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
     if schema.get("type") == "array":
         least = " of at least one" if schema.get("minItems") else ""
-        items = [_phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
+        items = [phrase(item).removeprefix("a ") for item in schema.get("prefixItems", [])]
         if items:
             return f"a list of {len(items)}: [{', '.join(items)}]"
-        return f"a list{least}: [{_phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
+        return f"a list{least}: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
     if "properties" in schema:
         return f"a mapping of {', '.join(schema['properties'])}"
-    names = {"boolean": "true or false", "integer": "a whole number", "number": "a number",
-             "string": "text", "null": "null"}  # fmt: skip
+    names = {
+        "boolean": "true or false",
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "text",
+        "null": "null",
+        "object": "a mapping",
+    }
     signs = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
-    bounds = [f"{sign} {schema[key]:g}" for sign, key in signs.items()
-              if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
+    bounds = [
+        f"{sign} {schema[key]:g}"
+        for sign, key in signs.items()
+        if schema.get(key, LARGEST) != LARGEST
+    ]
     name = names.get(schema.get("type", ""), "a value")
     return f"{name} {' and '.join(bounds)}" if bounds else name
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from attnkit.errors import MissingInputError
-from attnkit.recipe.problems import COMMAND_LINE, Position, refuse
+from attnkit.recipe.issues import COMMAND_LINE, Position, refuse
 from attnkit.text import quoted
 
 LARGEST = 256 * 1024

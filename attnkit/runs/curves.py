@@ -16,9 +16,9 @@ from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import nearest, quoted
 
 Point = tuple[float, float]
-Object = Mapping[str, Any]
-FEW = 2
-"""Keys of a recipe that can stand in the name of a curve, at most."""
+Record = Mapping[str, Any]
+Logs = Mapping[Path, Sequence[Record]]
+Note = Callable[[str], object]
 
 
 class Logged(NamedTuple):
@@ -62,32 +62,35 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Plot:
-    """One quantity of several variants."""
+class Curves:
+    """One quantity of several variants: what terminal, picture and report draw."""
 
     title: str
     """What is on the vertical axis."""
     x: str
     """What is on the horizontal axis, with its unit."""
     series: tuple[Series, ...]
-    from_zero: bool
+    from_zero: bool = False
     """Whether the horizontal axis begins at zero: that of a score does not."""
-    logarithmic: bool = False
+    log_x: bool = False
     """Whether the horizontal axis is logarithmic: that of a length is."""
 
+    @property
+    def points(self) -> list[Point]:
+        """Of all lines."""
+        return [point for one in self.series for line in one.lines for point in line]
 
-class _Group(NamedTuple):
+
+class RunGroup(NamedTuple):
+    """Runs whose recipes are equal but for the seed, and a name that tells them apart."""
+
     name: str
     runs: list[Run]
 
 
-def plots(
-    runs: Sequence[Run],
-    names: Sequence[str] = (),
-    x: str | None = None,
-    *,
-    note: Callable[[str], object],
-) -> list[Plot]:
+def learning_curves(
+    runs: Sequence[Run], names: Sequence[str] = (), x: str | None = None, *, note: Note
+) -> list[Curves]:
     """What is to be drawn of some runs, finished or not; what cannot be drawn is noted.
 
     Args:
@@ -113,23 +116,31 @@ def plots(
         names = (SCORE,)
     logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
+    monitors = list(
+        dict.fromkeys(str(r["monitor"]) for log in logs.values() for r in log if "monitor" in r)
+    )
+    # a metric is drawn if all runs validate the same one
+    loss = len(monitors) > 1 or "loss" in monitors
     drawn = []
-    for name in names or ("training-loss", _validation(logs)):
+    for name in names or ("training-loss", "validation-loss" if loss else "validation-metric"):
+        hopeless = []
         if name in CURVES:
-            plot = _curve(name, x or "updates", groups, logs)
+            curves = _logged(name, x or "updates", groups, logs, monitors)
             hopeless = [g.name for g in groups if not any(run.path in logs for run in g.runs)]
         else:
-            plot, hopeless = _scores(name, x or "time", groups, note), []
-        present = [series.name for series in plot.series]
+            curves = _scores(name, x or "time", groups, note)
+        present = [series.name for series in curves.series]
         missing = [g.name for g in groups if g.name not in (*present, *hopeless)]
         if present:
-            drawn.append(plot)
+            drawn.append(curves)
         elif names:
             raise UsageError(_nothing(name, x, runs))
         if present and missing:
-            note(f"{', '.join(missing)}: without {plot.title} so far")
-    if any(plot.title.endswith(" loss") for plot in drawn):
-        _compare_data([run for run in runs if run.path in logs], note)
+            note(f"{', '.join(missing)}: without {curves.title} so far")
+    if any(curves.title.endswith(" loss") for curves in drawn):
+        hashes = [run.manifest.get("hashes") or {} for run in runs if run.path in logs]
+        if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
+            note("the runs differ in data or tokenizer: their losses are not comparable")
     return drawn
 
 
@@ -139,7 +150,8 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
         if x in OF_SCORES:
             raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
         return
-    known = [*CURVES, SCORE, *_metrics(runs)]
+    scored = dict.fromkeys(metric for run in runs for _, metric, _ in scores_of(run))
+    known = [*CURVES, SCORE, *scored]
     if name in METRICS and name not in known:
         raise UsageError(
             f"--y {name}: no run here is scored by it; `attnkit eval RUNS --metrics {name}` does "
@@ -151,14 +163,6 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
         raise UsageError(f"--y {quoted(name)}: {hint}choose from {', '.join(known)}")
 
 
-def _metrics(runs: Sequence[Run]) -> list[str]:
-    """The metrics that any of the runs was evaluated by."""
-    found: dict[str, None] = {}
-    for run in runs:
-        found |= {metric: None for _, metric, _ in scores_of(run)}
-    return list(found)
-
-
 def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
     if name in CURVES:
         return f"--y {name}: no run has logged it yet"
@@ -167,9 +171,9 @@ def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
     return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
 
 
-def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequence[Object]]:
+def _logs(runs: Sequence[Run], note: Note) -> Logs:
     """The records of each run; runs without or with a damaged log are noted and left out."""
-    logs: dict[Path, Sequence[Object]] = {}
+    logs: dict[Path, Sequence[Record]] = {}
     reasons, untrained = [], []
     for run in runs:
         try:
@@ -192,65 +196,42 @@ def _logs(runs: Sequence[Run], note: Callable[[str], object]) -> dict[Path, Sequ
     return logs
 
 
-def _validation(logs: Mapping[Path, Sequence[Object]]) -> str:
-    """What the runs validate: a metric if all have the same, else the loss."""
-    monitors = _monitors(logs)
-    return "validation-loss" if len(monitors) > 1 or "loss" in monitors else "validation-metric"
-
-
-def _monitors(logs: Mapping[Path, Sequence[Object]]) -> list[str]:
-    found = (
-        str(record["monitor"]) for log in logs.values() for record in log if "monitor" in record
-    )
-    return list(dict.fromkeys(found))
-
-
-def _groups(runs: Sequence[Run]) -> list[_Group]:
-    """Runs whose recipes are equal but for the seed, under names that tell them apart."""
+def _groups(runs: Sequence[Run]) -> list[RunGroup]:
     from attnkit.recipe.dumping import flat
 
     values = {run.path: {k: v for k, v in flat(run.recipe).items() if k != SEEDS} for run in runs}
-    groups: list[list[Run]] = []
+    groups: dict[Any, list[Run]] = {}
     for run in runs:
-        for group in groups:
-            if _identity(group[0]) == _identity(run) and values[group[0].path] == values[run.path]:
-                group.append(run)
-                break
-        else:
-            groups.append([run])
+        recipe = tuple(values[run.path].items())
+        groups.setdefault((run.name, run.variant, run.path.parent, recipe), []).append(run)
+    first = [group[0] for group in groups.values()]
     several = len({run.name for run in runs}) > 1
-    names = [f"{g[0].name} {g[0].variant}" if several else g[0].variant for g in groups]
+    names = [f"{run.name} {run.variant}" if several else run.variant for run in first]
     for name in {name for name in names if names.count(name) > 1}:
         at = [place for place, other in enumerate(names) if other == name]
-        marks = _marks([groups[place][0] for place in at], values)
-        for place, mark in zip(at, marks, strict=True):
+        alike = [first[place] for place in at]
+        for place, mark in zip(at, _marks(alike, [values[r.path] for r in alike]), strict=True):
             names[place] = f"{name} ({mark})"
-    return [_Group(name, group) for name, group in zip(names, groups, strict=True)]
+    return [RunGroup(name, group) for name, group in zip(names, groups.values(), strict=True)]
 
 
-def _identity(run: Run) -> tuple[str, str, Path]:
-    return run.name, run.variant, run.path.parent
-
-
-def _marks(runs: Sequence[Run], values: Mapping[Path, Mapping[str, str]]) -> list[str]:
+def _marks(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[str]:
     """What tells runs of one variant apart: one or two keys of their recipes, or their folders."""
-    recipes = [values[run.path] for run in runs]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
-    told = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
-    marks = [", ".join(f"{key}: {recipe.get(key)}" for key in told) for recipe in recipes]
-    if len(told) <= FEW and len({*marks}) == len(runs):
+    differ = [key for key in keys if len({recipe.get(key) for recipe in recipes}) > 1]
+    marks = [", ".join(f"{key}: {recipe.get(key)}" for key in differ) for recipe in recipes]
+    if len(differ) <= 2 and len({*marks}) == len(runs):
         return marks
     folders = [run.path.parent.parent.as_posix() for run in runs]
     return folders if len({*folders}) == len(runs) else [run.path.as_posix() for run in runs]
 
 
-def _curve(
-    name: str, x: str, groups: Sequence[_Group], logs: Mapping[Path, Sequence[Object]]
-) -> Plot:
+def _logged(
+    name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors: Sequence[str]
+) -> Curves:
     """One quantity of the logs against the progress of training."""
     curve, title = CURVES[name], CURVES[name].title
     if name == "validation-metric":
-        monitors = _monitors(logs)
         if len(monitors) > 1:
             raise UsageError(
                 f"--y {name}: the runs validate different metrics ({', '.join(monitors)}); plot "
@@ -262,25 +243,23 @@ def _curve(
         lines = (_line(curve, x, logs.get(run.path, ())) for run in group.runs)
         if drawn := tuple(line for line in lines if line):
             series.append(Series(group.name, drawn))
-    return _in_units(title, x, series, from_zero=True)
+    return _in_units(Curves(title, x, tuple(series), from_zero=True))
 
 
-def _line(curve: Logged, x: str, records: Sequence[Object]) -> tuple[Point, ...]:
+def _line(curve: Logged, x: str, records: Sequence[Record]) -> tuple[Point, ...]:
     """The points of one run; tokens at a validation are those of the last interval before it."""
     points, tokens = [], 0.0
     for record in records:
         tokens = _number(record.get("tokens")) or tokens
-        places = {
-            "updates": record["step"], "tokens": tokens,
-            "time": _number(record.get(curve.seconds)),
-        }  # fmt: skip
-        at, value = places[x], _number(record.get(curve.key))
+        seconds = _number(record.get(curve.seconds))
+        at = {"updates": record["step"], "tokens": tokens, "time": seconds}[x]
+        value = _number(record.get(curve.key))
         if at is not None and value is not None:
             points.append((float(at), value))
     return tuple(points)
 
 
-def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], object]) -> Plot:
+def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves:
     """One metric of the evaluations: a point a run, or one for each length of windows."""
     metric = None if name == SCORE else name
     found = (scores_of(run, metric) for group in groups for run in group.runs)
@@ -294,8 +273,13 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
         lines = []
         for run in group.runs:
             scores = {place: score for place, _, score in scores_of(run, metric)}
-            at = _spent(run, x) if x != "length" else None
-            line = _by_length(scores, windows[1]) if windows and x == "length" else ()
+            at = _spent(run, x)
+            line: tuple[Point, ...] = ()
+            if windows and x == "length":
+                lengths = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
+                line = tuple(
+                    sorted((float(m[2]), s) for m, s in lengths if m and m[1] == windows[1])
+                )
             if at is not None and split in scores:
                 line = ((at, scores[split]),)
             if line:
@@ -306,61 +290,44 @@ def _scores(name: str, x: str, groups: Sequence[_Group], note: Callable[[str], o
             series.append(Series(group.name, tuple(lines)))
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
-    plot = _in_units(title, x, series, from_zero=False)
+    curves = _in_units(Curves(title, x, tuple(series)))
     if x != "length":
-        return plot
+        return curves
     made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
     unit = made.unit if made else "tokens"
-    return replace(plot, x=f"length of the text ({unit})", logarithmic=True)
-
-
-def _by_length(scores: Mapping[str, float], split: str) -> tuple[Point, ...]:
-    """The scores of a split by the length of its windows."""
-    found = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
-    return tuple(sorted((float(m[2]), score) for m, score in found if m and m[1] == split))
+    return replace(curves, x=f"length of the text ({unit})", log_x=True)
 
 
 def _spent(run: Run, x: str) -> float | None:
     """How much of something a finished run took."""
     finished = run.manifest.get("finished") or {}
-    return _number({
+    spent = {
         "updates": finished.get("updates", finished.get("step")),
         "tokens": finished.get("tokens"),
         "time": finished.get("seconds"),
         "parameters": run.manifest.get("parameters"),
-    }[x])  # fmt: skip
+    }
+    return _number(spent.get(x))
 
 
-def _conditions(entry: Object, metric: str) -> str:
+def _conditions(entry: Record, metric: str) -> str:
     """What two scores must have in common to be compared."""
-    return json.dumps(
-        [
-            entry["metrics"][metric].get("signature"),
-            entry.get("search"),
-            (entry.get("digests") or {}).get("references"),
-        ],
-        sort_keys=True,
-    )
+    references = (entry.get("digests") or {}).get("references")
+    signature = entry["metrics"][metric].get("signature")
+    return json.dumps([signature, entry.get("search"), references], sort_keys=True)
 
 
-def _in_units(title: str, x: str, series: Sequence[Series], *, from_zero: bool) -> Plot:
-    """A plot; seconds become minutes or hours where they are many."""
-    if x != "time":
-        return Plot(title, AXES[x], tuple(series), from_zero)
-    most = max((at for one in series for line in one.lines for at, _ in line), default=0.0)
+def _in_units(curves: Curves) -> Curves:
+    """Curves whose x is a word of AXES, with its title; many seconds become minutes or hours."""
+    if curves.x != "time":
+        return replace(curves, x=AXES[curves.x])
+    most = max((at for at, _ in curves.points), default=0.0)
     _, unit, name = next(one for one in TIMES if most >= one[0])
-    scaled = (
+    series = (
         Series(one.name, tuple(tuple((at / unit, y) for at, y in line) for line in one.lines))
-        for one in series
+        for one in curves.series
     )
-    return Plot(title, f"{AXES[x]} ({name})", tuple(scaled), from_zero)
-
-
-def _compare_data(runs: Sequence[Run], note: Callable[[str], object]) -> None:
-    """Note where losses are of different texts or of other tokens."""
-    hashes = [run.manifest.get("hashes") or {} for run in runs]
-    if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
-        note("the runs differ in data or tokenizer: their losses are not comparable")
+    return replace(curves, x=f"{AXES['time']} ({name})", series=tuple(series))
 
 
 def _number(value: Any) -> float | None:

@@ -178,7 +178,7 @@ def _status(run: Run) -> RunStatus:
         state = "results" if run.left_out else "done"
     faults = [str(failed)] if state == "failed" else []
     finished = run.manifest["finished"] if run.finished else {}
-    facts = {"step": finished.get("updates", finished.get("step"))}
+    facts: dict[str, Any] = {"step": finished.get("updates", finished.get("step"))}
     for read in (_recipe, _logged, _score):
         try:
             facts |= read(run)

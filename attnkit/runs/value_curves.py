@@ -1,10 +1,10 @@
 """What runs and trials scored on validation data against the value of a key of their recipes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.runs.curves import Plot, Point, Series
+from attnkit.runs.curves import Curves, Note, Series
 from attnkit.runs.layout import TRIAL
 from attnkit.runs.run import Run
 from attnkit.runs.status import title_of
@@ -16,9 +16,7 @@ Lines = dict[int, dict[float, float]]
 """By seed, what each value scored."""
 
 
-def value_plot(
-    runs: Sequence[Run], key: str, names: Sequence[str] = (), *, note: Callable[[str], object]
-) -> Plot:
+def value_curves(runs: Sequence[Run], key: str, names: Sequence[str] = (), *, note: Note) -> Curves:
     """A line for each variant and seed: the validation of the weights that were chosen.
 
     Args:
@@ -54,9 +52,8 @@ def value_plot(
             note(f"{run.path}: not finished, so it is not drawn")
             continue
         monitors[str(record["monitor"])] = None
-        score = record["valid_loss" if names else "value"]
         lines = (tried if trial else others).setdefault(row, {})
-        lines.setdefault(run.seed, {})[value] = float(score)
+        lines.setdefault(run.seed, {})[value] = float(record["valid_loss" if names else "value"])
     found = others | tried
     if not found:
         raise UsageError(f"--x {key}: no run here has a value of it")
@@ -64,15 +61,14 @@ def value_plot(
         raise UsageError(
             f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}"
         )
-    values = [at for lines in found.values() for line in lines.values() for at in line]
-    series = tuple(Series(row, _points(found[row])) for row in dict.fromkeys([*tried, *others]))
-    title = f"validation {title_of('loss' if names else next(iter(monitors)))}"
+    series = tuple(
+        Series(row, tuple(tuple(sorted(line.items())) for line in found[row].values()))
+        for row in dict.fromkeys([*tried, *others])
+    )
+    values = [value for lines in found.values() for line in lines.values() for value in line]
     wide = min(values) > 0 and max(values) >= WIDE * min(values)
-    return Plot(title, key, series, from_zero=False, logarithmic=wide)
-
-
-def _points(lines: Lines) -> tuple[tuple[Point, ...], ...]:
-    return tuple(tuple(sorted(line.items())) for line in lines.values())
+    title = f"validation {title_of('loss' if names else next(iter(monitors)))}"
+    return Curves(title, key, series, log_x=wide)
 
 
 def _value(run: Run, key: str, trial: Mapping[str, str] | None) -> float | None:

@@ -1,7 +1,7 @@
 """Colour maps: perceptually even ones for weights, a diverging one for signed differences only.
 
-Values are numbers from 0 to 1; colours are 8-bit sRGB `[..., 3]`.  Where a screen has no such
-colours there are the nearest of its 256, and without colours shades by characters.
+Values are numbers from 0 to 1; colours are 8-bit sRGB `[..., 3]`.  They are written out here,
+since terminals and pages have them where matplotlib is not installed.
 """
 
 from functools import cache
@@ -43,11 +43,23 @@ _ANCHORS: dict[Palette, str] = {
         "255:973f00"
     ),
 }
-
-_GREYISH = 12  # chroma below which a colour is as good as grey
-_SAME_HUE = 0.8  # cosine between hues
-_STRANGE = 1e4  # more than any other gap in reach
-_CUBE = (0, 95, 135, 175, 215, 255)
+# First step and the number (16 to 255) of a 256-colour terminal's colour.  The nearest colours by
+# themselves go up and down in lightness; these are the nearest in CIELAB (lightness counts double,
+# and blue is no purple) among those that never get darker, or farther from a difference's middle.
+_TERMINAL: dict[Palette, str] = {
+    "cividis": (
+        "0:17 3:18 24:19 34:24 81:59 91:241 100:242 113:243 127:244 143:101 162:137 166:143 "
+        "202:179 213:185 237:220"
+    ),
+    "viridis": (
+        "0:53 12:54 36:55 50:25 91:31 108:66 141:36 163:72 179:108 185:41 191:77 201:113 217:148 "
+        "234:184 251:220"
+    ),
+    "difference": (
+        "0:24 18:31 32:67 53:39 69:74 75:110 88:117 100:153 112:253 116:254 124:255 132:254 "
+        "143:223 152:216 171:180 181:209 184:173 208:166 228:130 251:124"
+    ),
+}
 
 
 @cache
@@ -56,9 +68,19 @@ def table(palette: Palette = "cividis") -> UInt8[NDArray[np.uint8], "256 3"]:
     anchors = [anchor.split(":") for anchor in _ANCHORS[palette].split()]
     places = [float(place) for place, _ in anchors]
     colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
-    steps = np.arange(STEPS)
-    channels = [np.interp(steps, places, colours[:, channel]) for channel in range(3)]
+    channels = [np.interp(np.arange(STEPS), places, channel) for channel in colours.T]
     found: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
+    found.flags.writeable = False
+    return found
+
+
+@cache
+def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
+    """`table` for a terminal with 256 colours: their numbers.  Not to be written to."""
+    starts, numbers = np.array(
+        [[int(part) for part in run.split(":")] for run in _TERMINAL[palette].split()]
+    ).T
+    found = numbers.repeat(np.diff(starts, append=STEPS))
     found.flags.writeable = False
     return found
 
@@ -75,94 +97,9 @@ def colours(
     return np.asarray(table(palette)[steps(values)])
 
 
-def lab(rgb: UInt8[NDArray[np.uint8], "... 3"]) -> Float[NDArray[np.float64], "... 3"]:
-    """CIELAB (D65 white) of 8-bit sRGB: lightness from 0 to 100, green to red, blue to yellow."""
-    coded = np.asarray(rgb, np.float64) / 255
-    linear = np.where(coded <= 0.04045, coded / 12.92, ((coded + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array(
-        [
-            [0.4124564, 0.3575761, 0.1804375],
-            [0.2126729, 0.7151522, 0.0721750],
-            [0.0193339, 0.1191920, 0.9503041],
-        ]
-    )
-    xyz = linear @ to_xyz.T / to_xyz.sum(1)
-    edge = 6 / 29
-    root = np.where(xyz > edge**3, np.cbrt(xyz), xyz / (3 * edge**2) + 4 / 29)
-    x, y, z = np.moveaxis(root, -1, 0)
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1)
-
-
-@cache
-def xterm_colours() -> UInt8[NDArray[np.uint8], "240 3"]:
-    """The colours 16 to 255 of a 256-colour terminal: a cube, then greys.  Not to be written to.
-
-    The first 16 are left out, since users choose what those look like.
-    """
-    cube = [(red, green, blue) for red in _CUBE for green in _CUBE for blue in _CUBE]
-    greys = [(grey, grey, grey) for grey in range(8, 239, 10)]
-    found = np.array(cube + greys, np.uint8)
-    found.flags.writeable = False
-    return found
-
-
-def nearest_xterm(rgb: UInt8[NDArray[np.uint8], "... 3"]) -> Int[NDArray[np.int64], "..."]:
-    """The number (16 to 255) of the terminal colour that looks most alike, by CIELAB."""
-    return np.asarray(_gaps(rgb).argmin(-1) + 16, np.int64)
-
-
-@cache
-def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
-    """`table` for a terminal with 256 colours: their numbers.  Not to be written to.
-
-    The nearest ones by themselves would go up and down in lightness, so these are the nearest
-    among those that never get darker (a difference: than those nearer to its middle).
-    """
-    rgb = table(palette)
-    if palette == "difference":
-        half = STEPS // 2
-        found = np.concatenate([_rising(rgb[:half]), _rising(rgb[half:][::-1])[::-1]])
-    else:
-        found = _rising(rgb)
-    found.flags.writeable = False
-    return found
-
-
-def _gaps(rgb: UInt8[NDArray[np.uint8], "... 3"]) -> Float[NDArray[np.float64], "... 240"]:
-    """Squared distances to the terminal's colours.
-
-    Lightness, by which a map is read, counts double and purity little, and a colour is no other
-    colour or grey: the dark colours of a terminal are few, and the nearest to blue is purple.
-    """
-    ours, theirs = lab(rgb)[..., None, :], lab(xterm_colours())
-    pure, others = np.hypot(ours[..., 1], ours[..., 2]), np.hypot(theirs[:, 1], theirs[:, 2])
-    cosine = (ours[..., 1] * theirs[:, 1] + ours[..., 2] * theirs[:, 2]) / np.maximum(
-        pure * others, 1e-9
-    )
-    light, purity = 2 * (ours[..., 0] - theirs[:, 0]), 0.3 * (pure - others)
-    hue = 2 * pure * others * (1 - cosine)
-    strange = (pure > _GREYISH) & ((others < _GREYISH) | (cosine < _SAME_HUE))
-    return np.asarray(light**2 + purity**2 + hue + _STRANGE * strange)
-
-
-def _rising(rgb: UInt8[NDArray[np.uint8], "N 3"]) -> Int[NDArray[np.int64], " N"]:
-    """Terminal colours of no falling lightness with the least sum of squared distances."""
-    order = np.argsort(lab(xterm_colours())[:, 0], kind="stable")
-    gaps = _gaps(rgb)[:, order]
-    total = np.zeros(len(order))
-    before = []
-    for gap in gaps:
-        # The best end at or below each lightness, then this step on top of it.
-        best = np.minimum.accumulate(total)
-        at = np.where(total == best, np.arange(len(order)), 0)
-        before.append(np.maximum.accumulate(at))
-        total = best + gap
-    place = int(total.argmin())
-    path = []
-    for origin in reversed(before):
-        path.append(order[place] + 16)
-        place = int(origin[place])
-    return np.array(path[::-1], np.int64)
+def is_light(rgb: UInt8[NDArray[np.uint8], "3"]) -> bool:
+    """Whether black text reads better on a colour than white: a CIELAB lightness above 55."""
+    return bool((rgb / 255.0) ** 2.2 @ np.array([0.2126, 0.7152, 0.0722]) > 0.23)
 
 
 def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDArray[np.str_]:

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnkit.runs.curves import Plot, Point, Series
+from attnkit.runs.curves import Curves, Point, Series
 from attnkit.text import safe_text, short_number
 
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
@@ -55,7 +55,7 @@ class Scale(NamedTuple):
 class CurvesChart:
     """Plots one below the other, or side by side on a wide screen; a rich renderable."""
 
-    def __init__(self, plots: Sequence[Plot]) -> None:
+    def __init__(self, plots: Sequence[Curves]) -> None:
         self.plots = plots
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -84,7 +84,7 @@ class _Chart:
 
     def __init__(
         self,
-        plot: Plot,
+        plot: Curves,
         names: Sequence[str],
         width: int,
         rows: int,
@@ -242,9 +242,9 @@ def scale(values: Sequence[float], most: int, *, pad: float = 0.0) -> Scale:
     return Scale(low, high, tuple(at * step for at in range(first, last + 1)))
 
 
-def horizontal(plot: Plot, values: Sequence[float], most: int, pad: float) -> Scale:
+def horizontal(plot: Curves, values: Sequence[float], most: int, pad: float) -> Scale:
     """The horizontal axis of a plot; a logarithmic one is labelled at some of the values."""
-    if plot.logarithmic and min(values) < max(values):
+    if plot.log_x and min(values) < max(values):
         at = sorted(set(values))
         return Scale(at[0], at[-1], tuple(at[:: -(-len(at) // max(2, most))]), logarithmic=True)
     if plot.from_zero:

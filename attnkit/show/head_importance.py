@@ -14,9 +14,9 @@ from attnkit.show import colour
 from attnkit.show.attention_matrix import NAMES
 from attnkit.show.colour_scale import limits, scaled
 from attnkit.show.differences import signed
-from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
+from attnkit.show.figure import Picture
 from attnkit.show.heatmap import text
-from attnkit.show.map_figure import MapFigure, Panel, PanelBlock
+from attnkit.show.map_picture import Panels, draw_panels
 from attnkit.show.terminal_colours import Depth, colour_depth, text_on
 from attnkit.show.token_labels import one_line
 
@@ -75,12 +75,11 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
     Raises:
         UsageError, UnavailableError: as `attnkit.show.figure.require`.
     """
-    require(format)
     title = one_line(title)
     blocks = [
-        PanelBlock(
-            f"{title}\n{NAMES[grid.kind]}" if place == 0 else f"\n{NAMES[grid.kind]}",
-            [[Panel(grid.losses.astype(np.float32))]],
+        Panels(
+            f"{'' if place else title}\n{NAMES[grid.kind]}",
+            [[grid.losses.astype(np.float32)]],
             [str(layer) for layer in grid.layers],
             [str(head) for head in grid.heads],
             ("layer", "head"),
@@ -90,7 +89,4 @@ def importance_picture(grids: Sequence[HeadGrid], title: str, what: str, format:
         )
         for place, grid in enumerate(grids)
     ]
-    with matplotlib_defaults(words for block in blocks for words in block.texts()) as missing:
-        figure = MapFigure(blocks, "linear")
-        data = rendered(figure.draw(), format, f"{title}: {what}")
-    return Picture(data, (*missing, *figure.warnings))
+    return draw_panels(blocks, f"{title}: {what}", format)

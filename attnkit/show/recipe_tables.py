@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.mechanisms import Facts, capable
 from attnkit.mechanisms import parts as parts_of
-from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library, places
-from attnkit.recipe.check import TYPES_WITH
+from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
+from attnkit.recipe.rules import ONLY_WITH
 from attnkit.recipe.settings import ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
 from attnkit.show.training_board import duration
@@ -29,16 +29,22 @@ HOW = "a wider terminal or --format markdown shows them"
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the number of its variants and the time that it takes."""
     columns = (
-        Column("recipe", "left"), Column("time", "left", wrap=True),
-        Column("variants", priority=1), Column("corpus", "left", priority=2),
-    )  # fmt: skip
+        Column("recipe", "left"),
+        Column("time", "left", wrap=True),
+        Column("variants", priority=1),
+        Column("corpus", "left", priority=2),
+    )
     rows = []
     for file, time in files:
         corpus, count = next(iter(file.variants.values())).data.corpus, len(file.variants)
-        rows.append((
-            Cell(file.name, {"recipe": file.name}), Cell(time, {"time": time}),
-            Cell(str(count), {"variants": count}), Cell(corpus or "files", {"corpus": corpus}),
-        ))  # fmt: skip
+        fields: dict[str, Value] = {
+            "recipe": file.name,
+            "time": time,
+            "variants": count,
+            "corpus": corpus,
+        }
+        texts = (file.name, time, str(count), corpus or "files")
+        rows.append(_row(texts, fields))
     note = (
         "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
         "and costs; `attnkit recipe list --corpora` says what the corpora are"
@@ -46,19 +52,27 @@ def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     return Table("", columns, tuple(rows), (note,))
 
 
+def _row(texts: Iterable[str], fields: Mapping[str, Value]) -> tuple[Cell, ...]:
+    """A row of texts, each with its value for programs."""
+    each = zip(texts, fields.items(), strict=True)
+    return tuple(Cell(text, {name: value}) for text, (name, value) in each)
+
+
 def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
     columns = (
-        Column("corpus", "left"), Column("title", "left", wrap=True), Column("origin", "left"),
-        Column("languages", "left", priority=1), Column("task", "left", priority=2),
-    )  # fmt: skip
+        Column("corpus", "left"),
+        Column("title", "left", wrap=True),
+        Column("origin", "left"),
+        Column("languages", "left", priority=1),
+        Column("task", "left", priority=2),
+    )
     rows = []
     for card in cards:
         by_hand = "downloads" if card.downloads else "manual"
         origin = "generated" if card.format == "generated" else by_hand
         texts = (card.name, card.title, origin, " ".join(card.languages), card.task)
-        names = [column.name for column in columns]
-        rows.append(tuple(Cell(text, {n: text}) for n, text in zip(names, texts, strict=True)))
+        rows.append(tuple(map(Cell, texts)))
     note = "manual: place the files yourself; attnkit says where to get what is missing"
     return Table("", columns, tuple(rows), (note,))
 
@@ -71,8 +85,13 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
-    here = {path for name in variants for origin in file.origins[name].values()
-            for path, colon, _ in (origin.partition(":"),) if colon}  # fmt: skip
+    here = {
+        path
+        for name in variants
+        for origin in file.origins[name].values()
+        for path, colon, _ in (origin.partition(":"),)
+        if colon
+    }
     rows, left_out = [], 0
     for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
         groups: dict[tuple[str, str], list[str]] = {}
@@ -88,14 +107,16 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
             place = position if len(here) == 1 else origin
             who = "" if len(names) == len(variants) else " ".join(names)
             fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
-            rows.append((
-                Cell(key, fields), Cell(value), Cell(place if colon else origin), Cell(who)
-            ))  # fmt: skip
+            rows.append(
+                (Cell(key, fields), Cell(value), Cell(place if colon else origin), Cell(who))
+            )
     several = len(variants) > 1
     columns = (
-        Column("key", "left"), Column("value", "left", wrap=True), Column("from", "left"),
+        Column("key", "left"),
+        Column("value", "left", wrap=True),
+        Column("from", "left"),
         *((Column("variants", "left", wrap=True),) if several else ()),
-    )  # fmt: skip
+    )
     notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
     notes += dict.fromkeys(note for name in variants for note in split_notes(file.variants[name]))
     if left_out:
@@ -115,7 +136,11 @@ def _origin(origin: str, recipe: Path) -> str:
 def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
-    absent = {f"model.{name}" for name, types in TYPES_WITH.items() if model.type not in types}
+    absent = {
+        key
+        for key, (other, *types) in ONLY_WITH
+        if other == "model.type" and model.type not in types
+    }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.counted:
         unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
@@ -132,7 +157,7 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     for name in variants:
         model = file.variants[name].model
         inside: dict[str, list[str]] = {}
-        for place in places(file.variants[name]):
+        for place in model.places:
             chosen = getattr(model.attention, place)
             known = capable(chosen.name, chosen.options())
             label = known.word
@@ -144,21 +169,23 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         for label, used_in in inside.items():
             text = ", ".join(used_in)
             uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
-    names = ("mechanism", "time", "causal", "cross", "used in", "decoding", "map", "limit",
-             "positions")  # fmt: skip
-    rows = []
-    for word, where in uses.items():
-        known = facts[word]
-        limit = "data.max_length" if known.limit == "max_length" else str(known.limit or "none")
-        texts = (
-            word, known.cost, "yes" if known.causal else "no", "yes" if known.cross else "no",
-            "; ".join(where), known.state if known.causal else NONE, known.map, limit,
-            ", ".join(known.positions) or "none",
-        )  # fmt: skip
-        rows.append(tuple(Cell(t, {n: t}) for n, t in zip(names, texts, strict=True)))
+    rows = [
+        {
+            "mechanism": word,
+            "time": facts[word].cost,
+            "causal": "yes" if facts[word].causal else "no",
+            "cross": "yes" if facts[word].cross else "no",
+            "used in": "; ".join(where),
+            "decoding": facts[word].state if facts[word].causal else NONE,
+            "map": facts[word].map,
+            "limit": limit_text(facts[word]),
+            "positions": ", ".join(facts[word].positions) or "none",
+        }
+        for word, where in uses.items()
+    ]
     columns = tuple(
         Column(name, "left", priority=max(0, at - 4), wrap=name in ("mechanism", "used in"))
-        for at, name in enumerate(names)
+        for at, name in enumerate(rows[0] if rows else ())
     )
     note = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
@@ -166,7 +193,13 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         "effective = what the mechanism amounts to"
     )
     exports = export_rules.notes([(name, file.variants[name]) for name in variants])
-    return Table("attention", columns, tuple(rows), (note, *exports), HOW)
+    cells = tuple(_row(row.values(), row) for row in rows)
+    return Table("attention", columns, cells, (note, *exports), HOW)
+
+
+def limit_text(facts: Facts) -> str:
+    """The longest text that a mechanism reads."""
+    return "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
 
 
 class Cost(NamedTuple):
@@ -251,25 +284,27 @@ def _cost(cost: Cost) -> dict[str, Cell]:
 
 def scales(measured: Mapping[str, Cost]) -> Table:
     """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
-    heads = ("rows", "ranks", "memory a rank", "sent an update", "network to hide it",
-             "updates/epoch", "operations/epoch", "hours/epoch", "data on disk")  # fmt: skip
+    heads = ["rows", "ranks", "memory a rank", "sent an update", "network to hide it"]
+    heads += ["updates/epoch", "operations/epoch", "hours/epoch", "data on disk"]
     rows = []
     for name, cost in measured.items():
         for one in cost.scales:
             speed, seconds = one.sent / one.update, one.updates * one.update
-            cells = (
-                (f"{one.rows:,}", "rows", one.rows),
-                (f"{one.ranks:,}", "ranks", one.ranks),
-                (amount(one.memory), "memory_bytes", one.memory),
-                (amount(one.sent), "sent_bytes", one.sent),
-                (f"{amount(speed)}/s", "bytes_per_second", speed),
-                (f"{one.updates:,.0f}", "updates_per_epoch", one.updates),
-                (f"{one.operations:.2g}", "operations_per_epoch", one.operations),
-                (f"{seconds / 3600:,.3g}", "epoch_seconds", seconds),
-                (amount(one.stored), "stored_bytes", one.stored),
-            )
-            variant = Cell(name, {"variant": name})
-            rows.append((variant, *(Cell(text, {key: value}) for text, key, value in cells)))
+            fields: dict[str, Value] = {
+                "variant": name,
+                "rows": one.rows,
+                "ranks": one.ranks,
+                "memory_bytes": one.memory,
+                "sent_bytes": one.sent,
+                "bytes_per_second": speed,
+                "updates_per_epoch": one.updates,
+                "operations_per_epoch": one.operations,
+                "epoch_seconds": seconds,
+                "stored_bytes": one.stored,
+            }
+            texts = [name, f"{one.rows:,}", f"{one.ranks:,}", amount(one.memory), amount(one.sent)]
+            texts += [f"{amount(speed)}/s", f"{one.updates:,.0f}", f"{one.operations:.2g}"]
+            rows.append(_row([*texts, f"{seconds / 3600:,.3g}", amount(one.stored)], fields))
     notes = (
         "rows: of training data, as long as those at hand",
         "operations: of matrix products, on all ranks; divided by the ranks and the operations a "

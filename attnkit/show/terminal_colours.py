@@ -35,11 +35,8 @@ def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
     """Black or white on a colour, whichever is read better; plain text without colours."""
     if depth == "none":
         return Style()
-    back = Color.from_rgb(*map(int, rgb))
-    if depth == "256":
-        back = Color.from_ansi(int(colour.nearest_xterm(rgb)))
-    light = float(colour.lab(rgb)[0]) > 55
-    return Style(color=Color.from_rgb(*((0, 0, 0) if light else (255, 255, 255))), bgcolor=back)
+    text = Color.from_rgb(0, 0, 0) if colour.is_light(rgb) else Color.from_rgb(255, 255, 255)
+    return Style(color=text, bgcolor=Color.from_rgb(*map(int, rgb)))
 
 
 class TerminalColours(NamedTuple):

@@ -9,7 +9,7 @@ from helpers.recorded import run_of, sections
 from helpers.trained import ROWS, make_run
 
 from attnkit.analysis.capture import MapReader
-from attnkit.analysis.map_rank import HEADS, mechanism_ranks, probe_rank, ranks
+from attnkit.analysis.map_rank import probe_rank, ranks
 from attnkit.errors import MissingInputError, UsageError
 
 
@@ -57,46 +57,10 @@ def test_ranks_of_a_run_are_means_over_its_texts(tmp_path: Path) -> None:
             assert tuple(rank) == pytest.approx(tuple(np.mean(numbers, 0)), rel=1e-5)
 
 
-def test_linear_maps_have_the_rank_of_their_features_and_softmax_more() -> None:
-    linear = mechanism_ranks("linear", {}, 48, head_width=8)
-    softmax = mechanism_ranks("scaled-dot", {}, 48, head_width=8)
-    assert len(linear) == len(softmax) == HEADS
-    assert max(one.numerical for one in linear) <= 8
-    assert min(one.numerical for one in softmax) > 16
-    assert min(o.effective for o in softmax) > 2 * max(one.effective for one in linear)
-    for one in (*linear, *softmax):
-        assert one.share == one.effective / 48
-
-
-def test_the_draw_is_repeatable_and_leaves_the_random_state() -> None:
-    state = torch.get_rng_state()
-    first = mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=3)
-    assert mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=3) == first
-    assert mechanism_ranks("performer", {"features": 16}, 20, causal=True, seed=4) != first
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_causal_map_has_full_rank() -> None:
-    """A triangle with a diagonal that is not zero."""
-    assert {one.numerical for one in mechanism_ranks("linear", {}, 12, causal=True)} == {12.0}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"length": 1}, "--lengths 1: must be 2 to 4096"),
-        ({"length": 5000}, "--lengths 5000: must be 2 to 4096"),
-        ({"head_width": 0}, "--head-width 0: must be at least 1"),
-        ({"threshold": 0.0}, "--threshold 0: must be above 0 and below 1"),
-        ({"threshold": float("nan")}, "--threshold nan"),
-        ({"word": "nystrom", "causal": True}, "nystrom cannot be causal"),
-        ({"word": "lineer"}, "did you mean linear"),
-    ],
-)
-def test_what_is_out_of_range_is_refused(arguments: dict[str, object], message: str) -> None:
-    given = {"word": "linear", "options": {}, "length": 8} | arguments
-    with pytest.raises(UsageError, match=message):
-        mechanism_ranks(**given)  # type: ignore[arg-type]
+@pytest.mark.parametrize("threshold", [0.0, 1.0, float("nan")])
+def test_a_threshold_out_of_range_is_refused(tmp_path: Path, threshold: float) -> None:
+    with pytest.raises(UsageError, match=f"--threshold {threshold:g}: must be above 0 and below 1"):
+        probe_rank(make_run(tmp_path), ROWS, threshold=threshold)
 
 
 def test_no_rows_are_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Noise on scores: the first-order law, and models with noise in their layers."""
+"""Models with noise on the scores of their layers."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 from torch import Tensor
 
 from attnkit.analysis.recorder import attention_layers, visited
-from attnkit.analysis.score_noise import NoisyPart, noise_law, noisy, probe_noise
+from attnkit.analysis.score_noise import NoisyPart, noisy, probe_noise
 from attnkit.attention import Mask, Scored
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.layers import MultiHead
@@ -30,38 +30,6 @@ OTHER = [case for case in SCORED
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_of(tmp_path_factory.mktemp("noise"), sections())
-
-
-@pytest.mark.parametrize(("length", "reference"), [(16, 0.967), (256, 0.972), (4096, 0.993)])
-def test_the_law_holds_within_a_tenth_at_sigma_one_half(length: int, reference: float) -> None:
-    """The reference is one draw of scores and 4,000 of noise: .148/.153, .0766/.0788, ..."""
-    (found,) = noise_law(length, 1.0, [0.5])
-    assert found.measured == pytest.approx(found.predicted, rel=0.1)
-    assert found.measured / found.predicted == pytest.approx(reference, abs=0.05)
-    # E[e^(2s)] / E[e^s]^2 = e for scores from N(0, 1)
-    limit = math.sqrt(math.expm1(0.25) * math.e / length)
-    assert found.predicted == pytest.approx(limit, rel={16: 0.3}.get(length, 0.05))
-
-
-def test_the_law_is_one_of_first_order_and_fails_for_peaked_weights() -> None:
-    small, large = noise_law(64, 1.0, [0.05, 3.0])
-    assert small.measured == pytest.approx(small.predicted, rel=0.01)
-    assert large.measured < 0.5 * large.predicted
-    flat, peaked = (noise_law(64, sharpness, [1.0])[0] for sharpness in (0.0, 4.0))
-    assert flat.keys == pytest.approx(64)
-    assert peaked.keys < 4
-    ratios = [one.measured / one.predicted for one in (flat, peaked)]
-    assert ratios[0] > 0.9
-    assert ratios[1] < 0.8
-
-
-def test_one_key_bears_any_noise() -> None:
-    (found,) = noise_law(1, 1.0, [1.0])
-    assert (found.keys, found.measured, found.predicted) == (1.0, 0.0, 0.0)
-
-
-def test_each_setting_is_the_same_alone_and_among_others() -> None:
-    assert noise_law(20, 1.0, [0.25, 0.5])[1] == noise_law(20, 1.0, [0.5])[0]
 
 
 @pytest.mark.parametrize(("word", "role"), [case for case in SCORED if case not in OTHER])

@@ -1,9 +1,8 @@
-"""`attnkit bench attention`: its tables, formats, picture and refusals."""
+"""`attnkit bench attention`: its tables, formats and refusals."""
 
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 from helpers.called import Done, called
@@ -45,18 +44,6 @@ def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["exponents"]["linear"]["forward"]["low"] == 16
 
 
-def test_a_picture_is_drawn_where_matplotlib_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("matplotlib")
-    path = tmp_path / "speed.svg"
-    code, _, err = run(capsys, "linear", *QUICK, "--plot", str(path))
-    assert code == 0
-    assert f"wrote {path}" in err
-    assert path.stat().st_size > 4000
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -67,7 +54,6 @@ def test_a_picture_is_drawn_where_matplotlib_is(
         (["--heads", "0"], "'--heads'"),
         (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
         (["--dtype", "int8"], "--dtype 'int8': choose from float32, float64"),
-        (["--plot", "x.gif"], "--plot x.gif: the name must end in .png, .svg, .pdf"),
         (["--device", "tpu"], "tpu"),
     ],
 )

@@ -75,10 +75,10 @@ def test_other_commands_take_its_values(defaults: Path, capsys: pytest.CaptureFi
         ("data-dir: /\n", "1:1: data-dir: unknown key; did you mean data_dir?"),
         ("colour: red\n", "1:1: colour: unknown key; there are data_dir, device, out"),
         ("\ndevice: gpu\n", "2:9: device: must be auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
-        ("out: [a, b]\n", "1:6: out: must be a single value, got a list of 2"),
+        ("out: [a, b]\n", "1:6: out: must be text or null, got a list of 2"),
         ("data_dir: corpora\n", "1:11: data_dir: must be a whole path, such as ~/corpora, got "),
         ("data_dir: /no/such\n", "1:11: data_dir: is not a folder, got '/no/such'"),
-        ("- a\n", "1:1: must hold data_dir, device, out, got a list of 1"),
+        ("- a\n", "1:1: must be a mapping, got a list of 1"),
         ("out: {\n", "2:1: not valid YAML: "),
     ],
 )

@@ -8,7 +8,7 @@ from attnkit.contract import ROLES, Role, Subject
 from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
-from attnkit.recipe.mechanism_options import annotation
+from attnkit.recipe.mechanism_file import annotation
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 SHARED = (*LayerOptions._fields, *ScoreOptions._fields)

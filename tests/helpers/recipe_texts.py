@@ -1,5 +1,6 @@
 """Recipes written into the current folder, and what is said of them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,9 @@ def complaint(text: str | bytes, *overrides: str, kind: type[AttnkitError] | Non
         read(text, *overrides)
     assert kind is None or caught.type is kind
     return str(caught.value)
+
+
+def said(table: str) -> list[tuple[str, str]]:
+    """Texts and, indented below each, what is said of it; both may have several lines."""
+    found = re.findall(r"((?:^\S.*\n)+)((?:^  .*\n)+)", table, re.MULTILINE)
+    return [(text, " ".join(message.split())) for text, message in found]

@@ -174,7 +174,7 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ({"parts": ("dot", "mixture")}, "mixture cannot be a part of mixture"),
         (
             {"parts": ("dot", {"name": "synthesizer-random", "trainabel": False})},
-            "synthesizer-random as a part of mixture has no option 'trainabel'; did you mean 'trai",
+            "synthesizer-random as a part of mixture has no option 'trainabel'; did you mean train",
         ),
         (
             {"parts": ("dot", {"name": "gaussian", "key_norm": True})},

@@ -14,8 +14,7 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
 from attnkit.nbce.opening import open_run
-from attnkit.recipe.contexts_config import ContextsConfig
-from attnkit.recipe.schema import DataConfig, EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text

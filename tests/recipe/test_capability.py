@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read
+from helpers.recipe_texts import GOOD, complaint, read, said
 
 from attnkit import mechanisms
 from attnkit.errors import RecipeError
@@ -48,80 +48,60 @@ def attention(text: str) -> str:
     return f"{GOOD}model: {{attention: {text}}}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "synthesizer-random",
-            "r.yaml:3:20: model.attention: synthesizer-random cannot be cross attention (its"
-            " weights are a table over the positions of one sequence); use {encoder:"
-            " synthesizer-random, decoder: synthesizer-random, cross: scaled-dot}",
-        ),
-        (
-            "{encoder: linear, cross: synthesizer-random}",
-            "r.yaml:3:45: model.attention.cross: synthesizer-random cannot be cross attention (its"
-            " weights are a table over the positions of one sequence); use {encoder: linear,"
-            " decoder: scaled-dot, cross: linear}",
-        ),
-        (
-            "{decoder: landmarks}",
-            "model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the"
-            " future (its landmarks average the future); causal are dot, linear,",
-        ),
-        (
-            "{encoder: linaer}",
-            "r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did"
-            " you mean linear?",
-        ),
-        ("zzz", "no attention mechanism is called 'zzz'; `attnkit mechanisms` lists them"),
-        (
-            "{name: landmarks, rank: 3}",
-            "r.yaml:3:38: model.attention.rank: landmarks has no option 'rank'; it has none",
-        ),
-        (
-            "{cross: {name: needy, rnak: 3}}",
-            "r.yaml:3:42: model.attention.cross.rnak: needy has no option 'rnak'; did you mean"
-            " rank?",
-        ),
-        ("{cross: needy}", "model.attention.cross: needy needs rank; write {name: needy, rank: .."),
-        (
-            "{cross: {name: needy, rank: 1e3}}",
-            "r.yaml:3:48: model.attention.cross.rank: must be a whole number, got '1e3'; wri",
-        ),
-        (
-            "{cross: {name: needy, rank: 1, layout: tiel}}",
-            "must be one of outer, tile, got 'tiel'; did you mean tile?",
-        ),
-        ("{cross: {name: needy, rank: 1, layers: 3}}", "must be one of 1, 2, got '3'"),
-        (
-            "{cross: {name: needy, rank: 1, factors: [1, 2, 3]}}",
-            "must be a list of 2: [whole number, whole number] or null, got a list of 3",
-        ),
-        (
-            "{cross: {name: needy, rank: 1, scale: wide}}",
-            "must be a number, got 'wide'; the default is 1.0",
-        ),
-        (
-            "{cross: {name: needy, rank: 1, mode: maen}}",
-            "must be true or false or mean, got 'maen'; did you mean mean?",
-        ),
-        (
-            "{cross: }",
-            "model.attention.cross: must be the word of a mechanism, or {name: word} wit",
-        ),
-        ("[linear]", "model.attention: must be the word of a mechanism, or {name: word} with its"),
-        ("{cross: {rank: 3}}", "must be the word of a mechanism, or {name: word} with its options"),
-        (
-            "{rank: 3}",
-            "r.yaml:3:21: model.attention.rank: unknown key; under model.attention there",
-        ),
-        ("{name: linear, cross: dot}", "`name` beside a place: give one word for all places, or"),
-    ],
-)
+UNFIT = """
+synthesizer-random
+  r.yaml:3:20: model.attention: synthesizer-random cannot be cross attention (its weights are a
+  table over the positions of one sequence); use {encoder: synthesizer-random, decoder:
+  synthesizer-random, cross: scaled-dot}
+{encoder: linear, cross: synthesizer-random}
+  r.yaml:3:45: model.attention.cross: synthesizer-random cannot be cross attention (its weights
+  are a table over the positions of one sequence); use {encoder: linear, decoder: scaled-dot,
+  cross: linear}
+{decoder: landmarks}
+  model.attention.decoder: landmarks cannot be decoder attention: it cannot hide the future (its
+  landmarks average the future); causal are dot, linear,
+{encoder: linaer}
+  r.yaml:3:30: model.attention.encoder: no attention mechanism is called 'linaer'; did you mean
+  linear?
+zzz
+  no attention mechanism is called 'zzz'; `attnkit mechanisms` lists them
+{name: landmarks, rank: 3}
+  r.yaml:3:38: model.attention.rank: landmarks has no option 'rank'; it has none
+{cross: {name: needy, rnak: 3}}
+  r.yaml:3:42: model.attention.cross.rnak: needy has no option 'rnak'; did you mean rank?
+{cross: needy}
+  model.attention.cross: needy needs rank; write {name: needy, rank: ..
+{cross: {name: needy, rank: 1e3}}
+  r.yaml:3:48: model.attention.cross.rank: must be a whole number, got '1e3'; wri
+{cross: {name: needy, rank: 1, layout: tiel}}
+  must be one of outer, tile, got 'tiel'; did you mean tile?
+{cross: {name: needy, rank: 1, layers: 3}}
+  must be one of 1, 2, got '3'
+{cross: {name: needy, rank: 1, factors: [1, 2, 3]}}
+  must be a list of 2: [whole number, whole number] or null, got a list of 3
+{cross: {name: needy, rank: 1, scale: wide}}
+  must be a number, got 'wide'; the default is 1.0
+{cross: {name: needy, rank: 1, mode: maen}}
+  must be true or false or mean, got 'maen'; did you mean mean?
+{cross: }
+  model.attention.cross: must be the word of a mechanism, or {name: word} wit
+[linear]
+  model.attention: must be the word of a mechanism, or {name: word} with its
+{cross: {rank: 3}}
+  must be the word of a mechanism, or {name: word} with its options
+{rank: 3}
+  r.yaml:3:21: model.attention.rank: unknown key; under model.attention there
+{name: linear, cross: dot}
+  `name` beside a place: give one word for all places, or
+"""
+"""Values of `model.attention` and, indented, what is said of them."""
+
+
+@pytest.mark.parametrize(("text", "message"), said(UNFIT))
 def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(
     text: str, message: str
 ) -> None:
-    found = complaint(attention(text), kind=RecipeError)
+    found = complaint(attention(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, read, write
+from helpers.recipe_texts import GOOD, complaint, read, said, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import difference, digest, dump, flat, load_resolved
@@ -57,64 +57,49 @@ def test_the_command_line_sets_parts(override: str) -> None:
     assert options(mixture(PARTS), override)["parts"] == ("dot", "gaussian")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("mixture", "r.yaml:3:30: model.attention.encoder: mixture needs parts; write {name: mix"),
-        (
-            "{name: mixture, parts: [dot, synthesizer-radnom]}",
-            "r.yaml:3:59: model.attention.encoder.parts: no attention mechanism is called"
-            " 'synthesizer-radnom'; did you mean synthesizer-random?",
-        ),
-        (
-            "{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}",
-            "r.yaml:3:86: model.attention.encoder.parts.trainabel: synthesizer-random as a part of"
-            " mixture has no option 'trainabel'; did you mean 'trainable'?",
-        ),
-        (
-            "{name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}",
-            "r.yaml:3:97: model.attention.encoder.parts.trainable: must be true or false, got 'no';"
-            " write false",
-        ),
-        (
-            "{name: mixture, parts: [dot, {name: gaussian, key_norm: true}]}",
-            "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian",
-        ),
-        (
-            "{name: mixture, parts: [dot, linear]}",
-            "r.yaml:3:59: model.attention.encoder.parts: linear cannot be a part of mixture; its",
-        ),
-        (
-            "{name: mixture, parts: [dot]}",
-            "r.yaml:3:53: model.attention.encoder.parts: must be a list of two mechanisms or more,"
-            " such as [scaled-dot, synthesizer-random], got a list of 1",
-        ),
-        ("{name: mixture, parts: dot}", "must be a list of two mechanisms or more, such as [s"),
-        (
-            "{name: mixture, parts: [dot, [gaussian]]}",
-            "r.yaml:3:59: model.attention.encoder.parts: a part must be a word or {name: word} with"
-            " its options, got a list of 1",
-        ),
-        ("{name: mixture, parts: [dot, {rank: 1}]}", "a part must be a word or {name: word} with"),
-        ("{name: mixture, parts: [dot, null]}", "a part must be a word or {name: word} with"),
-        (
-            "{name: mixture, parts: [dot, gaussian], combine: sigmiod}",
-            "r.yaml:3:79: model.attention.encoder.combine: must be one of softmax, sigmoid, sum,"
-            " got 'sigmiod'; did you mean sigmoid?",
-        ),
-        (
-            "{name: mixture, parts: [dot, gaussian, additive], combine: sigmoid}",
-            "r.yaml:3:53: model.attention.encoder.parts: mixture: combine: sigmoid takes exactly"
-            " two parts, got 3",
-        ),
-        (
-            "{name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}",
-            "interleaved: residual_scores adds the scores of the layer before: set it on all parts",
-        ),
-    ],
-)
+WRONG = """
+mixture
+  r.yaml:3:30: model.attention.encoder: mixture needs parts; write {name: mix
+{name: mixture, parts: [dot, synthesizer-radnom]}
+  r.yaml:3:59: model.attention.encoder.parts: no attention mechanism is called
+  'synthesizer-radnom'; did you mean synthesizer-random?
+{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}
+  r.yaml:3:86: model.attention.encoder.parts.trainabel: synthesizer-random as a part of mixture
+  has no option 'trainabel'; did you mean trainable?
+{name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}
+  r.yaml:3:97: model.attention.encoder.parts.trainable: must be true or false, got 'no'; write
+  false
+{name: mixture, parts: [dot, {name: gaussian, key_norm: true}]}
+  key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian
+{name: mixture, parts: [dot, linear]}
+  r.yaml:3:59: model.attention.encoder.parts: linear cannot be a part of mixture; its
+{name: mixture, parts: [dot]}
+  r.yaml:3:53: model.attention.encoder.parts: must be a list of two mechanisms or more, such as
+  [scaled-dot, synthesizer-random], got a list of 1
+{name: mixture, parts: dot}
+  must be a list of two mechanisms or more, such as [s
+{name: mixture, parts: [dot, [gaussian]]}
+  r.yaml:3:59: model.attention.encoder.parts: a part must be a word or {name: word} with its
+  options, got a list of 1
+{name: mixture, parts: [dot, {rank: 1}]}
+  a part must be a word or {name: word} with
+{name: mixture, parts: [dot, null]}
+  a part must be a word or {name: word} with
+{name: mixture, parts: [dot, gaussian], combine: sigmiod}
+  r.yaml:3:79: model.attention.encoder.combine: must be one of softmax, sigmoid, sum, got
+  'sigmiod'; did you mean sigmoid?
+{name: mixture, parts: [dot, gaussian, additive], combine: sigmoid}
+  r.yaml:3:53: model.attention.encoder.parts: mixture: combine: sigmoid takes exactly two parts,
+  got 3
+{name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}
+  interleaved: residual_scores adds the scores of the layer before: set it on all parts
+"""
+"""Encoder attention and, indented, what is said of it."""
+
+
+@pytest.mark.parametrize(("text", "message"), said(WRONG))
 def test_what_is_wrong_with_a_part_is_told_where_it_stands(text: str, message: str) -> None:
-    found = complaint(encoder(text), kind=RecipeError)
+    found = complaint(encoder(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
 

@@ -67,17 +67,11 @@ def test_an_unknown_corpus_is_refused_with_the_nearest_name() -> None:
             {"splits": {"train": {"a": {"path": "a", "url": "http://x/a"}, "b": {"path": "b"}}}},
             "https",
         ),
-        (
-            {"splits": {"train": {"a": {"path": "a", "sha256": "1f"}, "b": {"path": "b"}}}},
-            "sha256",
-        ),
+        ({"splits": {"train": {"a": {"path": "a", "sha256": "1f"}, "b": {"path": "b"}}}}, "sha256"),
         (
             {
                 "splits": {
-                    "train": {
-                        "a": {"path": "a", "archive": "y", "member": "a"},
-                        "b": {"path": "b"},
-                    }
+                    "train": {"a": {"path": "a", "archive": "y", "member": "a"}, "b": {"path": "b"}}
                 }
             },
             "no archive y",

@@ -1,7 +1,7 @@
 """A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, write
+from helpers.recipe_texts import GOOD, complaint, said, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import load
@@ -9,140 +9,105 @@ from attnkit.recipe import load
 TRAIN = GOOD + "train: {%s}\n"
 
 
+WRONG = """
+train: {setps: 3}
+  3:9: train.setps: unknown key; did you mean train.steps?
+train: {width: 3}
+  3:9: train.width: unknown key: this key belongs under model
+train: {max_length: 3}
+  3:9: train.max_length: unknown key: this key belongs under data or search
+steps: 3
+  3:1: steps: unknown key: this key belongs under train
+trian: {}
+  3:1: trian: unknown key; did you mean train?
+train.step: 3
+  3:1: train.step: unknown key; did you mean train.steps?
+train.lr.x: 3
+  3:1: train.lr.x: unknown key: train.lr is a single value and has no keys below it
+train: {zzz: 3}
+  3:9: train.zzz: unknown key; under train there are steps, batch_tokens,
+train: {steps: 0}
+  3:16: train.steps: must be a whole number >= 1, got '0'; the nearest valid value is 1
+eval: {margin: -1}
+  3:16: eval.margin: must be a number >= 0, got '-1'; the nearest valid value is 0
+train: {steps: 1e5}
+  3:16: train.steps: must be a whole number >= 1, got '1e5'; write 100000
+train: {steps: 1_000}
+  3:16: train.steps: must be a whole number >= 1, got '1_000'; write 1000
+train: {steps: '7'}
+  3:16: train.steps: must be a whole number >= 1, got '7'; remove the quotes
+train: {steps: many}
+  3:16: train.steps: must be a whole number >= 1, got 'many'; the default is 1000
+train: {steps: }
+  3:16: train.steps: must be a whole number >= 1, got nothing; the default is 1000
+train: {steps: [3]}
+  3:16: train.steps: must be a whole number >= 1, got a list of 1; the default is 1000
+train: {steps: 9999999999}
+  3:16: train.steps: must be a whole number >= 1, got '9999999999'; the nearest valid value is
+  2147483647
+train: {lr: .nan}
+  3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001
+train: {lr: .inf}
+  3:13: train.lr: must be a number > 0, got '.inf'; the default is 0.001
+train: {lr: 1e999}
+  3:13: train.lr: must be a number > 0, got '1e999'; the default is 0.001
+train: {lr: 1:30}
+  3:13: train.lr: must be a number > 0, got '1:30'; the default is 0.001
+train: {clip: -1}
+  3:15: train.clip: must be a number >= 0, got '-1'; the nearest valid value is 0
+train: {compile: yes}
+  3:18: train.compile: must be true or false, got 'yes'; write true
+train: {precision: bf61}
+  3:20: train.precision: must be one of auto, fp32, bf16, fp16, got 'bf61'; did you mean bf16?
+train: {betas: [0.9, 2]}
+  3:22: train.betas: must be a number >= 0 and < 1, got '2'; the default is [0.9, 0.98]
+train: {betas: [0.9]}
+  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got a list
+  of 1; the default is [0.9, 0.98]
+train: {seeds: 3}
+  3:16: train.seeds: must be a list of seeds, got '3'; write [3] for the seed 3, or [1, 2, 3] for
+  several seeds
+train: {seeds: []}
+  3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...], got an empty list;
+  the default is [1]
+train: 3
+  3:8: train: must hold keys, such as `steps: ...`, got '3'
+train: {lr: 1}
+train.lr: 2
+  4:1: train.lr: is set twice, first at r.yaml:3:9; keep one of them
+model: {attention: dot}
+model.attention.cross: linear
+  4:1: model.attention.cross: is set twice, first at r.yaml:3:9; keep one of
+model: {layers: {encoder: 1, decode: 2}}
+  3:30: model.layers.decode: unknown key; did you mean model.layers.decoder?
+model: {layers: many}
+  3:17: model.layers: must be a whole number >= 0, got 'many'; the default is 3
+variants: 3
+  3:11: variants: must hold names with their overrides
+variants: {a: 3}
+  3:15: variants.a: must hold overrides, such as `train.lr: 1e-3`, got '3'
+variants: {../a: {}}
+  3:12: variants: '../a' cannot name a run folder; use ASCII letters, digits
+variants: {a: {variants: {}}}
+  3:16: variants: stands only at the top of a recipe file
+variants.a.train.lr: 3
+  3:1: variants.a.train.lr: is not understood with dots; write it nested
+variants: {small: {}, large: {}}
+baseline: smal
+  4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?
+"""
+"""Lines below those of `GOOD`, and, indented, what is said of them."""
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            TRAIN % "setps: 3",
-            "r.yaml:3:9: train.setps: unknown key; did you mean train.steps?",
-        ),
-        (
-            TRAIN % "width: 3",
-            "r.yaml:3:9: train.width: unknown key: this key belongs under model",
-        ),
-        (
-            TRAIN % "max_length: 3",
-            "r.yaml:3:9: train.max_length: unknown key: this key belongs under data or search",
-        ),
-        (GOOD + "steps: 3\n", "r.yaml:3:1: steps: unknown key: this key belongs under train"),
-        (GOOD + "trian: {}\n", "r.yaml:3:1: trian: unknown key; did you mean train?"),
-        (
-            GOOD + "train.step: 3\n",
-            "r.yaml:3:1: train.step: unknown key; did you mean train.steps?",
-        ),
-        (
-            GOOD + "train.lr.x: 3\n",
-            "r.yaml:3:1: train.lr.x: unknown key: train.lr is a single value and has no keys below"
-            " it",
-        ),
-        (
-            TRAIN % "zzz: 3",
-            "r.yaml:3:9: train.zzz: unknown key; under train there are steps, batch_tokens,",
-        ),
-        (
-            TRAIN % "steps: 0",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '0'; the nearest valid"
-            " value is 1",
-        ),
-        (
-            GOOD + "eval: {margin: -1}\n",
-            "r.yaml:3:16: eval.margin: must be a number >= 0, got '-1'; the nearest valid value"
-            " is 0",
-        ),
-        (
-            TRAIN % "steps: 1e5",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '1e5'; write 100000",
-        ),
-        (
-            TRAIN % "steps: 1_000",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '1_000'; write 1000",
-        ),
-        (
-            TRAIN % "steps: '7'",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '7'; remove the quotes",
-        ),
-        (
-            TRAIN % "steps: many",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got 'many'; the default is"
-            " 1000",
-        ),
-        (
-            TRAIN % "steps: ",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got nothing; the default is"
-            " 1000",
-        ),
-        (
-            TRAIN % "steps: [3]",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got a list of 1; the default"
-            " is 1000",
-        ),
+        *((GOOD + text, f"r.yaml:{message}") for text, message in said(WRONG)),
         (
             TRAIN % f"steps: {'9' * 5000}",
             f"r.yaml:3:16: train.steps: must be a whole number >= 1, got '{'9' * 36}...{'9' * 9}'",
         ),
-        (
-            TRAIN % "steps: 9999999999",
-            "r.yaml:3:16: train.steps: must be a whole number >= 1, got '9999999999'; the nearest"
-            " valid value is 2147483647",
-        ),
-        (
-            TRAIN % "lr: .nan",
-            "r.yaml:3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001",
-        ),
-        (
-            TRAIN % "lr: .inf",
-            "r.yaml:3:13: train.lr: must be a number > 0, got '.inf'; the default is 0.001",
-        ),
-        (
-            TRAIN % "lr: 1e999",
-            "r.yaml:3:13: train.lr: must be a number > 0, got '1e999'; the default is 0.001",
-        ),
-        (
-            TRAIN % "lr: 1:30",
-            "r.yaml:3:13: train.lr: must be a number > 0, got '1:30'; the default is 0.001",
-        ),
-        (
-            TRAIN % "clip: -1",
-            "r.yaml:3:15: train.clip: must be a number >= 0, got '-1'; the nearest valid value is"
-            " 0",
-        ),
-        (
-            TRAIN % "compile: yes",
-            "r.yaml:3:18: train.compile: must be true or false, got 'yes'; write true",
-        ),
-        (
-            TRAIN % "precision: bf61",
-            "r.yaml:3:20: train.precision: must be one of auto, fp32, bf16, fp16, got 'bf61'; did"
-            " you mean bf16?",
-        ),
-        (
-            TRAIN % "betas: [0.9, 2]",
-            "r.yaml:3:22: train.betas: must be a number >= 0 and < 1, got '2'; the default is"
-            " [0.9, 0.98]",
-        ),
-        (
-            TRAIN % "betas: [0.9]",
-            "r.yaml:3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and"
-            " < 1], got a list of 1; the default is [0.9, 0.98]",
-        ),
-        (
-            TRAIN % "seeds: 3",
-            "r.yaml:3:16: train.seeds: must be a list of seeds, got '3'; write [3] for the seed 3,"
-            " or [1, 2, 3] for several seeds",
-        ),
-        (
-            TRAIN % "seeds: []",
-            "r.yaml:3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...],"
-            " got an empty list; the default is [1]",
-        ),
-        (
-            GOOD + "eval: {metrics: bleu}\n",
-            "got 'bleu'; write [bleu]",
-        ),
-        (
-            GOOD + "train: 3\n",
-            "r.yaml:3:8: train: must hold keys, such as `steps: ...`, got '3'",
-        ),
+        (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; write [bleu]"),
         (
             "task: translation\n",
             "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`"
@@ -157,43 +122,6 @@ TRAIN = GOOD + "train: {%s}\n"
             "r.yaml:1:7: task: must be one of translation, summarization, dialogue,"
             " language-modeling, question-answering, classification, recall, got 'translating';"
             " did you mean translation?",
-        ),
-        (
-            GOOD + "train: {lr: 1}\ntrain.lr: 2\n",
-            "r.yaml:4:1: train.lr: is set twice, first at r.yaml:3:9; keep one of them",
-        ),
-        (
-            GOOD + "model: {attention: dot}\nmodel.attention.cross: linear\n",
-            "r.yaml:4:1: model.attention.cross: is set twice, first at r.yaml:3:9; keep one of",
-        ),
-        (
-            GOOD + "model: {layers: {encoder: 1, decode: 2}}\n",
-            "r.yaml:3:30: model.layers.decode: unknown key; did you mean model.layers.decoder?",
-        ),
-        (
-            GOOD + "model: {layers: many}\n",
-            "r.yaml:3:17: model.layers: must be a whole number >= 0, got 'many'; the default is 3",
-        ),
-        (GOOD + "variants: 3\n", "r.yaml:3:11: variants: must hold names with their overrides"),
-        (
-            GOOD + "variants: {a: 3}\n",
-            "r.yaml:3:15: variants.a: must hold overrides, such as `train.lr: 1e-3`, got '3'",
-        ),
-        (
-            GOOD + "variants: {../a: {}}\n",
-            "r.yaml:3:12: variants: '../a' cannot name a run folder; use ASCII letters, digits",
-        ),
-        (
-            GOOD + "variants: {a: {variants: {}}}\n",
-            "r.yaml:3:16: variants: stands only at the top of a recipe file",
-        ),
-        (
-            GOOD + "variants.a.train.lr: 3\n",
-            "r.yaml:3:1: variants.a.train.lr: is not understood with dots; write it nested",
-        ),
-        (
-            GOOD + "variants: {small: {}, large: {}}\nbaseline: smal\n",
-            "r.yaml:4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?",
         ),
         (
             GOOD + "variants: {" + ", ".join(f"v{i}" for i in range(101)) + "}\n",

@@ -2,13 +2,13 @@
 
 from typing import get_args
 
-from attnkit.recipe import schema
+from attnkit.recipe import metrics
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, direction_note, metric_facts
 from attnkit.scoring.metrics.scoring import FAMILIES
 
 
 def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> None:
-    assert set(get_args(schema.Metric)) == {*METRICS, "rouge"}
+    assert set(get_args(metrics.Metric)) == {*METRICS, "rouge"}
     families = {family.__name__.rpartition(".")[2] for family in FAMILIES}
     assert {facts.family for facts in METRICS.values()} == {*families, "model", "source", "labels"}
     assert set(ROUGE) <= METRICS.keys()
@@ -19,7 +19,7 @@ def test_names_and_titles_are_told_apart() -> None:
     assert len(set(titles)) == len(titles)
     for name in METRICS:
         assert base_metric(name) == name
-        for tokenizer in get_args(schema.BleuTokenizer):
+        for tokenizer in get_args(metrics.BleuTokenizer):
             assert f"{name}-{tokenizer}" not in METRICS
 
 

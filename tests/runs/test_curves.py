@@ -9,15 +9,17 @@ from helpers.logged import make_logged
 
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.runs import Run, find_runs
-from attnkit.runs.curves import CURVES, Plot, plots
+from attnkit.runs.curves import CURVES, Curves, learning_curves
 
 
-def drawn(root: Path, *names: str, x: str | None = None, **more: Any) -> list[Plot]:
+def drawn(root: Path, *names: str, x: str | None = None, **more: Any) -> list[Curves]:
     """Plots without notes."""
-    return plots(find_runs([root], unfinished=True), names, x, note=more.get("note", pytest.fail))
+    return learning_curves(
+        find_runs([root], unfinished=True), names, x, note=more.get("note", pytest.fail)
+    )
 
 
-def points(plot: Plot) -> dict[str, list[list[tuple[float, float]]]]:
+def points(plot: Curves) -> dict[str, list[list[tuple[float, float]]]]:
     return {one.name: [list(line) for line in one.lines] for one in plot.series}
 
 
@@ -86,7 +88,7 @@ def test_seeds_are_lines_of_one_series_only_where_recipes_are_equal(tmp_path: Pa
         "base (train.steps: 20)": 1,
     }
     runs = find_runs([tmp_path / "one/toy/base/seed-1", tmp_path / "two"])
-    (plot,) = plots(runs, ["training-loss"], note=pytest.fail)
+    (plot,) = learning_curves(runs, ["training-loss"], note=pytest.fail)
     assert {one.name for one in plot.series} == {
         f"base ({tmp_path}/one/toy)", f"base ({tmp_path}/two/toy)"
     }  # fmt: skip
@@ -226,7 +228,7 @@ def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
         (run.path / "scores.json").write_text(json.dumps(scores))
     (plot,) = drawn(tmp_path, x="length")
     assert (plot.title, plot.x) == ("BLEU on test", "length of the text (tokens)")
-    assert plot.logarithmic
+    assert plot.log_x
     line = ((64.0, 8.0), (128.0, 7.0), (512.0, 9.0))
     assert [one.lines for one in plot.series] == [(line,), (line,)]
     (plot,) = drawn(tmp_path, "bleu", x="parameters")

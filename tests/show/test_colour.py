@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+from helpers.colours import lab, xterm_colours
 
 from attnkit.show import colour
 from attnkit.show.colour import PALETTES, Palette
 
 
 def lightness(palette: Palette) -> np.ndarray:
-    return colour.lab(colour.table(palette))[:, 0]
+    return lab(colour.table(palette))[:, 0]
 
 
 @pytest.mark.parametrize("palette", PALETTES)
@@ -61,27 +62,23 @@ def test_colour_blind_readers_tell_the_sides_apart(kind: str) -> None:
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(linear @ np.array(BLIND[kind]).T, 0, 1)
     coded = np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
-    found = colour.lab(np.round(coded * 255).astype(np.uint8))
+    found = lab(np.round(coded * 255).astype(np.uint8))
     apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
     assert apart.min() > 25
 
 
-def test_nearest_terminal_colour_of_its_own_colours_is_itself() -> None:
-    assert colour.nearest_xterm(colour.xterm_colours()).tolist()[:216] == list(range(16, 232))
-
-
 @pytest.mark.parametrize("palette", PALETTES)
 def test_256_colours_never_get_darker(palette: Palette) -> None:
-    shown = colour.xterm_colours()[colour.xterm_table(palette) - 16]
-    light = colour.lab(shown)[:, 0]
+    shown = xterm_colours()[colour.xterm_table(palette) - 16]
+    light = lab(shown)[:, 0]
     assert np.diff(light).min() >= 0
     assert np.ptp(light) > 60
     assert len(set(colour.xterm_table(palette).tolist())) >= 11
 
 
 def test_256_colours_of_differences_are_lightest_in_the_middle() -> None:
-    shown = colour.xterm_colours()[colour.xterm_table("difference") - 16]
-    light = colour.lab(shown)[:, 0]
+    shown = xterm_colours()[colour.xterm_table("difference") - 16]
+    light = lab(shown)[:, 0]
     assert np.diff(light[:128]).min() >= 0 >= np.diff(light[128:]).max()
     assert np.abs(light - light[::-1]).max() < 12
 

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from attnkit.runs.curves import Plot, Series
+from attnkit.runs.curves import Curves, Series
 from attnkit.show.curves_chart import CurvesChart, horizontal, number, scale
 from attnkit.show.curves_figure import picture
 
 FALL = tuple((10.0 * n, 5.0 / n) for n in range(1, 30))
 RISE = tuple((10.0 * n, n / 6) for n in range(1, 30))
-LOSS = Plot("training loss", "updates", (Series("one", (FALL,)), Series("two", (RISE,))), True)
-SCORE = Plot(
+LOSS = Curves("training loss", "updates", (Series("one", (FALL,)), Series("two", (RISE,))), True)
+SCORE = Curves(
     "BLEU on test", "parameters",
     (Series("one", (((1e6, 80.0),), ((1e6, 90.0),))), Series("two", (((2e6, 85.0),),))), False,
 )  # fmt: skip
@@ -23,13 +23,13 @@ NUMBERS = st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float) | st.floats(0
 LINES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8).map(tuple)
 SERIES = st.builds(Series, PIECES, st.lists(LINES, min_size=1, max_size=3).map(tuple))
 PLOTS = st.builds(
-    Plot, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans()
+    Curves, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans()
 )
 
 
 @given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS), st.booleans())
 def test_no_chart_is_wider_than_the_screen_or_commands_it(
-    plots: list[Plot], width: int, colour: str | None, ascii_only: bool
+    plots: list[Curves], width: int, colour: str | None, ascii_only: bool
 ) -> None:
     text = STYLE.sub("", drawn(CurvesChart(plots), width, colour, ascii_only))
     assert max(cell_len(line) for line in text.split("\n")) <= width
@@ -86,7 +86,7 @@ def test_lines_are_drawn_by_letters_where_there_is_no_colour() -> None:
 
 def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
     line = tuple((float(2**n), float(n)) for n in range(6, 13))
-    plot = Plot("BLEU", "length", (Series("one", (line,)),), False, logarithmic=True)
+    plot = Curves("BLEU", "length", (Series("one", (line,)),), False, log_x=True)
     for axis in (horizontal(plot, [x for x, _ in line], 7, 0.0), horizontal(plot, [64.0], 7, 0.0)):
         assert axis.logarithmic == (axis.high == 4096)
     axis = horizontal(plot, [x for x, _ in line], 7, 0.0)
@@ -116,12 +116,12 @@ def test_lines_are_dots_where_there_is_colour_and_letters_mark_their_ends() -> N
 
 def test_many_lines_are_letters_even_in_colour() -> None:
     many = tuple(Series(str(n), (((0.0, n), (9.0, n)),)) for n in range(8))
-    text = STYLE.sub("", drawn(CurvesChart([Plot("loss", "updates", many, True)]), 60, "256"))
+    text = STYLE.sub("", drawn(CurvesChart([Curves("loss", "updates", many, True)]), 60, "256"))
     assert {*"".join(rows(text))} == {" ", *"abcdefgh"}
 
 
 def test_a_variant_has_one_letter_in_all_charts() -> None:
-    other = Plot("validation loss", "updates", (LOSS.series[1],), True)
+    other = Curves("validation loss", "updates", (LOSS.series[1],), True)
     text = drawn(CurvesChart([LOSS, other]), 60, None)
     assert text.count("b two 4.83") == 2
 
@@ -134,7 +134,7 @@ def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
 
 def test_points_in_one_place_stand_beside_each_other() -> None:
     same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
-    text = drawn(CurvesChart([Plot("s", "t", same, False)]), 60, None)
+    text = drawn(CurvesChart([Curves("s", "t", same, False)]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 

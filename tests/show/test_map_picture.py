@@ -14,7 +14,6 @@ from attnkit.errors import UnavailableError, UsageError
 from attnkit.show import colour
 from attnkit.show import figure as figures
 from attnkit.show.figure import FORMATS, RESOLUTION
-from attnkit.show.map_figure import CELL
 from attnkit.show.map_picture import Picture, picture
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -88,11 +87,18 @@ def test_each_format_is_what_it_says() -> None:
 def cells(image: np.ndarray) -> np.ndarray:
     """The colours at the middle of the cells of a map of 2 x 2, found by its black frame."""
     dark = image.sum(2) < 0.3
-    side = round(CELL[1] * RESOLUTION)
-    left = int(np.argmax(dark.sum(0) > 0.95 * dark.sum(0).max()))
-    top = int(np.argmax(dark[:, left : left + 2 * side].mean(1) > 0.95))
-    middle = [side // 2, side // 2 + side]
-    return np.array([[image[top + y, left + x] for x in middle] for y in middle])
+
+    def ends(counts: np.ndarray) -> list[int]:
+        lines = np.flatnonzero(counts > 0.9 * counts.max())
+        return [int(lines[0]), int(lines[lines > lines[0] + 50][0])]
+
+    left, right = ends(dark.sum(0))
+    top, bottom = ends(dark[:, left:right].sum(1))
+    rows, columns = (
+        [round(low + share * (high - low)) for share in (0.25, 0.75)]
+        for low, high in ((top, bottom), (left, right))
+    )
+    return np.array([[image[y, x] for x in columns] for y in rows])
 
 
 @pytest.mark.parametrize(

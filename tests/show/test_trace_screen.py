@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.colours import lab
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
 from helpers.traces import context, made
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from rich.cells import cell_len
 
 from attnkit.nbce.trace import TracedToken
 from attnkit.show.answers import AnswerList, MethodAnswer
-from attnkit.show.colour import CONTEXT_COLOURS, lab
+from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, context_marks
 
 

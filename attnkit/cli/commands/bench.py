@@ -78,9 +78,6 @@ def attention(
     ] = 10.0,
     format: options.Format = "table",
     columns: options.Columns = None,
-    plot: Annotated[
-        Path | None, value("FILE", "Plot to a .png, .svg or .pdf file as well.")
-    ] = None,
     plugins: options.Plugins = None,
 ) -> None:
     """Measure time and peak memory of attention mechanisms over sequence length.
@@ -90,7 +87,7 @@ def attention(
     out of memory or time is a result, not an error.
 
       attnkit bench attention linear performer:features=128 local:window=64 --causal
-      attnkit bench attention --lengths 512..8192 --format markdown --plot attention.svg
+      attnkit bench attention --lengths 512..8192 --format markdown
       attnkit bench attention scaled-dot linear --layer --lengths 32 --batch 128
     """
     from attnkit.bench import plan
@@ -121,26 +118,15 @@ def attention(
             raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
         raise UsageError(f"{', '.join(unable)} cannot look both ways; add --causal")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
-    if plot is not None:
-        from attnkit.show.benchmark_plot import check
-
-        check(plot)
     from attnkit.device import pick_device
 
     workload = workload._replace(device=pick_device(device))
     points: list[Point] = []
     try:
         points.extend(measure(sweeps, workload, console.say))
-    except KeyboardInterrupt:
+    finally:  # Ctrl-C, too, shows what is known
         if points:
             _print(points, workload, format, columns)
-        raise
-    _print(points, workload, format, columns)
-    if plot is not None:
-        from attnkit.show.benchmark_plot import draw
-
-        draw(points, workload, plot)
-        console.say(f"wrote {plot}")
 
 
 @app.command("train")
@@ -168,7 +154,8 @@ def train(
       attnkit bench train translation/multi30k --variant random train.precision=bf16
       attnkit bench train quickstart --profile trace.json
     """
-    _check_trace(profile)
+    if profile is not None:
+        output.check_save(profile, TRACES, "--profile")
     title, chosen = _variant(recipe, overrides, variant)
     if chosen.model.counted:
         raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
@@ -221,7 +208,8 @@ def decode(
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
       attnkit bench decode translation/multi30k --beam 1
     """
-    _check_trace(profile)
+    if profile is not None:
+        output.check_save(profile, TRACES, "--profile")
     from attnkit.bench import decoding_speed
     from attnkit.device import pick_device
     from attnkit.runs import Run, is_run
@@ -244,12 +232,6 @@ def decode(
         subject = decoding_speed.untrained(chosen, spec, split, rows, place, *data)
     speed = decoding_speed.measure(subject, place, profile, console.say)
     _print_speed(title, speed, decoding_table(title, speed), format, profile)
-
-
-def _check_trace(profile: Path | None) -> None:
-    """Refuse what could not be written, before any work."""
-    if profile is not None:
-        output.check_save(profile, TRACES, "--profile")
 
 
 def _variant(

@@ -40,7 +40,7 @@ def check(
       attnkit check my-own --plugin my_own.py
     """
     from attnkit.mechanisms import facts
-    from attnkit.recipe.mechanism_options import from_words
+    from attnkit.recipe.mechanism_registry import from_words
 
     values = from_words(facts(word), options or ())
     from attnkit.contract import ROLES

@@ -124,7 +124,6 @@ def explained(facts: "Facts") -> "RenderableType":
     from rich.padding import Padding
     from rich.text import Text
 
-    from attnkit.recipe.mechanism_options import option_type
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
     from attnkit.recipe.values import shown, values_of
     from attnkit.show.table import Table
@@ -154,7 +153,7 @@ def explained(facts: "Facts") -> "RenderableType":
             default = "required" if option.required else shown(option.default)
             values = "a list of mechanisms"
             if name != facts.composite:
-                values = values_of(option_type(option.annotation))
+                values = values_of(option.type)
             rows.append((name, values, default))
         if rows:
             parts += ["", Table.of_texts(title, ("option", "values", "default"), rows)]
@@ -177,7 +176,8 @@ def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
 def abilities(facts: "Facts") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
-    limit = "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
+    from attnkit.show.recipe_tables import limit_text
+
     maps = {
         "exact": "the attention matrix itself",
         "effective": "the matrix that the computation amounts to",
@@ -189,7 +189,7 @@ def abilities(facts: "Facts") -> list[tuple[str, str]]:
         ("decoder", "yes" if facts.causal else f"no{why}"),
         ("cross-attention", "yes" if facts.cross else f"no{why}"),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),
-        ("maximum length", limit),
+        ("maximum length", limit_text(facts)),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),

@@ -59,8 +59,8 @@ def plot(
       attnkit plot runs/quickstart --x train.lr
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import plots
-    from attnkit.runs.value_curves import value_plot
+    from attnkit.runs.curves import learning_curves
+    from attnkit.runs.value_curves import value_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)
@@ -68,9 +68,9 @@ def plot(
     of_values = x is not None and "." in x
     runs = find_runs(folders, unfinished=True, trials=of_values)
     if of_values and x is not None:
-        drawn = [value_plot(runs, x, names, note=console.warn)]
+        drawn = [value_curves(runs, x, names, note=console.warn)]
     else:
-        drawn = plots(runs, names, x, note=console.warn)
+        drawn = learning_curves(runs, names, x, note=console.warn)
     if save is None:
         from attnkit.show.curves_chart import CurvesChart
 

@@ -21,7 +21,7 @@ from attnkit.cli.options import (
 from attnkit.device import load_note
 from attnkit.errors import RecipeError, StoppedError, UsageError
 from attnkit.ranks import group
-from attnkit.recipe.section import LARGEST
+from attnkit.recipe.values import LARGEST
 from attnkit.text import quoted
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What the studies share: options, the rows that are read, and how a result is shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attnkit.analysis.maps import Kind
     from attnkit.data.rows import Row
     from attnkit.runs import Run
-    from attnkit.runs.curves import Plot
+    from attnkit.runs.curves import Curves
     from attnkit.show.table import Table
 
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
@@ -50,13 +50,6 @@ def metrics_of(given: str | None) -> tuple[str, ...]:
     return expand([name.strip() for name in (given or "perplexity").split(",")])
 
 
-def refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuse the first option that was given, though it does nothing here.  Raises UsageError."""
-    for name, option in given.items():
-        if option is not None:
-            raise UsageError(f"--{name} {why}")
-
-
 def numbers(option: str, text: str) -> list[float]:
     """The numbers of an option, such as 0.5,1; each once, in ascending order."""
     try:
@@ -79,7 +72,7 @@ def rows_of(
     return list(islice(corpus_of(run, data_dir, offline).rows(split or VALID), rows))
 
 
-def show(table: "Table", plots: "Sequence[Plot]", format: str, save: Path | None) -> None:
+def show(table: "Table", plots: "Sequence[Curves]", format: str, save: Path | None) -> None:
     """Print a table, with its charts where people read it, and save the charts as a picture."""
     output.write_tables([table], format)
     if not plots:

@@ -12,7 +12,7 @@ from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.map_entropy import HeadEntropy, Spread
-    from attnkit.runs.curves import Plot, Series
+    from attnkit.runs.curves import Curves, Series
     from attnkit.show.table import Cell, Table
 
 
@@ -120,17 +120,17 @@ def _cells(spreads: "dict[float, Spread]") -> "list[Cell]":
     return cells
 
 
-def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Plot]":
+def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Curves]":
     """Entropy over training; entropy and gradient against the scale, at the first and last stage.
 
     Means over the heads of each layer.
     """
-    from attnkit.runs.curves import Plot
+    from attnkit.runs.curves import Curves
 
     names = list(dict.fromkeys(one.stage for one in found))
     ends = dict.fromkeys((names[0], names[-1]))
     over = _series([(one, float(one.stage.step), one.spreads[1.0].share) for one in found])
-    plots = [Plot("share of the largest entropy", "updates", over, True)]
+    plots = [Curves("share of the largest entropy", "updates", over, True)]
     for title, field in (("share of the largest entropy", "share"), ("gradient", "gradient")):
         for stage in ends:
             points = [
@@ -140,7 +140,7 @@ def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Plot]":
                 for scale, spread in one.spreads.items()
             ]
             x = "log2 of the scale of the scores"
-            plots.append(Plot(f"{title}, {stage.name}", x, _series(points), False))
+            plots.append(Curves(f"{title}, {stage.name}", x, _series(points), False))
     return [plot for plot in plots if plot.series]
 
 

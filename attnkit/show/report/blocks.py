@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from attnkit.scoring.output_comparison import ComparedLine, ComparedOutputs
-from attnkit.show.svg import Drawing
 from attnkit.show.table import Table
 
 
@@ -18,6 +18,13 @@ class Note:
 @dataclass(frozen=True)
 class Marks:
     """What the marks in examples mean."""
+
+
+class Drawing(NamedTuple):
+    """A picture as SVG, and what it shows in words."""
+
+    title: str
+    svg: bytes
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class MarkdownReport(NamedTuple):
     """The text, and the files of its drawings by their names in the folder."""
 
     text: str
-    drawings: dict[str, str]
+    drawings: dict[str, bytes]
 
 
 def markdown(report: Report, folder: str) -> MarkdownReport:
@@ -40,7 +40,7 @@ class _Writer:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder.replace(" ", "%20")
-        self.drawings: dict[str, str] = {}
+        self.drawings: dict[str, bytes] = {}
 
     def blocks(self, blocks: Sequence[Block], level: int) -> Iterator[str]:
         """Each block as text, its own headings of this level."""
@@ -64,7 +64,7 @@ class _Writer:
         for number, one in enumerate(figure.drawings, 1):
             several = f"-{number}" if len(figure.drawings) > 1 else ""
             name = f"{figure.name}{several}.svg"
-            self.drawings[name] = one.svg(file=True) + "\n"
+            self.drawings[name] = one.svg
             yield f"![{markdown_text(one.title)}]({self.folder}/{name})"
         if figure.caption:
             yield markdown_text(figure.caption)

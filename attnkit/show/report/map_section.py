@@ -1,19 +1,22 @@
 """Attention maps of one sentence through the systems of a report."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from attnkit.analysis.maps import Capture, Kind
 from attnkit.errors import AttnkitError
 from attnkit.recipe import places
 from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import CorpusLine
-from attnkit.show import map_drawing
-from attnkit.show.attention_matrix import NAMES
-from attnkit.show.report.blocks import Block, Figure, Fold, Note, ReportSection
+from attnkit.show.attention_matrix import NAMES, mechanisms, notes
+from attnkit.show.map_picture import picture
+from attnkit.show.report.blocks import Block, Drawing, Figure, Fold, Note, ReportSection
 
 MOST = 12
 """Systems whose maps are drawn, at most: each model is loaded."""
 KINDS_SHOWN = 2
+SHOWN = 9
+"""Layers and heads that are drawn of each system, about."""
 PREFERRED: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 WORDS = 10
 """Words of the test sentence that is taken, about."""
@@ -41,17 +44,18 @@ def map_section(
     for number, (name, run) in enumerate(list(systems.items())[:MOST], 1):
         try:
             captured = _captured(run, text, target, kinds)
+            for kind, maps in captured.maps.items():
+                shown = replace(captured, model=name, maps={kind: maps.spread(SHOWN)})
+                drawn = picture([shown], kind, "svg")
+                said = [f"{name}: {NAMES[kind]}, {mechanisms(maps)}", *notes(maps), *drawn.warnings]
+                if target is None:
+                    said.append(f"output: {captured.output} ({captured.how})")
+                if note := captured.facts.get("note"):
+                    said.append(note)
+                drawing = Drawing(said[0], drawn.data)
+                figures[kind].append(Figure(f"maps-{kind}-{number}", [drawing], "; ".join(said)))
         except AttnkitError as error:
             faults.append((name, error))
-            continue
-        for kind, maps in captured.maps.items():
-            drawn = map_drawing.drawing(maps, name)
-            said = f"{name}: {map_drawing.caption(maps)}"
-            if target is None:
-                said += f"; output: {captured.output} ({captured.how})"
-            if note := captured.facts.get("note"):
-                said += f"; {note}"
-            figures[kind].append(Figure(f"maps-{kind}-{number}", [drawn], said))
     if sentence is not None and len(faults) == min(MOST, len(systems)):
         raise faults[0][1]
     blocks: list[Block] = [Note(f"Sentence: {text}")]

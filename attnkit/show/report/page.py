@@ -1,5 +1,6 @@
 """A report as one HTML file that needs nothing else: no network, no other file."""
 
+import base64
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,7 +57,9 @@ def _block(block: Block) -> str:
             return f"<p>{escaped(block.text)}</p>\n"
         case Figure():
             drawings = "".join(
-                f'<div class="scroll" tabindex="0">{one.svg()}</div>' for one in block.drawings
+                f'<div class="scroll" tabindex="0"><img alt="{escaped(one.title)}" '
+                f'src="data:image/svg+xml;base64,{base64.b64encode(one.svg).decode()}"></div>'
+                for one in block.drawings
             )
             caption = escaped(block.caption)
             caption = f"<figcaption>{caption}</figcaption>" if caption else ""

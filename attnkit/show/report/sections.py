@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from attnkit import __version__
-from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError
 from attnkit.recipe import flat
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.runs import Run, one_task
-from attnkit.runs.curves import Plot, plots
+from attnkit.runs.curves import Curves, learning_curves
 from attnkit.runs.layout import MODEL
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
@@ -27,12 +27,13 @@ from attnkit.scoring.output_comparison import compare_lines
 from attnkit.scoring.results import PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import Margins
-from attnkit.show import comparison_tables, curves_drawing
+from attnkit.show import comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import example_rows, groups
 from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.blocks import (
     Block,
+    Drawing,
     Examples,
     Figure,
     Fold,
@@ -143,19 +144,25 @@ def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
 def _curves(runs: Sequence[Run]) -> list[Block]:
     """The figures of `attnkit plot`, and scores against the time of training."""
     notes: list[str] = []
-    drawn: list[Plot] = []
+    drawn: list[Curves] = []
+    drawings: list[Drawing] = []
     wanted: list[tuple[list[str], str | None]] = [([], None)]
     if runs[0].recipe.task != QUESTIONS:  # theirs are many
         wanted.append((["score"], "time"))
     for words, x in wanted:
         try:
-            drawn += plots(runs, words, x, note=notes.append)
+            drawn += learning_curves(runs, words, x, note=notes.append)
         except AttnkitError as error:
             notes.append(f"not drawn: {error}")
-    names = list(dict.fromkeys(one.name for plot in drawn for one in plot.series))
-    drawings = [curves_drawing.drawing(plot, names) for plot in drawn]
-    caption = "a letter marks the end of each line, and each score; the numbers are the last values"
-    figures = [Figure("curves", drawings, caption)] if drawings else []
+    names = list(dict.fromkeys(one.name for curves in drawn for one in curves.series))
+    try:
+        for curves in drawn:
+            picture = curves_figure.picture([curves], "svg", names)
+            drawings.append(Drawing(curves.title, picture.data))
+            notes += picture.warnings
+    except UnavailableError as error:
+        notes.append(f"not drawn: {error}")
+    figures = [Figure("curves", drawings)] if drawings else []
     return [*figures, *map(Note, dict.fromkeys(notes))]
 
 

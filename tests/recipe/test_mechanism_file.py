@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit import mechanisms
-from attnkit.recipe.mechanism_options import annotation
+from attnkit.recipe.mechanism_file import annotation
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,111 @@
+"""What is wrong with a recipe: one class of issue, collected so that one error tells them all."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, NoReturn
+
+from attnkit.errors import RecipeError
+from attnkit.text import safe_text
+
+NAMED_VARIANTS = 3
+"""Variants that an issue names; the rest is counted, as are the issues beyond `MOST`."""
+MOST = 20
+
+Key = tuple[str, ...]
+"""A key as its parts: ("train", "lr")."""
+
+
+class Position(NamedTuple):
+    """A position; `line` 0 means the whole source (the command line)."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        name = safe_text(self.source).replace("\n", "\\n")
+        return f"{name}:{self.line}:{self.column}" if self.line else name
+
+
+COMMAND_LINE = Position("command line")
+
+
+class ValidationIssue(Exception):
+    """One thing that is wrong: raised by what reads a value, yielded by rules over a recipe.
+
+    Args:
+        text: what was wrong, the nearest valid value and what to do; or what makes the text, where
+            that is slow.
+        keys: the keys concerned, dotted or in parts; the first that was set is to blame.  Of a
+            single value: the keys inside it.
+        place: where it stands; None: where the key to blame was set.
+    """
+
+    def __init__(
+        self, text: str | Callable[[], str], *keys: str | Key, place: Position | None = None
+    ) -> None:
+        super().__init__(text)
+        self.text, self.place = text, place
+        self.keys = [tuple(key.split(".")) if isinstance(key, str) else key for key in keys]
+
+    def __str__(self) -> str:
+        return self.text if isinstance(self.text, str) else self.text()
+
+    @property
+    def key(self) -> Key:
+        return self.keys[0] if self.keys else ()
+
+    def below(self, *key: str) -> "ValidationIssue":
+        """The issue of a value as that of the key which holds it."""
+        return ValidationIssue(self.text, (*key, *self.key), place=self.place)
+
+
+class Issues:
+    """Collects issues of the current `variant`, each once for all variants that have it."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Position, Key, str], tuple[str, list[str]]] = {}
+        self._more = 0
+        self.variant: str | None = None
+
+    def add(self, place: Position, key: Key, text: str | Callable[[], str]) -> None:
+        same = (place, key, text if isinstance(text, str) else "")
+        if same not in self._found and len(self._found) >= MOST:
+            self._more += 1
+            return
+        if same not in self._found:
+            self._found[same] = text if isinstance(text, str) else text(), []
+        variants = self._found[same][1]
+        if self.variant is not None and self.variant not in variants:
+            variants.append(self.variant)
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def stop(self, variants: int = 1) -> None:
+        """Raise RecipeError with one line an issue, in the order of the file, if there is any."""
+        found = sorted((place, key, *rest) for (place, key, _), rest in self._found.items())
+        lines = []
+        for place, key, text, names in found:
+            more = len(names) - NAMED_VARIANTS
+            shown = ", ".join(names[:NAMED_VARIANTS]) + (f" and {more} more" if more > 0 else "")
+            only = f" (variant {shown})" if 0 < len(names) < variants else ""
+            lines.append(_line(place, key, text) + only)
+        if self._more:
+            lines.append(f"{found[-1][0]}: and {self._more} more problems")
+        if lines:
+            raise RecipeError("\n".join(lines))
+
+
+def refuse(place: Position, text: str, key: Key = ()) -> NoReturn:
+    """Raise RecipeError for the one issue that ends the reading."""
+    raise RecipeError(_line(place, key, text))
+
+
+def _line(place: Position, key: Key, text: str) -> str:
+    return ": ".join([str(place), *([dotted(key)] if key else []), text])
+
+
+def dotted(key: Iterable[str]) -> str:
+    """A key as users write it, made safe and short."""
+    text = safe_text(".".join(key)).replace("\n", "\\n").replace("\t", "\\t")
+    return text if len(text) <= 96 else f"{text[:80]}...{text[-13:]}"

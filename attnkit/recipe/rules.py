@@ -1,0 +1,363 @@
+"""What a recipe may not ask for although each of its values is valid alone.
+
+What a type cannot say: the table `ONLY_WITH`, and one generator a section, which yields each
+issue with the keys concerned, the one to blame first.  No data is read: a corpus is known by its
+card, files by their names.  Nothing here imports torch.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
+from attnkit.recipe.data_rules import SPLITS, data_issues
+from attnkit.recipe.issues import ValidationIssue
+from attnkit.recipe.metrics import METRICS, metrics_that_read
+from attnkit.recipe.schema import (
+    AttentionConfig,
+    ContextsConfig,
+    NaiveBayesConfig,
+    Recipe,
+    TailrConfig,
+)
+from attnkit.recipe.settings import field_at
+from attnkit.text import RESERVED, quoted
+
+SHORTEST_CORRUPTED = 16
+"""Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
+OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
+"""Metrics of whole texts, which no objective with noise predicts."""
+LARGEST_TABLE = 16384
+"""Most tokens of which all pairs are counted: a table of 1 GB."""
+_SPLIT = re.compile("[\\s\u2581\0\ud800-\udfff]")
+"""What no piece may have: white space, its sign in pieces, and what tokenizers replace."""
+
+
+ONLY_WITH: list[tuple[str, tuple[str, ...]]] = [
+    ("model.cell", ("model.type", "recurrent")),
+    ("model.kernel", ("model.type", "convolutional")),
+    ("model.order", ("model.type", "n-gram")),
+    *(
+        (f"model.{key}", ("model.type", "transformer"))
+        for key in ("ff", "norm", "activation", "activation_dropout")
+    ),
+    ("model.naive_bayes.residual", ("model.type", "naive-bayes", "naive-bayes-attention")),
+    *(
+        (f"model.naive_bayes.{key}", ("model.type", "naive-bayes"))
+        for key in NaiveBayesConfig.model_fields
+        if key != "residual"
+    ),
+    ("model.naive_bayes.weights", ("model.naive_bayes.pool", "weighted")),
+    ("model.naive_bayes.decay", ("model.naive_bayes.weights", "recency")),
+    ("model.naive_bayes.normalize", ("model.naive_bayes.estimate", "skip-gram")),
+    *((f"train.tailr.{key}", ("train.loss", "tailr")) for key in TailrConfig.model_fields),
+    ("train.min_lr", ("train.schedule", "cosine", "linear")),
+    *((f"search.{key}", ("search.method", "sample")) for key in ("temperature", "top_k", "top_p")),
+    *((f"data.{key}", ("task", "question-answering")) for key in ("gold", "other")),
+    *((f"contexts.{key}", ("task", "question-answering")) for key in ContextsConfig.model_fields),
+    ("eval.lengths", ("task", "language-modeling", "recall")),
+]
+"""Keys that are read only where another key has one of these values.
+
+The resolved form of a recipe has every key, whatever its type of model, loss or search, and the
+digests of runs are taken of it; so these are rows of a table and not classes of a union.
+"""
+
+
+def issues_of(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """Everything that does not fit together, but for attention (`capability`)."""
+    for rule in RULES:
+        yield from rule(recipe)
+
+
+def _only_with(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """Keys that do nothing with what another key says; each is blamed once."""
+    blamed = set()
+    for key, (other, *values) in ONLY_WITH:
+        value = attrgetter(other)(recipe)
+        unset = attrgetter(key)(recipe) == field_at(tuple(key.split("."))).default
+        if value not in values and not unset and key not in blamed:
+            blamed.add(key)
+            text = f"does nothing with `{other}: {value}`; it is for {' and '.join(values)}"
+            yield ValidationIssue(text, key, other)
+
+
+def _task(recipe: Recipe) -> Iterator[ValidationIssue]:
+    task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
+    pairs = task != "language-modeling"
+    if not pairs and shape == "encoder-decoder" and not recipe.corrupts:
+        text = "language-modeling has no source to encode; use `model.shape: decoder`"
+        yield ValidationIssue(text, "model.shape", "task")
+    if not pairs and objective == "seq2seq":
+        text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
+        yield ValidationIssue(text, "train.objective", "task")
+    if pairs and objective == "causal":
+        text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
+        yield ValidationIssue(text, "train.objective", "task")
+    if shape == "encoder" and task != "classification" and not recipe.masks:
+        instead = "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
+        text = f"an encoder alone writes no text; {task} needs {instead}"
+        yield ValidationIssue(text, "model.shape", "task")
+    if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
+        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
+        yield ValidationIssue(text, "tokenizer.shared", "model.shape")
+
+
+def _noise(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """What the objectives need that restore a text with noise."""
+    objective, model = recipe.train.objective, recipe.model
+    if objective not in SHAPE_OF:
+        return
+    if recipe.task != "language-modeling":
+        text = f"{objective} learns from running text; {recipe.task} uses seq2seq"
+        yield ValidationIssue(text, "train.objective", "task")
+    elif model.shape != SHAPE_OF[objective]:
+        why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
+        text = f"{objective} {why}: use `model.shape: {SHAPE_OF[objective]}`"
+        yield ValidationIssue(text, "model.shape", "train.objective")
+    elif model.type != "transformer":
+        yield ValidationIssue(f"{objective} needs a transformer", "model.type", "train.objective")
+    if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
+        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
+        yield ValidationIssue(text, "data.max_length", "train.objective")
+    if metric := next((n for n in OF_RUNNING_TEXT if n in recipe.eval.metrics), None):
+        text = f"{metric} is of running text; use perplexity"
+        yield ValidationIssue(text, "eval.metrics", "train.objective")
+
+
+def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """Metrics, and the one that validation monitors, are of what the task's models give."""
+    task, labels = recipe.task, metrics_that_read("labels")
+    monitor, asked = recipe.train.monitor, recipe.eval.metrics
+    if task == "language-modeling" and monitor not in ("loss", "accuracy"):
+        text = "language-modeling decodes nothing to score; use `loss` or `accuracy`"
+        yield ValidationIssue(text, "train.monitor", "task")
+    for key, names in (("eval.metrics", asked), ("train.monitor", (monitor,))):
+        for name in names:
+            reads = METRICS[name].reads if name in METRICS else "outputs" * (name == "rouge")
+            if reads == "labels" and task != "classification":
+                text = f"{name} is for classification; {task} chooses no labels"
+            elif reads in ("outputs", "contexts") and task == "classification":
+                text = f"{name} scores texts; classification has {', '.join(labels)}"
+            elif reads == "contexts" and task != "question-answering":
+                text = f"{name} is for question-answering, which chooses contexts; remove it"
+            elif key != "eval.metrics":
+                continue
+            elif reads == "outputs" and task == "language-modeling":
+                text = f"{name} needs decoded text; language-modeling has perplexity and accuracy"
+            elif reads == "probabilities" and task == "question-answering":
+                text = f"{name} is not measured of questions; use answer-match, answer-f1 or rouge"
+            else:
+                continue
+            yield ValidationIssue(text, key, "task")
+            break
+        vectors = [
+            name for name in names if name in METRICS and METRICS[name].family == "embedding"
+        ]
+        if vectors and recipe.eval.vectors is None:
+            text = f"{vectors[0]} needs word vectors; name their file by eval.vectors"
+            yield ValidationIssue(text, key)
+
+
+def _total_variation(recipe: Recipe) -> Iterator[ValidationIssue]:
+    metric = "total-variation"
+    if metric not in recipe.eval.metrics:
+        return
+    corpus, length = recipe.data.corpus, recipe.data.max_length
+    line = corpus_cards.load(corpus).line_tokens if corpus in corpus_cards.names() else None
+    if line is None:
+        text = f"{metric} needs a corpus whose source is known: toy-topics or toy-chains; remove it"
+        yield ValidationIssue(text, "eval.metrics", "data.corpus")
+        return
+    if recipe.tokenizer.type != "word":
+        text = f"{metric} compares distributions over words; set tokenizer.type=word"
+        yield ValidationIssue(text, "tokenizer.type", "eval.metrics")
+    if line % length:
+        near = max(size for size in range(1, length) if line % size == 0)
+        text = f"{metric} needs blocks that divide a line of {line} tokens; {near} does"
+        yield ValidationIssue(text, "data.max_length", "eval.metrics")
+
+
+def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """What can be scored at several lengths; `capability` says which models reach them."""
+    if not recipe.eval.lengths:
+        return
+    if recipe.task == "recall":
+        known, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
+        if known is None:
+            text = "needs a generated corpus, whose rows can have any length; remove it"
+            yield ValidationIssue(text, "eval.lengths", "data.corpus")
+        elif not 2 <= min(recipe.eval.lengths) <= longest <= known.most:
+            text = f"{recipe.data.corpus} has rows of 2 to {known.most:,} {known.unit}"
+            yield ValidationIssue(text, "eval.lengths")
+    elif recipe.corrupts:
+        text = "is for the objectives causal and masked; remove it"
+        yield ValidationIssue(text, "eval.lengths", "train.objective")
+    elif "total-variation" in recipe.eval.metrics:
+        text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
+        yield ValidationIssue(text, "eval.metrics", "eval.lengths")
+
+
+def _questions(recipe: Recipe) -> Iterator[ValidationIssue]:
+    if recipe.task != "question-answering":
+        return
+    gold, other = recipe.data.gold, recipe.data.other
+    if other > 1 - gold + 1e-9:
+        text = (
+            f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is"
+        )
+        text += " the most that this gold leaves to other"
+        yield ValidationIssue(text, "data.other", "data.gold")
+    windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
+    if windows and recipe.model.shape == "encoder-decoder":
+        text = f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"
+        yield ValidationIssue(text, "contexts.methods", "model.shape")
+
+
+def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
+    data = recipe.data
+    yield from data_issues(data, recipe.task)
+    named = [split for split in SPLITS if getattr(data, split) is not None]
+    for split in ("train", "valid"):
+        if data.corpus is None and named and split not in named:
+            text = f"data.{named[0]} needs data.{split} beside it; name its file"
+            yield ValidationIssue(text, f"data.{named[0]}")
+    card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
+    for split in recipe.eval.splits:
+        if card and split not in card.splits:
+            text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
+        elif card or data.train is None or data.valid is None or split in named:
+            continue
+        elif split not in SPLITS:
+            text = f"names {quoted(split)}; it can be train, valid or test"
+        else:
+            text = f"names {split}, but there is no data.{split}"
+        yield ValidationIssue(text, "eval.splits")
+
+
+def _tokenizer(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """Special tokens that cannot be pieces of their own, and no room for any other piece."""
+    spec = recipe.tokenizer
+    if spec.model is not None:
+        return
+    for piece in spec.special:
+        if _SPLIT.search(piece) or not piece:
+            text = f"{quoted(piece)} must be text without white space"
+            yield ValidationIssue(text, "tokenizer.special")
+    least = len(RESERVED) + len(spec.special) + 1
+    if spec.size < least:
+        text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"
+        yield ValidationIssue(text, "tokenizer.size", "tokenizer.special")
+
+
+def _model(recipe: Recipe) -> Iterator[ValidationIssue]:
+    model = recipe.model
+    if model.width % model.heads:
+        most = min(model.width, 4 * model.heads)
+        divisors = (n for n in range(1, most + 1) if model.width % n == 0)
+        near = min(divisors, key=lambda n: (abs(n - model.heads), n))
+        text = f"{model.heads} heads do not divide the width {model.width}; {near} would"
+        yield ValidationIssue(text, "model.heads", "model.width")
+    elif model.positions == "rope" and model.width // model.heads % 2:
+        wide = model.width // model.heads
+        text = f"rope turns pairs, but heads are {wide} wide (width / heads); make that even"
+        yield ValidationIssue(text, "model.positions", "model.heads", "model.width")
+    if model.positions == "sinusoidal" and model.width % 2:
+        text = f"sinusoidal positions need an even width; {model.width + 1} would do"
+        yield ValidationIssue(text, "model.width", "model.positions")
+    if model.tie == "all" and not recipe.tokenizer.shared and model.shape == "encoder-decoder":
+        text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
+        yield ValidationIssue(text, "model.tie", "tokenizer.shared")
+    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
+    for stack in ("encoder", "decoder"):
+        layers = getattr(model.layers, stack)
+        absent = model.counted or stack not in STACKS[model.shape]
+        optional = stack == "encoder" != model.shape and model.type == "transformer"
+        if absent and layers:
+            text = f"a model of {kind} has no {stack}; remove it"
+            yield ValidationIssue(text, f"model.layers.{stack}")
+        elif not absent and not layers and not optional:
+            text = "needs at least one layer; 1 is the least"
+            yield ValidationIssue(text, f"model.layers.{stack}")
+    for role in ("encoder", "decoder", "cross"):
+        if role not in model.places and getattr(model.attention, role) != AttentionConfig():
+            text = f"a model of {kind} has no {role} attention; remove it"
+            yield ValidationIssue(text, f"model.attention.{role}")
+
+
+def _model_type(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """What models other than transformers need."""
+    model, size = recipe.model, recipe.tokenizer.size
+    if model.type in ("recurrent", "convolutional"):
+        if model.shape != "encoder-decoder":
+            text = f"a {model.type} model is an encoder-decoder; for a decoder use `transformer`"
+            yield ValidationIssue(text, "model.shape", "model.type")
+            return
+    elif model.type != "transformer" and recipe.task != "language-modeling":
+        text = f"{model.type} is a language model; use `task: language-modeling` or another type"
+        yield ValidationIssue(text, "model.type", "task")
+        return
+    if model.positions not in (allowed := POSITIONS.get(model.type, (model.positions,))):
+        text = f"a {model.type} model has {' or '.join(allowed)}, got {model.positions}; remove it"
+        yield ValidationIssue(text, "model.positions", "model.type")
+    if model.type == "recurrent" and model.width % 2:
+        text = f"each direction of the encoder has half the width; {model.width + 1} is even"
+        yield ValidationIssue(text, "model.width", "model.type")
+    if model.type == "naive-bayes-attention" and model.tie != "none":
+        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
+        yield ValidationIssue(text, "model.tie", "model.type")
+    pairs = model.type == "naive-bayes" or (model.type == "n-gram" and model.order > 1)
+    if pairs and size > LARGEST_TABLE:
+        text = f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB"
+        text += f"; {LARGEST_TABLE} is the most"
+        yield ValidationIssue(text, "tokenizer.size", "model.type")
+    if recipe.train.init and model.counted:
+        text = f"a {model.type} model is counted; it starts from no weights"
+        yield ValidationIssue(text, "train.init", "model.type")
+
+
+def _train(recipe: Recipe) -> Iterator[ValidationIssue]:
+    train = recipe.train
+    if train.patience and not train.valid_every:
+        text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
+        yield ValidationIssue(text, "train.patience", "train.valid_every")
+    if train.ema and train.average > 1:
+        text = "ema and average both average weights; keep one of them"
+        yield ValidationIssue(text, "train.ema", "train.average")
+    if train.average > 1 and not train.valid_every:
+        text = "averages weights of validations, but valid_every is 0; set train.valid_every"
+        yield ValidationIssue(text, "train.average", "train.valid_every")
+    if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
+        text = f"is above the peak train.lr {train.lr:g}"
+        yield ValidationIssue(text, "train.min_lr", "train.lr")
+    if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
+        text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
+        yield ValidationIssue(text, "train.warmup", "train.schedule")
+
+
+def _search(recipe: Recipe) -> Iterator[ValidationIssue]:
+    search = recipe.search
+    if search.min_length >= search.max_length:
+        text = f"must be below search.max_length {search.max_length}, which counts the end token"
+        yield ValidationIssue(text, "search.min_length", "search.max_length")
+    most = {"beam": search.beam, "greedy": 1}.get(search.method, search.n_best)
+    if search.n_best > most:
+        text = f"{search.method} search finds {most} at most; use {most} or a wider search.beam"
+        yield ValidationIssue(text, "search.n_best", "search.beam", "search.method")
+
+
+def _lists(recipe: Recipe) -> Iterator[ValidationIssue]:
+    """Lists name nothing twice."""
+    keys = "train.seeds eval.metrics eval.splits eval.lengths contexts.counts contexts.methods"
+    for key in f"{keys} tokenizer.special eval.tokenize".split():
+        values = attrgetter(key)(recipe)
+        values = values if isinstance(values, tuple) else ()
+        if twice := [value for number, value in enumerate(values) if value in values[:number]]:
+            yield ValidationIssue(f"names {twice[0]} twice; name each once", key)
+
+
+RULES: tuple[Callable[[Recipe], Iterator[ValidationIssue]], ...] = (
+    *(_only_with, _task, _noise, _questions, _data, _tokenizer, _model, _model_type),
+    *(_train, _search, _metrics, _total_variation, _lengths, _lists),
+)
