@@ -202,7 +202,7 @@ class ScoreRow:
         metrics = {name: score.json() for name, score in self.scores.items()}
         for name, (interval, parts) in self.details.items():
             metrics[name] |= {"interval": interval and [*interval], "parts": dict(parts)}
-        head = {
+        head: dict[str, Any] = {
             "recipe": system.recipe, "variant": system.variant, "seed": system.seed,
             "split": self.split, **({} if self.length is None else {"length": self.length}),
             "metrics": metrics, "sentences": self.sentences,
@@ -232,7 +232,11 @@ class ScoreRow:
 
     def names(self) -> dict[str, Any]:
         """What differences and best systems say of it."""
-        named = {"recipe": self.recipe, "variant": self.variant, "system": self.name}
+        named: dict[str, Any] = {
+            "recipe": self.recipe,
+            "variant": self.variant,
+            "system": self.name,
+        }
         named |= {} if self.length is None else {"length": self.length}
         asked = {"method": self.method, "contexts": self.contexts}
         return named | ({} if self.contexts is None else asked)

@@ -351,7 +351,7 @@ def saved_row(run: Run, split: str) -> ScoreRow:
     search = one_best(run.recipe.search).model_dump(mode="json")
     asked = run.recipe.task == "question-answering"
     name = split if asked else stored_name(run.scores(), split, search)
-    saved = SavedScores.read(run, split, name) if name else None
+    saved = SavedScores.read(run, split, name)
     if saved is None:
         raise MissingInputError(
             f"{run.path}: split {split} is not scored: run `attnkit eval` on it"

@@ -255,11 +255,13 @@ def difference_fields(
         named["low"], named["high"] = tested.interval
     if tested and tested.percent:
         named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
-    named |= {"p": tested and tested.p, "p_corrected": tested and tested.p_holm}
-    named |= {
-        "verdict": tested and tested.verdict,
-        "provisional": tested and tested.provisional,
-    }
+    for name, attribute in (
+        ("p", "p"),
+        ("p_corrected", "p_holm"),
+        ("verdict", "verdict"),
+        ("provisional", "provisional"),
+    ):
+        named[name] = getattr(tested, attribute, None)
     return {f"{prefix}{name}": value for name, value in named.items()}
 
 
@@ -318,13 +320,15 @@ def _axis_rows(rows: Sequence[ScoreRow], scores: _Scores) -> Table:
     columns = [Column(title, "left", key=True) for title in titles]
     columns += [Column(str(at)) for at in places]
     systems = [
-        one for one in product(*seen) if any(Key(*one, at) in scores.groups for at in places)
+        one
+        for one in product(*seen)
+        if any(Key._make([*one, at]) in scores.groups for at in places)
     ]
     digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
     body = []
     for split, metric in product(seen[0], metrics_of(rows)):
         for system in (one for one in systems if one[0] == split):
-            cells = [_axis_cell(Key(*system, at), metric, scores, digits) for at in places]
+            cells = [_axis_cell(Key._make([*system, at]), metric, scores, digits) for at in places]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
                 names.insert(column, metric_facts(metric).title)

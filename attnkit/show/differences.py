@@ -20,7 +20,8 @@ def difference_text(value: float, tested: Difference | None) -> str:
         return signed(value)
     ends, unit = tested.interval, ""
     if tested.percent:
-        (value, *ends), unit = tested.percent, " %"
+        value, low, high = tested.percent
+        ends, unit = (low, high), " %"
     interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
     level = " level" if tested.verdict == "level" else ""
     return f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}"

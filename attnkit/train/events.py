@@ -156,7 +156,7 @@ class ScoredEvent(Event):
     def json(self) -> dict[str, Any]:
         found = super().json()
         del found["comparison"]
-        return found | _plain(self.comparison.json()) | {"unfinished": self.unfinished}
+        return {**found, **_plain(self.comparison.json()), "unfinished": self.unfinished}
 
 
 def _plain(value: Any) -> Any:

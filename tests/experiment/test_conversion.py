@@ -79,7 +79,7 @@ def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
     (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
     assert loss < 1e-9  # by rounding: with and without gradients
     assert isinstance(told[-1], ScoredEvent)
-    assert told[-1].comparisons[0]["difference"] == 0
+    assert told[-1].comparison.differences[0].value == 0
 
 
 def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:

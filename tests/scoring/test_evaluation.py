@@ -162,7 +162,7 @@ def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
         assert list(entry.json()["metrics"]) == ["bleu", "bleu-char", "chrf"]
         assert saved_row(run, "test").scores == entry.scores
     result = comparison(runs, metrics=["chrf", "bleu"], resamples=10)
-    assert [record["metric"] for record in result["comparisons"]] == ["chrf", "bleu", "bleu-char"]
+    assert [found.metric for found in result.differences] == ["chrf", "bleu", "bleu-char"]
 
 
 def test_scores_of_other_word_vectors_are_not_reused(
@@ -362,9 +362,7 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
         re.fullmatch(r"1 of 6 inputs was cut to data\.max_length=\d+ tokens", text)
         for text in entry.json()["warnings"]
     )
-    assert (
-        "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings
-    )
+    assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings
 
 
 def test_empty_references_are_noted_once_a_split(make: Callable[..., Run]) -> None:
