@@ -36,13 +36,14 @@ from common import (
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.tokenizer import EOS
+from attnkit.models.base import Decode
 from attnkit.nbce import baselines
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import POOLS, Rule
 from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.opening import open_model
 from attnkit.nbce.question_sets import deciding_context, pooling
-from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
+from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.metrics import Score
@@ -83,8 +84,8 @@ class SharedRows:
 
     def __init__(self, reader: ContextReader) -> None:
         self.plain, self.rows = reader.begin, dict[PromptRow, int]()
-        self.state: ReaderState = None
-        self.other: dict[tuple[PromptRow, ...], ReaderState] = {}
+        self.state: Any = None
+        self.other: dict[tuple[PromptRow, ...], Decode] = {}
 
     def read(self, rows: Sequence[PromptRow]) -> None:
         """Read these, and forget those of the question before."""
@@ -92,7 +93,7 @@ class SharedRows:
         self.rows = {row: place for place, row in enumerate(dict.fromkeys(rows))}
         self.state = self.plain(list(self.rows))
 
-    def begin(self, reader: ContextReader, rows: Sequence[PromptRow]) -> ReaderState:
+    def begin(self, reader: ContextReader, rows: Sequence[PromptRow]) -> Decode:
         """In the place of the reader's own."""
         if any(row not in self.rows for row in rows):
             if tuple(rows) not in self.other:

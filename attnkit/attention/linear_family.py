@@ -9,9 +9,7 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.ops.causal_linear_attention_cpu import causal
-from attnkit.ops.linear_attention import FeatureMaps, merge
-from attnkit.ops.linear_attention_cpu import answers, key_sums
+from attnkit.ops.linear_attention import FeatureMaps, answers, causal, key_sums, merge
 
 
 class Kernel(Unscored):
@@ -43,8 +41,7 @@ class Kernel(Unscored):
 
     def maps(self) -> FeatureMaps:
         """Both maps as they are now, for this call and its backward pass."""
-        learned = tuple(self.parameters())
-        return FeatureMaps(self.phi_q, self.phi_k, self.exponent, learned)
+        return FeatureMaps(self.phi_q, self.phi_k, self.exponent)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, *_: object) -> Out:
         """See `Unscored.attend`.  State: `linear_attention.Sums`, phi(k)^T [v, 1] and the peaks."""

@@ -28,9 +28,8 @@ class NbceRequest(NamedTuple):
     methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
-    one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit, cut
+    one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit
     trace: bool
-    plain: bool
     as_json: bool
     files: Sequence[Path]
 
@@ -85,8 +84,8 @@ def answer(request: NbceRequest) -> None:
             output.save(path, page(traces))
     if not (request.table or request.as_json):
         for one in answers:
-            for note in one.reply.notes:
-                console.warn(note)
+            if one.reply.cut:
+                console.warn(one.reply.cut)
     ends = [one.reply.hypotheses[0].complete for one in answers if one.reply.hypotheses]
     if cut := ends.count(False):
         console.warn(f"answers cut at {request.spec.max_length} tokens: {cut:,} (--max-length)")
@@ -145,7 +144,7 @@ def _show(
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
-            notes = list(one.reply.notes)
+            notes = [one.reply.cut] if one.reply.cut else []
             if one.source is not None:
                 notes.insert(0, f"from context {_number(one.reply)}: {one.source}")
             rows.append(MethodAnswer(one.method, one.reply.text.strip(), tuple(notes)))
@@ -158,7 +157,7 @@ def _show(
     for one in answers:
         if request.trace and one.trace is not None:
             screen.print()
-            screen.print(TraceScreen(one.trace, request.plain))
+            screen.print(TraceScreen(one.trace))
 
 
 def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
         "context": _number(reply),
         "source": answer.source,
         "scores": [_finite(score) for score in reply.scores],
-        "notes": list(reply.notes),
+        "notes": [reply.cut] if reply.cut else [],
     }
     if request.trace and answer.trace is not None:
         fields["trace"] = answer.trace.json()

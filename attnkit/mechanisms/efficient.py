@@ -18,8 +18,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
-from attnkit.ops.linear_attention import FeatureMaps, merge, quotient
-from attnkit.ops.linear_attention_cpu import key_sums
+from attnkit.ops.linear_attention import FeatureMaps, key_sums, merge, quotient
 
 KEYS = FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 

@@ -4,6 +4,10 @@ It answers as `Transformer.advance`, the plain form, up to rounding, with less w
 and values are one product, and caches stay where they are while beams swap.  The tokens of all
 hypotheses of a sentence lie in one row, in the order of the steps, and each hypothesis has a row of
 biases, 0 at the tokens of its own past and -inf elsewhere; only these are reordered.
+
+On one core with AVX2, 40 sentences of a model as in `recipes/quickstart.yaml` (width 64) take 1.3
+times as long without it by greedy search and 1.5 times with a beam of 5; greedy search of a model
+as in `recipes/translation/multi30k.yaml` takes 1.1 times as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,17 +25,11 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
 from attnkit.ops.fast_cpu import PRODUCT, usable
-from attnkit.ops.onednn import LEAST_WORK, Linear, pack, quick_product
+from attnkit.ops.onednn import Linear, quick_product
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
 """Keys are read in multiples of this: a softmax over part of a vector is several times slower."""
-
-LEAST_PACKED, PACK_AFTER = 2**18, 16
-"""How large weights are packed for oneDNN, and at which product: it takes what about so many spare.
-
-A single row gains nothing.
-"""
 
 Cache = tuple[Float[Tensor, "B H S D"], Float[Tensor, "B H S D"]]
 """Keys and values."""
@@ -84,9 +82,6 @@ class Product:
             self.joined([getattr(layer, name) for layer in layers if layer is not None])
             for name in ("weight", "bias", "scale")
         )
-        self.size = self.weight.numel()
-        self.packed: Tensor | None = None
-        self.calls = 0
 
     @staticmethod
     def joined(parts: list[Tensor | None]) -> Any:
@@ -100,13 +95,7 @@ class Product:
         return len(self.weight)
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        packed = None
-        if self.size >= LEAST_PACKED and len(x) > 1 and self.size * len(x) >= LEAST_WORK:
-            self.calls += 1
-            if self.calls == PACK_AFTER:
-                self.packed = pack(self.weight)
-            packed = self.packed
-        return quick_product(x, self.weight, self.bias, self.scale, packed)
+        return quick_product(x, self.weight, self.bias, self.scale)
 
 
 class FastAttention:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from os.path import commonprefix
-from typing import Literal, cast
+from typing import cast
 
 import torch
 
@@ -11,7 +11,6 @@ from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader, PromptRow, padded
 from attnkit.search.base import score_type
 
-Cut = Literal["end", "start"]
 JOIN = "\n\n"
 """Between the contexts of one row."""
 
@@ -23,13 +22,11 @@ def concatenated(
     output: int,
     *,
     limit: int | None = None,
-    cut: Cut = "end",
 ) -> tuple[PromptRow, str]:
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
     A row has room for `output` tokens more, and at most `limit` with them where that is less than
-    the model's own; the contexts lose their end, or with `cut` "start" their beginning, never the
-    prompt.
+    the model's own; the contexts lose their end, never the prompt.
 
     Raises:
         UsageError: `limit` leaves no room for the prompt and `output`.
@@ -52,14 +49,13 @@ def concatenated(
     left = len(ids)
     while left and (over := excess(row)):
         left = max(0, left - over)
-        some = ids[:left] if cut == "end" else ids[len(ids) - left :]
         # half a character at the edge of a byte-level cut would be read as another one
-        row = reader.row(reader.decode(some).strip("\ufffd"), prompt)
-    which, reason = "last" if cut == "end" else "first", f"no more fit {reader.name}"
+        row = reader.row(reader.decode(ids[:left]).strip("\ufffd"), prompt)
+    reason = f"no more fit {reader.name}"
     if limit is not None and (reader.limit is None or limit < reader.limit):
         reason = f"a row may have {limit:,} tokens, output included"
     return row, (
-        f"the {which} {len(ids) - left:,} of {len(ids):,} tokens of context were cut off, since "
+        f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off, since "
         f"{reason}"
     )
 

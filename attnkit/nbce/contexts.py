@@ -1,19 +1,18 @@
-"""Contexts from files, JSON lines and standard input; split into windows, and packed into rows.
+"""Contexts from files, JSON lines and standard input, split into windows.
 
-Every context knows the characters of the files that it was made of, so that an answer can name its
-source.
+Every context knows which characters of a file it is, so that an answer can name its source.
 """
 
 import json
 import re
 import sys
+import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
-from attnkit.nbce.baselines import JOIN
-from attnkit.nbce.splitting import Unit, windows
 from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
@@ -22,36 +21,33 @@ STDIN = "-"
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class TextSpan(NamedTuple):
-    """A stretch of a file, or of a line of it."""
-
-    name: str
-    """The file, with the number of the line where a line is a context."""
-    start: int
-    """Its first character, from 0."""
-    end: int
-    """The one behind its last."""
-    whole: bool = True
-    """Whether it is all that there is under this name."""
-
-    def __str__(self) -> str:
-        """The name, and which characters of it."""
-        return self.name if self.whole else f"{self.name}[{self.start}:{self.end}]"
+_IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(
+    rf"(?<=\s)(?=\S)|(?<=[{_IDEOGRAPH}\u3001\u3002\uff01\uff0c\uff1f])(?=[{_IDEOGRAPH}])"
+)
+"""Where a word begins, or an ideograph after another."""
 
 
 class Context(NamedTuple):
     """A text that is read in one row."""
 
     text: str
-    parts: tuple[TextSpan, ...]
-    """What it was made of, in order."""
+    file: str
+    """Where it is from, with the number of the line where a line is a context."""
+    start: int = 0
+    """Its first character in the file, or in the text of the line."""
+    whole: bool = True
+    """Whether it is all that the file or the line holds."""
+
+    @property
+    def end(self) -> int:
+        """The character behind its last."""
+        return self.start + len(self.text)
 
     @property
     def name(self) -> str:
-        """Its parts, for people."""
-        return " + ".join(map(str, self.parts))
+        """The file, and which characters of it."""
+        return self.file if self.whole else f"{self.file}[{self.start}:{self.end}]"
 
 
 def from_text(path: str) -> Context:
@@ -62,7 +58,7 @@ def from_text(path: str) -> Context:
         DataError: it is not UTF-8 (file:line:byte).
     """
     name, text = _read(path)
-    return _whole(text, name)
+    return Context(_printable(text), name)
 
 
 def from_jsonl(path: str) -> list[Context]:
@@ -80,7 +76,7 @@ def from_jsonl(path: str) -> list[Context]:
         texts = _texts(line, f"{name}:{number}") if line.strip() else []
         for place, one in enumerate(texts, 1):
             suffix = f".{place}" if len(texts) > 1 else ""
-            found.append(_whole(one, f"{name}:{number}{suffix}"))
+            found.append(Context(_printable(one), f"{name}:{number}{suffix}"))
     return found
 
 
@@ -90,24 +86,20 @@ def prepare(
     *,
     window: int | None = None,
     overlap: int = 0,
-    unit: Unit = "tokens",
-    pack: int | None = None,
 ) -> tuple[list[Context], list[str]]:
-    """Contexts as rows are to read them: no empty one, none twice, split and packed as asked.
+    """Contexts without empty and repeated ones, split into windows.
 
     Args:
         contexts: as read.
         count: gives the tokens of a text.
-        window: size of the windows into which longer contexts are split; None: they are not.
-        overlap: how much of a window is read again in the next one.
-        unit: what `window` and `overlap` are numbers of.
-        pack: most tokens of a row that holds several neighbouring contexts; None: one each.
+        window: most tokens of a context; longer ones are split. None: they are not.
+        overlap: tokens at the end of a window that the next one begins with.
 
     Returns:
-        The contexts, and a sentence each on what was left out, split or packed.
+        The contexts, and a sentence each on what was left out or split.
 
     Raises:
-        UsageError: there is no context, or a size is out of range.
+        UsageError: there is no context, or one character has more tokens than a window.
     """
     contexts = list(contexts)
     notes: list[str] = []
@@ -129,68 +121,70 @@ def prepare(
             first.setdefault(key, context)
     if again:
         notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
-    left = list(first.values())
-    if window is not None:
-        left = _split(left, count, window, overlap, unit, notes)
-    elif overlap:
-        raise UsageError("an overlap is for windows: give their size too (--window)")
-    if pack is not None:
-        left = _packed(left, count, pack, notes)
-    return left, notes
-
-
-def _split(
-    contexts: Sequence[Context],
-    count: Callable[[str], int],
-    size: int,
-    overlap: int,
-    unit: Unit,
-    notes: list[str],
-) -> list[Context]:
-    """Windows of those that are longer."""
+    if window is None:
+        return list(first.values()), notes
     found, many = [], 0
-    for context in contexts:
-        spans = windows(context.text, count, size, overlap, unit)
-        if len(spans) == 1:
-            found.append(context)
-            continue
-        many += 1
-        (part,) = context.parts
-        found += [
-            Context(context.text[start:end], (TextSpan(part.name, start, end, False),))
-            for start, end in spans
-            if context.text[start:end].strip()
-        ]
+    for context in first.values():
+        spans = windows(context.text, count, window, overlap)
+        many += len(spans) > 1
+        for start, end in spans:
+            if context.text[start:end].strip():
+                whole = len(spans) == 1
+                found.append(Context(context.text[start:end], context.file, start, whole))
     if many:
-        units = unit if size > 1 else unit.removesuffix("s")
         notes.append(
-            f"{_counted(many)} split into windows of {size:,} {units} (overlap {overlap:,}): "
-            f"{len(found):,} rows"
+            f"{_counted(many, 'context')} split into windows of {_counted(window, 'token')} "
+            f"(overlap {overlap:,}): {len(found):,} rows"
         )
+    return found, notes
+
+
+def windows(
+    text: str, count: Callable[[str], int], size: int, overlap: int = 0
+) -> list[tuple[int, int]]:
+    """Overlapping stretches (start, end) of a text that cover it in order.
+
+    A stretch has at most `size` tokens when it is encoded by itself, of which the next one repeats
+    at most `overlap`, and begins and ends between words where it can.
+
+    Raises:
+        UsageError: one character has more than `size` tokens.
+    """
+    words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
+    found: list[tuple[int, int]] = []
+    start = 0
+    while start < len(text):
+        place = bisect_right(words, start)
+        for ends in (words[place : place + 4 * size], _characters(text, start, words[place])):
+            fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
+            if fit:
+                end = ends[fit - 1]
+                break
+        else:
+            raise UsageError(
+                f"a window of {size:,} tokens is too small for the character {quoted(text[start])}"
+            )
+        if found and end <= found[-1][1]:  # no room for a long word behind the overlap
+            start = min(words[place], found[-1][1])
+            continue
+        found.append((start, end))
+        starts = words[place : bisect_left(words, end)] or _characters(text, start, end)
+        first = bisect_left(starts, True, key=lambda at: count(text[at:end]) <= overlap)
+        start = starts[first] if overlap and end < len(text) and first < len(starts) else end
     return found
 
 
-def _packed(
-    contexts: Sequence[Context], count: Callable[[str], int], most: int, notes: list[str]
-) -> list[Context]:
-    """Neighbours in one row while they fit; one that is longer has a row of its own."""
-    if most < 1:
-        raise UsageError(f"a row must have room for at least 1 token, got {most}")
-    rows: list[Context] = []
-    for context in contexts:
-        if rows:
-            both = rows[-1].text + JOIN + context.text
-            if count(both) <= most:
-                rows[-1] = Context(both, rows[-1].parts + context.parts)
-                continue
-        rows.append(context)
-    if len(rows) < len(contexts):
-        packed = _counted(len(rows), "row")
-        notes.append(f"{_counted(len(contexts))} packed into {packed} of at most {most:,} tokens")
-    return rows
+def _characters(text: str, start: int, end: int) -> list[int]:
+    """Places between characters as people see them, behind `start` and up to `end`."""
+
+    def joined(place: int) -> bool:
+        mark = unicodedata.category(text[place])[0] == "M"
+        return mark or "\u200d" in text[place - 1 : place + 1]
+
+    return [p for p in range(start + 1, end + 1) if p == len(text) or not joined(p)]
 
 
-def _counted(number: int, noun: str = "context") -> str:
+def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number > 1)
 
 
@@ -200,10 +194,9 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _whole(text: str, name: str) -> Context:
-    """A text as it is read: characters that command terminals are spaces, so places stay."""
-    text = _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
-    return Context(text, (TextSpan(name, 0, len(text)),))
+def _printable(text: str) -> str:
+    """The text with spaces for characters that command terminals, so that places stay."""
+    return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def _read(path: str) -> tuple[str, str]:

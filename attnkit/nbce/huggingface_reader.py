@@ -5,10 +5,8 @@ alone.  Text that rows share is read once where a model allows padding behind it
 attention depends on columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
 """
 
-import copy
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,7 +17,8 @@ from attnkit.errors import AttnkitError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
-from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, gathered, visible_columns
+from attnkit.models.base import CachePositions, Decode
+from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, copied
 from attnkit.nbce.templated_reader import TemplatedReader
 from attnkit.recipe.capability import window_obstacle
 
@@ -34,17 +33,6 @@ HOLE = 64
 NEAR = {torch.float32: 1e-3, torch.float64: 1e-6}
 """Largest difference of logits that are the same, in standard deviations of theirs."""
 NEAR_HALF = 0.3
-
-
-class CachedRows(NamedTuple):
-    """The rows that were read."""
-
-    cache: Any
-    """A DynamicCache; its layers may be shared, and so are never changed in place."""
-    valid: Bool[Tensor, "R S"]
-    """False on pads, and on what is hidden from further tokens."""
-    last: Int[Tensor, " R"]
-    """Position of the last token; -1 before the first."""
 
 
 class HuggingFaceReader(TemplatedReader, CausalReader):
@@ -71,7 +59,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} takes no key-value cache, which reading needs: "
                 "use another model"
             )
-        layers = self.empty(1).cache.layers
+        layers = self.empty(1).moving[0].layers
         other = sorted({type(layer).__name__ for layer in layers} - set(GROWING))
         if other or not layers:
             what = f" ({', '.join(other)})" if other else ""
@@ -90,69 +78,43 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             ) from error
         self.ends = self.end_ids(self.size)
 
-    def begin(self, rows: Sequence[PromptRow]) -> CachedRows:
+    def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `CausalReader.begin`; whole rows where padding may only be at the start."""
         if self.shares or any(row.beside for row in rows):
-            return super().begin(rows)  # type: ignore[no-any-return]
+            return super().begin(rows)
         whole = [(*row.head, *row.tail[:-1]) for row in rows]
         index = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
         state = self._append(list(index), self.empty(len(index)))
         return self.select(state, self._indices(index[ids] for ids in whole))
 
-    def empty(self, rows: int) -> CachedRows:
-        cache = transformers().DynamicCache(config=self.model.config)
+    def empty(self, rows: int) -> Decode:
         nothing = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
-        return CachedRows(cache, nothing, torch.full((rows,), -1, device=self.device))
+        cache = transformers().DynamicCache(config=self.model.config)
+        return Decode((cache, CachePositions(nothing, nothing.long())), ())
 
-    def read(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: CachedRows
-    ) -> CachedRows:
+    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         return self._forward(ids, real, state)[1]
 
-    def step(
-        self, ids: Int[Tensor, "R 1"], state: CachedRows
-    ) -> tuple[Float[Tensor, "R V"], CachedRows]:
+    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
         return self._forward(ids, torch.ones_like(ids, dtype=torch.bool), state)
 
-    def select(
-        self, state: CachedRows, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> CachedRows:
-        count = len(state.valid)
-        if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
-            return state
-        cache = _copied(state.cache)
-        cache.batch_select_indices(rows)
-        return CachedRows(cache, state.valid[rows], state.last[rows])
-
-    def join(self, parts: Sequence[CachedRows]) -> CachedRows:
-        caches, valid, last = zip(*parts, strict=True)
-        return CachedRows(_changed(caches, torch.cat), torch.cat(valid), torch.cat(last))
-
-    def gather(self, state: CachedRows, windows: int, once: Sequence[int]) -> CachedRows:
-        positions = state.valid.long().cumsum(1) - 1
-        valid, columns = visible_columns(state.valid, positions, windows, once)
-        cache = state.cache
-        if state.valid.shape[1]:
-            cache = _changed([cache], lambda some: gathered(some[0], windows, columns))
-        return CachedRows(cache, valid, state.last.view(len(once), -1).amax(1))
-
     def _forward(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: CachedRows, shift: int = 0
-    ) -> tuple[Float[Tensor, "R V"], CachedRows]:
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode, shift: int = 0
+    ) -> tuple[Float[Tensor, "R V"], Decode]:
         """Logits behind the last column.  `shift` is added to positions."""
-        valid = torch.cat((state.valid, real), 1)
-        places = state.last[:, None] + real.long().cumsum(1)
-        positions = (places + shift).masked_fill(~real, 0)
+        cache, seen = state.moving
+        seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
+        positions = (seen.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
         given = {"position_ids": positions, "logits_to_keep": 1}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
-                attention_mask=valid.long(),
-                past_key_values=_copied(state.cache),
+                attention_mask=seen.valid.long(),
+                past_key_values=copied(cache),
                 use_cache=True,
                 **{name: value for name, value in given.items() if name in self.takes},
             )
-        return out.logits[:, -1], CachedRows(out.past_key_values, valid, places[:, -1])
+        return out.logits[:, -1], Decode((out.past_key_values, seen), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
         """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
@@ -183,7 +145,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 "so contexts of different lengths cannot be read side by side"
             )
         config = self.model.config.get_text_config()  # the trial may be too short to show a window
-        if any(empty.cache.is_sliding) or any(getattr(config, name, None) for name in SPANS):
+        if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in SPANS):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.read(first, real[:, 1:], empty)
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
@@ -196,17 +158,6 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be set: it counts the tokens that it sees"
         return alone.shape[1], True, why if torch.equal(here, moved) else ""
-
-
-class EncodedSources(NamedTuple):
-    """The sources that were read, and the outputs so far."""
-
-    hidden: Float[Tensor, "R S D"]
-    """The encoder's last hidden states."""
-    valid: Bool[Tensor, "R S"]
-    """False on pads."""
-    cache: Any
-    """An EncoderDecoderCache; its layers may be shared."""
 
 
 class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
@@ -239,40 +190,26 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         ids = self.tokenizer("".join(self.texts(context, prompt)))["input_ids"]
         return PromptRow(tuple(int(id_) for id_ in ids), self.output_start)
 
-    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> EncodedSources:
-        library = transformers()
+    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
+        """The caches of the decoder, hidden states [R, S, D] of the encoder, and `real`."""
         with torch.no_grad(), quiet():
             hidden = self.model.get_encoder()(input_ids=ids, attention_mask=real.long())[0]
-        cache = library.EncoderDecoderCache(library.DynamicCache(), library.DynamicCache())
-        return EncodedSources(hidden, real, cache)
+        library = transformers()
+        return Decode((library.DynamicCache(), library.DynamicCache(), hidden, real), ())
 
-    def step(
-        self, ids: Int[Tensor, "R 1"], state: EncodedSources
-    ) -> tuple[Float[Tensor, "R V"], EncodedSources]:
+    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
+        own, cross, hidden, valid = state.moving
         with torch.no_grad(), quiet():
             out = self.model(
                 decoder_input_ids=ids,
-                encoder_outputs=(state.hidden,),
-                attention_mask=state.valid.long(),
-                past_key_values=_copied(state.cache),
+                encoder_outputs=(hidden,),
+                attention_mask=valid.long(),
+                past_key_values=transformers().EncoderDecoderCache(copied(own), copied(cross)),
                 use_cache=True,
             )
-        return out.logits[:, -1], state._replace(cache=out.past_key_values)
-
-    def select(
-        self,
-        state: EncodedSources,
-        rows: Int[Tensor, " R"],
-        begun: Int[Tensor, " b"] | None = None,
-    ) -> EncodedSources:
-        cache = _copied(state.cache)
-        cache.batch_select_indices(rows)
-        return EncodedSources(state.hidden[rows], state.valid[rows], cache)
-
-    def join(self, parts: Sequence[EncodedSources]) -> EncodedSources:
-        """See `ContextReader.join`, before the first step."""
-        hidden, valid, caches = zip(*parts, strict=True)
-        return EncodedSources(torch.cat(hidden), torch.cat(valid), caches[0])
+        cache = out.past_key_values
+        moving = cache.self_attention_cache, cache.cross_attention_cache, hidden, valid
+        return out.logits[:, -1], Decode(moving, ())
 
 
 def _limit(opened: Pretrained) -> int | None:
@@ -285,25 +222,3 @@ def _limit(opened: Pretrained) -> int | None:
     return min(
         (limit for limit in (opened.limit, first or None) if limit is not None), default=None
     )
-
-
-def _copied(cache: Any) -> Any:
-    """A cache of its own with the same tensors, which transformers replaces and never writes to."""
-    new = copy.copy(cache)
-    if hasattr(cache, "is_updated"):  # an EncoderDecoderCache: one for each side
-        new.self_attention_cache = _copied(cache.self_attention_cache)
-        new.cross_attention_cache = _copied(cache.cross_attention_cache)
-        new.is_updated = dict(cache.is_updated)
-    else:
-        new.layers = [copy.copy(layer) for layer in cache.layers]
-    return new
-
-
-def _changed(caches: Sequence[Any], change: Callable[[list[Tensor]], Tensor]) -> Any:
-    """A cache whose keys and values are made of those of others, [R, H, S, D] each."""
-    new = _copied(caches[0])
-    for place, layer in enumerate(new.layers):
-        if getattr(layer, "keys", None) is not None:
-            layer.keys = change([cache.layers[place].keys for cache in caches])
-            layer.values = change([cache.layers[place].values for cache in caches])
-    return new

@@ -1,6 +1,7 @@
 """Search over several contexts at once: to a search, the contexts of a prompt are one model."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.data.tokenizer import EOS
+from attnkit.models.base import Decode
 from attnkit.nbce.merge import MergedDistributions, Rule, merge_rows
-from attnkit.nbce.reader import ContextReader, PromptRow, ReaderState
+from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis, score_type
 from attnkit.search.beam import beam_search
@@ -43,7 +45,7 @@ class Answer(NamedTuple):
 class MergedState(NamedTuple):
     """R = prompts x beams hypotheses; the reader's rows are [prompts, rows, beams]."""
 
-    cache: ReaderState
+    cache: Decode
     rows: int
     """Contexts of each prompt, and the empty one."""
     lines: Int[Tensor, " P"]
@@ -183,14 +185,15 @@ def answers(
     traced: bool = False,
     emit: Emit | None = None,
 ) -> list[Answer]:
-    """Continue each prompt from all its rows at once.
+    """Continue each prompt from all its rows at once; prompts are read some at a time.
 
     Args:
         reader: the model.
-        prompts: the rows of each prompt, equally many: the empty context first where there is a
-            rule, else one row.  The rows of a prompt end alike.
+        prompts: the rows of each prompt: the empty context first where there is a rule, else one
+            row.  The rows of a prompt end alike.
         rule: how contexts are merged; None continues single rows.
-        spec: greedy, beam or sampling, and its limits.
+        spec: greedy, beam or sampling, and its limits; `batch_tokens` bounds the rows x tokens that
+            are cached at once (one prompt is always read whole).
         lines: number of each prompt, which seeds sampling; default 0, 1, ...
         traced: record what each context contributed to each token.
         emit: see `MergedModel`.
@@ -199,16 +202,41 @@ def answers(
         UsageError: a row is too long or empty, or the rule does not fit the contexts.
         DataError: the model answers NaN.
     """
-    if not prompts:
-        return []
-    if rule is not None:
-        rule.check(len(prompts[0]) - 1)
     for rows in prompts:
+        if rule is not None:
+            rule.check(len(rows) - 1)
         reader.check(rows, spec.max_length)
-    model = MergedModel(reader, rule, traced, emit)
-    state = model.start(prompts)
-    last = torch.tensor([[rows[0].tail[-1]] for rows in prompts], device=reader.device)
     method = beam_search if spec.method == "beam" else step_by_step
     numbers = range(len(prompts)) if lines is None else lines
-    found = method(model, state, last + reader.special, spec, spec.max_length, list(numbers))
-    return [model.answer(line, hypotheses) for line, hypotheses in enumerate(found)]
+    found: dict[int, Answer] = {}
+    for places in _batches(prompts, spec):
+        batch = [prompts[place] for place in places]
+        model = MergedModel(reader, rule, traced, emit)
+        state = model.start(batch)
+        last = torch.tensor([[rows[0].tail[-1]] for rows in batch], device=reader.device)
+        seeds = [numbers[place] for place in places]
+        some = method(model, state, last + reader.special, spec, spec.max_length, seeds)
+        found |= {
+            place: model.answer(line, hypotheses)
+            for line, (place, hypotheses) in enumerate(zip(places, some, strict=True))
+        }
+    return [found[place] for place in range(len(prompts))]
+
+
+def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iterator[list[int]]:
+    """Prompts with equally many rows, as many as may be cached at once with their outputs."""
+    beams = {"greedy": 1, "beam": spec.beam, "sample": spec.n_best}[spec.method]
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for place, rows in enumerate(prompts):
+        groups[len(rows), 1 + len(rows[0].beside)].append(place)
+    for (count, windows), places in groups.items():
+        batch: list[int] = []
+        longest = 0
+        for place in places:
+            size = max(row.longest for row in prompts[place]) * windows + spec.max_length
+            longest = max(longest, size)
+            if batch and (len(batch) + 1) * count * beams * longest > spec.batch_tokens:
+                yield batch
+                batch, longest = [], size
+            batch.append(place)
+        yield batch

@@ -331,7 +331,7 @@ class _Evaluation:
             threads=torch.get_num_threads(),
             lines=len(replies),
             chosen=None if None in chosen else [at for at in chosen if at is not None],
-            cut=sum(bool(reply.notes) for reply in replies),
+            cut=sum(bool(reply.cut) for reply in replies),
         )
 
 

@@ -1,24 +1,23 @@
 """What reading many contexts needs of a model; rows are batched, and shared text is read once."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from os.path import commonprefix
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attnkit.errors import UsageError
+from attnkit.models.base import CachePositions, Decode
 
 SHORTEST_PREFIX = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
 
 SPLIT = "split the context (--window)"
-
-ReaderState: TypeAlias = Any
-"""The caches of the rows that a reader has read; each reader has a type of its own."""
 
 
 class PromptRow(NamedTuple):
@@ -40,7 +39,11 @@ class PromptRow(NamedTuple):
 
 
 class ContextReader(ABC):
-    """A model that continues R rows of ids, whatever library it comes from."""
+    """A model that continues R rows of ids, whatever library it comes from.
+
+    A reader makes rows of text (`row`), reads them (`begin`, `step`), and rearranges what was read
+    (`select`, `join`): a `Decode` whose tensors have one row each.
+    """
 
     name: str
     size: int
@@ -82,24 +85,22 @@ class ContextReader(ABC):
         """
 
     @abstractmethod
-    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+    def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """Read all rows but for the last token of each."""
 
     @abstractmethod
-    def step(
-        self, ids: Int[Tensor, "R 1"], state: ReaderState
-    ) -> tuple[Float[Tensor, "R V"], ReaderState]:
+    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
         """Logits of the next token of every row.  R is a multiple of the rows begun with."""
 
-    @abstractmethod
     def select(
-        self, state: ReaderState, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> ReaderState:
+        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> Decode:
         """Rows take the places of others; `begun`: of the rows begun with these remain."""
+        return state.select(rows, begun)
 
-    @abstractmethod
-    def join(self, parts: Sequence[ReaderState]) -> ReaderState:
+    def join(self, parts: Sequence[Decode]) -> Decode:
         """Rows of several parts, which have read as many columns, as one."""
+        return Decode(*(mapped(torch.cat, *part) for part in zip(*parts, strict=True)))
 
     @property
     def device(self) -> torch.device:
@@ -139,26 +140,19 @@ class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
     @abstractmethod
-    def empty(self, rows: int) -> ReaderState:
+    def empty(self, rows: int) -> Decode:
         """Rows that have read nothing."""
 
     @abstractmethod
-    def read(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: ReaderState
-    ) -> ReaderState:
+    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         """Read further tokens of every row; `real` is False on pads."""
 
-    @abstractmethod
-    def gather(self, state: ReaderState, windows: int, once: Sequence[int]) -> ReaderState:
-        """Rows that were read alone become windows of one row; what is read next sees them all.
+    def select(
+        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> Decode:
+        return super().select(state, rows)
 
-        Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
-        next token of a row stands behind the last position of its longest window.  The first
-        `once[r]` tokens of every window but the first are hidden.  Source: Ratner et al. 2023,
-        "Parallel context windows for large language models".
-        """
-
-    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+    def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
 
         Raises:
@@ -171,7 +165,7 @@ class CausalReader(ContextReader):
                 )
             windows = [head for row in rows for head in (row.head, *row.beside)]
             state = self.begin([PromptRow(head, (0,)) for head in windows])
-            state = self.gather(state, len(windows) // len(rows), [row.once for row in rows])
+            state = gather(state, len(windows) // len(rows), [row.once for row in rows])
             return self._append([row.tail[:-1] for row in rows], state)
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         heads = list(index)
@@ -186,7 +180,7 @@ class CausalReader(ContextReader):
         state = self.select(state, self._indices(index[row.head] for row in rows))
         return self._append([row.tail[:-1] for row in rows], state)
 
-    def _append(self, rows: Sequence[tuple[int, ...]], state: ReaderState) -> ReaderState:
+    def _append(self, rows: Sequence[tuple[int, ...]], state: Decode) -> Decode:
         """Read these ids behind what was read, some rows at a time."""
         ids, real = (table.to(self.device) for table in padded(rows, left=True))
         if not ids.shape[1]:
@@ -206,7 +200,7 @@ class SourceReader(ContextReader):
     """Most tokens of a source; None where nothing bounds it."""
 
     @abstractmethod
-    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> ReaderState:
+    def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
         """Encode sources padded on the right; `real` is False on pads."""
 
     def excess(self, row: PromptRow, output: int) -> int:
@@ -229,7 +223,7 @@ class SourceReader(ContextReader):
                     f"{self.name}: shorten it (--max-length)"
                 )
 
-    def begin(self, rows: Sequence[PromptRow]) -> ReaderState:
+    def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal sources are read once."""
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         ids, real = (table.to(self.device) for table in padded(list(index)))
@@ -257,23 +251,52 @@ def padded(
     return ids, real
 
 
-def visible_columns(
-    valid: Bool[Tensor, "r S"], positions: Int[Tensor, "r S"], windows: int, once: Sequence[int]
-) -> tuple[Bool[Tensor, "R n"], Int[Tensor, " n"]]:
-    """What `CausalReader.gather` leaves visible of r = R x `windows` rows of caches.
+def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
+    """Rows that were read alone become windows of one row; what is read next sees them all.
 
-    Returns:
-        Which of the remaining columns each of R rows sees, and those columns' numbers among the
-        `windows` x S columns of a row; columns that all rows hide are dropped.
+    Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
+    next token of a row stands behind the last position of its longest window.  The first
+    `once[r]` tokens of every window but the first are hidden; columns that all rows hide are
+    dropped.  Source: Ratner et al. 2023, "Parallel context windows for large language models".
     """
-    hidden = torch.tensor(once, device=valid.device).repeat_interleave(windows)
+    caches, seen = state.moving
+    if not isinstance(seen, CachePositions):
+        seen = CachePositions.of(seen)
+    hidden = torch.tensor(once, device=seen.valid.device).repeat_interleave(windows)
     hidden[::windows] = 0
-    valid = (valid & (positions >= hidden[:, None])).view(len(once), -1)
+    valid = (seen.valid & (seen.positions >= hidden[:, None])).view(len(once), -1)
     columns = valid.any(0).nonzero()[:, 0]
-    return valid[:, columns], columns
+
+    def beside(some: list[Tensor]) -> Tensor:
+        """Keys or values [R windows, H, S, D] as [R, H, columns, D]."""
+        many = torch.unflatten(some[0], 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
+        return many.flatten(2, 3).index_select(2, columns)
+
+    positions = seen.positions.view(len(once), -1)[:, columns]
+    return Decode((mapped(beside, caches), CachePositions(valid[:, columns], positions)), ())
 
 
-def gathered(cache: Tensor, windows: int, columns: Int[Tensor, " n"]) -> Tensor:
-    """Keys or values [R windows, H, S, D] as [R, H, n, D]: these of the windows' columns."""
-    many = torch.unflatten(cache, 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
-    return many.flatten(2, 3).index_select(2, columns)
+def mapped(change: Callable[[list[Tensor]], Tensor], *states: Any) -> Any:
+    """Nested tuples and caches of tensors, each made of those in its place in all states."""
+    first = states[0]
+    if isinstance(first, Tensor):
+        return change(list(states))
+    if isinstance(first, tuple):
+        parts = [mapped(change, *some) for some in zip(*states, strict=True)]
+        return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
+    if first is None:
+        return None
+    new = copied(first)
+    for place, layer in enumerate(new.layers):
+        for name in ("keys", "values"):
+            if getattr(layer, name, None) is not None:
+                some = [getattr(state.layers[place], name) for state in states]
+                setattr(layer, name, change(some))
+    return new
+
+
+def copied(cache: Any) -> Any:
+    """A DynamicCache with the same tensors, which transformers replaces and never writes to."""
+    new = copy.copy(cache)
+    new.layers = [copy.copy(layer) for layer in cache.layers]
+    return new

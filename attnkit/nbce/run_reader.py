@@ -1,24 +1,17 @@
 """attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attnkit.attention import Attention, State
+from attnkit.attention import Attention
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.models.base import CachePositions, Decode, Model
+from attnkit.models.base import Decode, Model
 from attnkit.models.counted import CountedModel
-from attnkit.nbce.reader import (
-    CausalReader,
-    ContextReader,
-    PromptRow,
-    SourceReader,
-    gathered,
-    visible_columns,
-)
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, SourceReader
 from attnkit.recipe.capability import window_obstacle
 
 
@@ -44,11 +37,6 @@ class RunReader(ContextReader):
     def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
         logits, state = self.model.step(ids, state, last=True)
         return logits[:, -1], state
-
-    def join(self, parts: Sequence[Decode]) -> Decode:
-        if len(parts) == 1:
-            return parts[0]
-        return Decode(*(_mapped(torch.cat, *part) for part in zip(*parts, strict=True)))
 
 
 class LanguageModelReader(RunReader, CausalReader):
@@ -98,19 +86,6 @@ class LanguageModelReader(RunReader, CausalReader):
     def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         return self.model.advance(ids, state, real)[1]
 
-    def select(
-        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Decode:
-        return state.select(rows, None)
-
-    def gather(self, state: Decode, windows: int, once: Sequence[int]) -> Decode:
-        caches, valid = state.moving
-        seen = CachePositions.of(valid)
-        valid, columns = visible_columns(*seen, windows, once)
-        positions = seen.positions.view(len(once), -1)[:, columns]
-        caches = _mapped(lambda some: gathered(some[0], windows, columns), caches)
-        return Decode((caches, CachePositions(valid, positions)), ())
-
 
 class EncoderDecoderReader(RunReader, SourceReader):
     """An encoder-decoder trained by attnkit."""
@@ -129,19 +104,3 @@ class EncoderDecoderReader(RunReader, SourceReader):
 
     def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
         return self.model.start(ids)
-
-    def select(
-        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Decode:
-        return state.select(rows, begun)
-
-
-def _mapped(change: Callable[[list[Tensor]], Tensor], *states: State) -> State:
-    """Nested tuples of tensors, each made of those in its place in all states."""
-    first = states[0]
-    if first is None:
-        return None
-    if isinstance(first, Tensor):
-        return change(list(states))
-    parts = [_mapped(change, *some) for some in zip(*states, strict=True)]
-    return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)

@@ -2,9 +2,14 @@
 
 from collections.abc import Sequence
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
 from attnkit.errors import UsageError
 from attnkit.huggingface import Pretrained
-from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.models.base import CachePositions, Decode
+from attnkit.nbce.reader import ContextReader, PromptRow, mapped
 
 TEMPLATE = "{context}\n\n{prompt}"
 """Without a context, only what follows it is read."""
@@ -67,6 +72,15 @@ class TemplatedReader(ContextReader):
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
+
+    def select(
+        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
+    ) -> Decode:
+        seen = state.moving[-1]
+        count = len(seen.valid if isinstance(seen, CachePositions) else seen)
+        if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
+            return state
+        return Decode(mapped(lambda some: some[0][rows], state.moving), ())
 
     def texts(self, context: str, prompt: str) -> tuple[str, str]:
         """The text of the template up to what all rows of a prompt end with, and that."""

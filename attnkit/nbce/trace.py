@@ -127,7 +127,7 @@ class Trace:
                 "number": number,
                 "name": context.name,
                 "text": context.text,
-                "parts": [{"name": p.name, "start": p.start, "end": p.end} for p in context.parts],
+                "parts": [{"name": context.file, "start": context.start, "end": context.end}],
                 "share": round(share, DIGITS),
             }
             for number, (context, share) in enumerate(

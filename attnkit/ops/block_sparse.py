@@ -22,7 +22,6 @@ from torch.nn import functional as F
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
 from attnkit.ops.sliding_window import Band
-from attnkit.ops.strided import Strides
 
 Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
@@ -65,20 +64,11 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
 
 def strided(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate`; cost T^2 / rate."""
-    products = Strides(rate, causal)
-    if valid is None and products.suits(q):
-        y: Tensor = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
-        return y
     return _attend(_in_strides(q, valid, rate, causal), q, k, v)
 
 
 def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: bool) -> Heads:
     """Softmax over the keys at multiples of `rate` and those less than `rate` away, each once."""
-    products = Strides(rate, causal, near=True)
-    y: Tensor
-    if valid is None and products.suits(q):
-        y = _Strided.apply(q, k, v, products)  # type: ignore[no-untyped-call]
-        return y
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
@@ -86,7 +76,7 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     strides = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
-        y = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
+        y: Tensor = _Banded.apply(q, k, v, band, allowed, strides)  # type: ignore[no-untyped-call]
         return y
     close = _in_bands(band, allowed, length)
     return _combine(_partial(strides, q, k, v), _partial(close, q, k, v))[0].to(q.dtype)
@@ -211,22 +201,6 @@ def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
     size = max(1, GROUP // keys[0].numel())
     for first in range(0, len(keys), size):
         yield slice(first, first + size)
-
-
-class _Strided(torch.autograd.Function):
-    """Long sequences by large products."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, strides: Strides) -> Tensor:
-        y, logs = strides.forward(q, k, v)
-        ctx.strides = strides
-        ctx.save_for_backward(y, logs, q, k, v)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return (*ctx.strides.back(grad, *ctx.saved_tensors), None)
 
 
 class _Banded(torch.autograd.Function):

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.ops.fast_cpu import PACK, PRODUCT, WEIGHT_GRADIENTS, operator, usable
+from attnkit.ops.fast_cpu import PRODUCT, WEIGHT_GRADIENTS, operator, usable
 from attnkit.ops.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
@@ -78,28 +78,17 @@ def quick_product(
     weight: Float[Tensor, "O I"],
     bias: Float[Tensor, " O"] | None = None,
     scale: Float[Tensor, " O"] | None = None,
-    packed: Tensor | None = None,
 ) -> Float[Tensor, "*n O"]:
-    """`product` without gradients, for those who asked `usable` once for many calls.
-
-    With the weight also as `pack` gives it, that one is read, but for few multiplications.
-    """
+    """`product` without gradients, for those who asked `usable` once for many calls."""
     if scale is not None:
         return int8_product(x, weight, scale, bias)
-    stored = weight if packed is None else packed
     if weight.dtype != x.dtype:
         # without a bias torch's own product of 16 bits is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear
-        return made(x.to(weight.dtype), stored, bias).to(x.dtype)
+        return made(x.to(weight.dtype), weight, bias).to(x.dtype)
     if weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
         return F.linear(x, weight, bias)
-    return onednn_product(x, stored, bias)
-
-
-def pack(weight: Tensor) -> Tensor | None:
-    """A weight for `quick_product` on a CPU; None where it cannot be packed."""
-    reorder, types = operator(PACK), (torch.float32, torch.bfloat16, torch.float16)
-    return None if reorder is None or weight.dtype not in types else reorder(weight, None)
+    return onednn_product(x, weight, bias)
 
 
 class _Product(torch.autograd.Function):

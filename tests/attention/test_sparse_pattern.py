@@ -13,7 +13,7 @@ from attnkit.attention import mask as masks_module
 from attnkit.attention.sparse_pattern import Pattern
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.ops import fast_cpu, sliding_window, strided
+from attnkit.ops import fast_cpu, sliding_window
 
 WORDS = [
     ("local", {"window": 0}),
@@ -97,46 +97,17 @@ def test_blocks_equal_the_plain_path_forward_and_backward(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [64, 203])
-@pytest.mark.parametrize("batched", [0, 1024])
-@pytest.mark.parametrize(("word", "options"), WORDS[3:])
-def test_large_products_equal_the_plain_path_forward_and_backward(
-    word: str,
-    options: dict[str, int],
-    batched: int,
-    length: int,
-    causal: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(strided, "BATCHED", batched)
-    monkeypatch.setattr(strided, "BATCHED_ROWS", 7)
-    monkeypatch.setattr(strided, "SHORTEST", 1)
-    monkeypatch.setattr(strided, "SHORTEST_FULL", 1)
-    monkeypatch.setattr(strided, "ROWS", 7)
-    monkeypatch.setattr(strided, "CAUSAL_ROWS", 7)
-    made = pattern(word, options)
-    parts = [x.detach().float().requires_grad_() for x in inputs(2, length)]
-    mask, used = Mask.packed(length, parts[0].device, causal=causal), []
-    plain = strided.Strides.back
-    monkeypatch.setattr(strided.Strides, "back", lambda *given: used.append(given) or plain(*given))
-    fast, slow = both_paths(made, parts, mask, monkeypatch)
-    assert len(used) == 1
-    for one, other in zip(fast, slow, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_large_products_bear_scores_beyond_the_range_of_exponentials(
+def test_scores_may_lie_beyond_the_range_of_exponentials(
     causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strided, "SHORTEST", 1)
     made, (q, k, v) = pattern("sparse", {"rate": 3}), inputs(1, 100)
     parts = [(20 * q).detach().float().requires_grad_(), k.float(), v.float()]
     assert (parts[0] @ parts[1].mT).max() / WIDTH**0.5 > 150  # e^89 is beyond float32
     mask = Mask.packed(100, q.device, causal=causal)
     fast, slow = both_paths(made, [x.detach().requires_grad_() for x in parts], mask, monkeypatch)
     for one, other in zip(fast, slow, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+        # an ulp of a score is 1.5e-5, and the gradient of k is multiplied by 20
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize(("word", "options"), WORDS)

@@ -1,12 +1,12 @@
 """Traces of a short answer."""
 
-from attnkit.nbce.contexts import Context, TextSpan
+from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.trace import Trace, TracedToken
 
 
 def context(name: str, text: str) -> Context:
-    return Context(text, (TextSpan(name, 0, len(text)),))
+    return Context(text, name)
 
 
 CONTEXTS = (

@@ -7,7 +7,6 @@ from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.efficient import Efficient
-from attnkit.ops import fast_cpu, linear_attention_cpu
 
 
 def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -15,13 +14,8 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor
     return q.softmax(-1) @ keys.nan_to_num(0).transpose(-1, -2) @ v
 
 
-@pytest.mark.parametrize("blocks", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 33, 70])
-def test_answers_and_gradients_are_those_of_two_softmaxes(
-    length: int, blocks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fast_cpu, "PLAIN", not blocks)
-    monkeypatch.setattr(linear_attention_cpu, "BLOCK", 64)
+def test_answers_and_gradients_are_those_of_two_softmaxes(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     given = [
         torch.randn(3, 2, length, 4, generator=generator, dtype=torch.float64).requires_grad_()
@@ -37,12 +31,8 @@ def test_answers_and_gradients_are_those_of_two_softmaxes(
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_channels_of_very_different_size_keep_their_own_scale(
-    blocks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_channels_of_very_different_size_keep_their_own_scale() -> None:
     """One shift for all channels lets the smaller ones vanish: 0/0."""
-    monkeypatch.setattr(fast_cpu, "PLAIN", not blocks)
     generator = torch.Generator().manual_seed(5)
     q, k, v = (torch.randn(1, 1, 40, 4, generator=generator) for _ in range(3))
     k = k + torch.tensor([-300.0, 0, 50, 300])

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attnkit.data.tokenizer import BOS, EOS, PAD
-from attnkit.models import Transformer, build, fast_decoder
-from attnkit.models.fast_decoder import FastDecoder, Product
-from attnkit.ops import fast_cpu, onednn
+from attnkit.models import Transformer, build
+from attnkit.models.fast_decoder import FastDecoder
+from attnkit.ops import fast_cpu
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import search
 
@@ -36,21 +36,6 @@ def sources(count: int) -> torch.Tensor:
     return rows
 
 
-def packing(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """Let weights of any size be packed, after the second product; which they are."""
-    found = []
-
-    def pack(weight: torch.Tensor) -> torch.Tensor | None:
-        found.append(weight)
-        return onednn.pack(weight)
-
-    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
-    changed = {"LEAST_WORK": 1, "LEAST_PACKED": 1, "PACK_AFTER": 2, "pack": pack}
-    for name, value in changed.items():
-        monkeypatch.setattr(fast_decoder, name, value)
-    return found
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -76,16 +61,12 @@ def test_searches_find_the_same(
     model, source = made(**changes), sources(12)
     assert FastDecoder.of(model) is not None
     fast = search(model, source, spec, lines=range(12))
-    packed_weights = packing(monkeypatch)
-    packed = search(model, source, spec, lines=range(12))
-    assert packed_weights
     monkeypatch.setattr(fast_cpu, "PLAIN", True)
     assert FastDecoder.of(model) is None
     plain = search(model, source, spec, lines=range(12))
-    for found in (fast, packed):
-        assert [[h.ids for h in row] for row in found] == [[h.ids for h in row] for row in plain]
-        for one, other in zip(sum(found, []), sum(plain, []), strict=True):
-            assert one.score == pytest.approx(other.score, abs=1e-4)
+    assert [[h.ids for h in row] for row in fast] == [[h.ids for h in row] for row in plain]
+    for one, other in zip(sum(fast, []), sum(plain, []), strict=True):
+        assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
 @torch.inference_mode()
@@ -140,26 +121,3 @@ def test_what_watches_or_disturbs_layers_is_not_bypassed() -> None:
     assert FastDecoder.of(model) is None
     assert FastDecoder.of(made(positions="alibi")) is None
     assert FastDecoder.of(made(shape="decoder")) is None
-
-
-def test_large_weights_are_packed_when_a_search_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, layer = packing(monkeypatch), onednn.Linear(8, 12)
-    product, row, rows = Product(layer), torch.randn(1, 8), torch.randn(3, 8)
-    for x in (row, rows, row, row):
-        torch.testing.assert_close(product(x), layer(x))
-    assert not found
-    for _ in range(3):
-        torch.testing.assert_close(product(rows), layer(rows))
-    assert len(found) == 1
-    assert len(fast_decoder.Product(layer.double())(rows.double())) == 3
-
-
-@pytest.mark.parametrize("smaller", ["LEAST_WORK", "LEAST_PACKED"])
-def test_small_weights_and_few_products_are_not_packed(
-    smaller: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found, product = packing(monkeypatch), Product(onednn.Linear(8, 12))
-    monkeypatch.setattr(fast_decoder, smaller, 1000)
-    for _ in range(5):
-        product(torch.randn(3, 8))
-    assert not found

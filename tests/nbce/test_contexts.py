@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.nbce.contexts import Context, TextSpan, from_jsonl, from_text, prepare
-from attnkit.nbce.splitting import sentences, windows
+from attnkit.nbce.contexts import Context, from_jsonl, from_text, prepare, windows
 
 
 def count(text: str) -> int:
@@ -25,7 +24,7 @@ def words(text: str) -> int:
 
 
 def context(text: str, name: str = "a.txt") -> Context:
-    return Context(text, (TextSpan(name, 0, len(text)),))
+    return Context(text, name)
 
 
 def test_a_file_is_one_context(tmp_path: Path) -> None:
@@ -33,8 +32,7 @@ def test_a_file_is_one_context(tmp_path: Path) -> None:
     path.write_bytes("\ufeffone\r\ntwo\x00\x1b[31m\u00e9\n".encode())
     found = from_text(str(path))
     assert found.text == "one\ntwo  [31m\u00e9\n"
-    assert found.name == str(path)
-    assert found.parts == (TextSpan(str(path), 0, len(found.text)),)
+    assert (found.name, found.start, found.end) == (str(path), 0, len(found.text))
 
 
 def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,25 +100,8 @@ def test_a_context_that_is_too_long_is_split() -> None:
     assert all(words(one.text) <= 10 for one in found)
     assert "1 context split into windows of 10 tokens (overlap 2): 6 rows" in notes[0]
     for one in found[1:]:
-        (part,) = one.parts
-        assert one.text == long.text[part.start : part.end]
-        assert one.name == f"a.txt[{part.start}:{part.end}]"
-    with pytest.raises(UsageError, match="overlap is for windows"):
-        prepare([long], words, overlap=2)
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
-def test_packing_keeps_order_and_sources_and_fills_rows(sizes: list[int], most: int) -> None:
-    given_ = [context(f"{n} " * size, f"f{n}") for n, size in enumerate(sizes)]
-    found, _ = prepare(given_, words, pack=most)
-    assert [part.name for row in found for part in row.parts] == [c.name for c in given_]
-    for row in found:
-        assert words(row.text) <= most or len(row.parts) == 1
-        assert row.text.split() == [
-            word for part in row.parts for word in given_[int(part.name[1:])].text.split()
-        ]
-    for row, after in zip(found, found[1:], strict=False):
-        assert words(row.text) + words(given_[int(after.parts[0].name[1:])].text) > most
+        assert one.text == long.text[one.start : one.end]
+        assert one.name == f"a.txt[{one.start}:{one.end}]"
 
 
 TEXTS = st.text(st.sampled_from("abc\u00e9 \n.,\u4e2d\u3002\u0301\u200d"), max_size=120)
@@ -173,55 +154,11 @@ def test_a_long_text_is_split_with_few_counts() -> None:
     assert asked < 20 * len(text)
 
 
-def test_windows_by_sentences_hold_so_many_of_them() -> None:
-    text = "One dog. Two cats! Is it red? Dr. Who said so. End"
-    spans = windows(text, words, 2, 1, "sentences")
-    assert [text[start:end] for start, end in spans] == [
-        "One dog. Two cats! ",
-        "Two cats! Is it red? ",
-        "Is it red? Dr. Who said so. ",
-        "Dr. Who said so. End",
-    ]
-    assert windows("", words, 2, 1, "sentences") == []
-
-
-@pytest.mark.parametrize(("size", "overlap"), [(0, 0), (3, 3), (3, -1)])
-def test_sizes_out_of_range_are_refused(size: int, overlap: int) -> None:
-    for unit in ("tokens", "sentences"):
-        with pytest.raises(UsageError, match=r"at least \d"):
-            windows("one dog", words, size, overlap, unit)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="at least 1 token"):
-        prepare([context("one")], words, pack=0)
-
-
-@pytest.mark.parametrize(
-    "parts",
-    [["It cost 3.14 dollars. ", "Then it fell."], ["He met Mr. Smith of the U.S. Navy. ", "Good."],
-     ['"Stop!" she said. ', '"Why?" ', "He left."], ["J. R. Tolkien wrote it. ", "Yes."],
-     ["A heading\n\n", "Text e.g. this one, i.e. that."], ["What?! ", "No... ", "Maybe"],
-     ["\u4f60\u597d\u3002", "\u4ed6\u8bf4\uff1a\u300c\u8d70\uff01\u300d", "\u5b8c"],
-     ["Wait ... what?"], ["  One. ", "Two."], ["one"]],
-)  # fmt: skip
-def test_sentences_end_where_people_end_them(parts: list[str]) -> None:
-    text, start, found = "".join(parts), 0, []
-    for end in sentences(text):
-        found.append(text[start:end])
-        start = end
-    assert found == parts
-
-
-@given(st.text(max_size=200))
-def test_sentences_cover_any_text(text: str) -> None:
-    ends = sentences(text)
-    assert ends == sorted(set(ends))
-    assert (ends[-1] if ends else 0) == len(text)
-
-
 def test_a_thousand_lines_are_a_thousand_contexts(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(
         "".join(json.dumps({"text": f"dog {n}"}) + "\n" for n in range(1000)), encoding="utf-8"
     )
-    found, _ = prepare(from_jsonl(str(path)), words, pack=50)
-    assert len(found) == 40
-    assert found[1].parts[0].name == f"{path}:26"
+    found, _ = prepare(from_jsonl(str(path)), words)
+    assert len(found) == 1000
+    assert found[25].name == f"{path}:26"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.nbce.contexts import Context, TextSpan
+from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import MergedStep
 from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
@@ -29,7 +29,7 @@ def tidied(ids: Sequence[int]) -> str:
 
 
 def contexts(count: int) -> list[Context]:
-    return [Context(f"text {at}", (TextSpan(f"{at}.txt", 0, 6),)) for at in range(count)]
+    return [Context(f"text {at}", f"{at}.txt") for at in range(count)]
 
 
 def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | None = None) -> Trace:

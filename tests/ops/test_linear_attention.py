@@ -1,4 +1,4 @@
-"""Sums of kernel attention: the CPU's blocks, the plain forms and the formula agree."""
+"""Sums of kernel attention agree with the formula, with shifts and without."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnkit.attention import Kernel, Mask, Shape
 from attnkit.layers import MultiHead
-from attnkit.ops import fast_cpu, linear_attention_cpu
+from attnkit.ops import fast_cpu
 
 CASES = [
     ("linear", {"feature_map": "elu"}, "elu"),
@@ -46,17 +46,12 @@ def some_pads(length: int) -> Tensor:
     return valid
 
 
-def use_blocks(monkeypatch: pytest.MonkeyPatch, chosen: bool, block: int = 64) -> None:
-    monkeypatch.setattr(fast_cpu, "PLAIN", not chosen)
-    monkeypatch.setattr(linear_attention_cpu, "BLOCK", block)
-
-
 def assert_equal(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-9) -> None:
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES)
 def test_answers_and_gradients_are_those_of_the_formula(
@@ -64,10 +59,10 @@ def test_answers_and_gradients_are_those_of_the_formula(
     options: dict[str, object],
     name: str,
     causal: bool,
-    blocks: bool,
+    plain: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    use_blocks(monkeypatch, blocks)
+    monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     made = mechanism(word, options)
     projection = getattr(made, "projection", None)
     for length in (1, 2, 33, 70):
@@ -89,8 +84,8 @@ def test_learned_maps_get_the_gradients_of_the_plain_form(
     options: dict[str, object], causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
-    for blocks in (True, False):
-        use_blocks(monkeypatch, blocks)
+    for plain in (True, False):
+        monkeypatch.setattr(fast_cpu, "PLAIN", plain)
         made = mechanism("linear", options)
         given = inputs(70)
         out = made(*given, Mask.packed(70, torch.device("cpu"), causal=causal))
@@ -104,7 +99,6 @@ def test_learned_maps_get_the_gradients_of_the_plain_form(
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_gradients_are_finite_differences(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_blocks(monkeypatch, True, block=8)
     made = mechanism("linear", {"feature_map": "exp", "features": 3})
     mask = Mask.packed(9, torch.device("cpu"), causal=causal)
     given = [x[:1, :1].detach().requires_grad_() for x in inputs(9)]
@@ -114,13 +108,13 @@ def test_gradients_are_finite_differences(causal: bool, monkeypatch: pytest.Monk
     assert torch.autograd.gradcheck(lambda q, k, v: made(q, k, v, mask).y, given)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("scale", [1, 40, 400])
 def test_rising_exponents_neither_overflow_nor_vanish(
-    scale: float, blocks: bool, monkeypatch: pytest.MonkeyPatch
+    scale: float, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a shift from the whole sequence the first keys were 0 in float32, and so the answer."""
-    use_blocks(monkeypatch, blocks, block=256)
+    monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     made = mechanism("linear", {"feature_map": "exp"})
     length = 100
     q, k, v = (x.detach() for x in inputs(length))
@@ -138,12 +132,12 @@ def test_rising_exponents_neither_overflow_nor_vanish(
     )
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("plain", [True, False])
 def test_a_huge_later_key_changes_nothing_before_it(
-    blocks: bool, monkeypatch: pytest.MonkeyPatch
+    plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A maximum over all keys leaks the future: earlier answers move, or become 0."""
-    use_blocks(monkeypatch, blocks, block=1024)
+    monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     for word, options, _ in CASES:
         made = mechanism(word, options).float()
         q, k, v = (x.detach().float() for x in inputs(20))
@@ -158,8 +152,8 @@ def test_sums_after_a_calm_start_go_on_in_another_unit(monkeypatch: pytest.Monke
     q, k, v = (x.detach() for x in inputs(60))
     k[:, :, 30:] += 200
     found = []
-    for blocks in (True, False):
-        use_blocks(monkeypatch, blocks, block=48)
+    for plain in (True, False):
+        monkeypatch.setattr(fast_cpu, "PLAIN", plain)
         given = [x.clone().requires_grad_() for x in (q, k, v)]
         first = made(*given, Mask.packed(60, k.device, causal=True))
         later = made(
@@ -180,7 +174,7 @@ def test_a_map_that_learns_nothing_and_queries_without_grad_are_fine() -> None:
     assert slope.isfinite().all()
 
 
-def test_the_blocks_and_the_plain_form_agree_when_compiled() -> None:
+def test_a_compiled_form_agrees() -> None:
     made = mechanism("linear", {})
     given = inputs(40)
     mask = Mask.packed(40, torch.device("cpu"), causal=True)
@@ -215,12 +209,12 @@ def test_constant_features_average_the_values(causal: bool) -> None:
     made = Uniform(Shape(HEADS, WIDTH, 60))
     y = made(q, k, v, Mask.packed(40, q.device, causal=causal)).y
     torch.testing.assert_close(y[:, :, -1], v.mean(2))
-    gradients = torch.autograd.grad(y.sum(), [q, k, v])
-    assert gradients[0].abs().max() == gradients[1].abs().max() == 0
-    assert gradients[2].abs().min() > 0
+    to_q, to_k, to_v = torch.autograd.grad(y.sum(), [q, k, v], allow_unused=True)
+    assert to_q is to_k is None
+    assert to_v.abs().min() > 0
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES[1:])
 def test_large_inputs_lose_no_more_than_their_rounding(
@@ -228,11 +222,11 @@ def test_large_inputs_lose_no_more_than_their_rounding(
     options: dict[str, object],
     name: str,
     causal: bool,
-    blocks: bool,
+    plain: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Under one shift for all features the one that mattered to a query could be 0 in float32."""
-    use_blocks(monkeypatch, blocks, block=256)
+    monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     made = mechanism(word, options)
     valid = some_pads(90)
     mask = Mask.of(valid, 90, causal=causal)
@@ -249,9 +243,9 @@ def test_large_inputs_lose_no_more_than_their_rounding(
         assert_equal(*found, tolerance=1e-5 + 2e-6 * size)
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_large_inputs_go_on_from_a_state(blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_blocks(monkeypatch, blocks, block=256)
+@pytest.mark.parametrize("plain", [True, False])
+def test_large_inputs_go_on_from_a_state(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     made = mechanism("linear", {"feature_map": "exp"}).float()
     q, k, v = (x.detach().float() for x in inputs(50))
     q, k = q * 40, k * 40

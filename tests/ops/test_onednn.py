@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.models.precision import DTYPES, _has_products
 from attnkit.ops import fast_cpu, onednn
 from attnkit.ops.onednn import LEAST_WORK, Linear
 
@@ -105,35 +104,6 @@ def test_second_derivatives_are_those_of_torch(
     assert calls
     for own, other in zip(*found, strict=True):
         torch.testing.assert_close(own, other, atol=1e-3, rtol=1e-4)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("rows", [1, 2, 17, 1500])
-def test_packed_weights_answer_as_plain_ones(
-    rows: int, precision: str, bias: bool, calls: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if precision != "fp32" and not _has_products("cpu", precision):
-        pytest.skip(f"this processor has no {precision} products")
-    dtype = DTYPES[precision]
-    monkeypatch.setattr(onednn, "LEAST_WORK", 1)
-    layer, x = Linear(48, 33, bias), torch.randn(rows, 48)
-    weight, added = (
-        None if part is None else part.to(dtype) for part in (layer.weight, layer.bias)
-    )
-    with torch.inference_mode():
-        packed = onednn.pack(weight)
-        assert packed is not None
-        assert packed.is_mkldnn
-        found = onednn.quick_product(x, weight, added, packed=packed)
-        plain = onednn.quick_product(x, weight, added)
-    assert found.dtype == plain.dtype == torch.float32
-    torch.testing.assert_close(found, plain, atol=1e-5, rtol=torch.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int8])
-def test_weights_that_onednn_does_not_multiply_are_not_packed(dtype: torch.dtype) -> None:
-    assert onednn.pack(torch.zeros(8, 8, dtype=dtype)) is None
 
 
 def test_weights_have_the_names_and_the_start_of_torch_s_layer() -> None:

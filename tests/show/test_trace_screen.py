@@ -28,14 +28,6 @@ A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500
 
 A  60% 3 paris.txt                 Paris is the capital of France, and it lies \u2026
 B  40% 1 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
-
-entropy in nats: \u2588 the selected context, \u2022 the lowest of the others
-1.1       \u2022  \u2022
-       \u2585\u2585
-    \u2022  \u2022\u2588       \u2022
-       \u2588\u2588       \u2587\u2587
-  0 \u2587\u2587 \u2588\u2588 \u2584\u2584 \u2581\u2581 \u2588\u2588
-    A  A  B  B  A
 1 of 3 contexts was never selected
 """
 NARROW = """\
@@ -48,15 +40,6 @@ A  60% 3 paris.txt
        Paris is the capital of France, ~
 B  40% 1 rome.txt
        Rome lies on the Tiber, said \\x1~
-
-entropy in nats: # the selected context,
-o the lowest of the others
-1.1       o  o
-       ##
-    o  o#       o
-       ##       ##
-  0 ## ## ## __ ##
-    A  A  B  B  A
 1 of 3 contexts was never selected
 """
 
@@ -85,19 +68,10 @@ def test_colours_change_no_character() -> None:
     assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
 
 
-def test_plain_has_a_line_a_token() -> None:
-    lines = drawn(TraceScreen(made(), plain=True), 80).splitlines()
-    assert lines[1] == "token: selected context, entropy in nats; lowest entropy among the others"
-    assert lines[2] == "1 Paris: 3 paris.txt 0.200; 1 rome.txt 0.600"
-    assert lines[4] == "3 \u2423on: 1 rome.txt 0.100; 2 berlin.txt 1.100"
-    assert lines[7] == "6 end: 3 paris.txt 0.500; 1 rome.txt 1.000"
-
-
 def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
     weighted = drawn(TraceScreen(made("weighted", apart=1)), 80)
     assert "^" * 5 in weighted.splitlines()[2]
     assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
-    assert "the context of lowest entropy" in weighted
     assert "never selected" not in weighted
     assert "% 3 paris.txt" in weighted
     assert " nats 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
@@ -114,9 +88,6 @@ def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
     ]
     assert lines[-1].startswith("grey (.): 2 of 5 tokens, which the model would write without")
     assert "\x1b[2mlies " in drawn(TraceScreen(trace), 80, "truecolor")
-    listed = drawn(TraceScreen(trace, plain=True), 80).splitlines()
-    assert listed[3].endswith("; same without context")
-    assert not listed[4].endswith("; same without context")
     mixed = made("mean")
     mixed = replace(mixed, tokens=tuple(token._replace(agreed=True) for token in mixed.tokens))
     assert "." * 23 in plain(drawn(TraceScreen(mixed), 80))
@@ -162,12 +133,12 @@ def test_colours_of_speakers_differ_for_every_common_sight() -> None:
 @settings(max_examples=60)
 @given(
     st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12), PIECES, PIECES,
-    WIDTHS, st.sampled_from(COLOURS), st.booleans(), st.booleans(),
+    WIDTHS, st.sampled_from(COLOURS), st.booleans(),
     st.sampled_from(("entropy", "mean", "max", "weighted")),
 )  # fmt: skip
 def test_hostile_tokens_do_no_harm_at_any_width(
     said: list[tuple[str, int, float]], name: str, text: str, width: int, colour: str | None,
-    ascii_only: bool, line_a_token: bool, pool: str,
+    ascii_only: bool, pool: str,
 ) -> None:  # fmt: skip
     tokens = tuple(
         TracedToken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
@@ -178,7 +149,7 @@ def test_hostile_tokens_do_no_harm_at_any_width(
         made(pool), model=name, prompt=text, contexts=some,
         tokens=(*tokens, *made(pool).tokens[-1:]),
     )  # fmt: skip
-    shown = plain(drawn(TraceScreen(hostile, line_a_token), width, colour, ascii_only))
+    shown = plain(drawn(TraceScreen(hostile), width, colour, ascii_only))
     assert not CONTROL.search(shown)
     assert not ascii_only or shown.isascii()
     assert all(cell_len(line) <= width for line in shown.splitlines())

@@ -19,6 +19,7 @@ POOLS = ("entropy", "mean", "max", "weighted")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 FILES = (".html", ".htm", ".json")
+ONE_ROW = {"concat", "cad"}  # methods that read all contexts in one row
 
 
 def nbce(
@@ -65,22 +66,11 @@ def nbce(
         ),
     ] = None,
     window: Annotated[
-        int | None, value("N", "Split each context into windows of N units (--unit).", min=1)
+        int | None, value("N", "Split each context into windows of N tokens.", min=1)
     ] = None,
     overlap: Annotated[
-        int, value("N", "Overlap of consecutive windows, in units (--unit).", min=0)
+        int, value("N", "Tokens that consecutive windows have in common.", min=0)
     ] = 0,
-    pack: Annotated[
-        int | None, value("N", "Join neighbouring contexts, up to N tokens each.", min=1)
-    ] = None,
-    unit: Annotated[
-        Literal["tokens", "sentences"],
-        choice(
-            "--unit",
-            ("tokens", "sentences"),
-            "Unit of --window and --overlap: tokens or sentences.",
-        ),
-    ] = "tokens",
     baseline: Annotated[
         list[str] | None,
         choice(
@@ -105,20 +95,7 @@ def nbce(
             min=1,
         ),
     ] = None,
-    cut: Annotated[
-        Literal["end", "start"] | None,
-        choice(
-            "--cut",
-            ("end", "start"),
-            "Side on which that row is truncated: end or start. [default: end]",
-            "SIDE",
-        ),
-    ] = None,
     trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
-    plain: Annotated[
-        bool,
-        flag("--plain", "Print the trace with one line per token, for screen readers and grep."),
-    ] = False,
     save: Annotated[
         list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
     ] = None,
@@ -156,59 +133,64 @@ def nbce(
 
       attnkit nbce RUN --context paris.txt --context rome.txt --prompt "Where is the Seine?"
       attnkit nbce RUN --context book.txt --window 200 --overlap 50 --prompt "Who?" --trace
-      cat notes/*.txt | attnkit nbce RUN --context - --window 5 --unit sentences --prompt "When?"
+      cat notes/*.txt | attnkit nbce RUN --context - --window 100 --prompt "When?"
       attnkit nbce RUN --contexts passages.jsonl --prompts questions.txt --json > answers.jsonl
       attnkit nbce RUN --contexts passages.jsonl --prompt "Why?" --baseline concat --baseline best
     """
     for path in save or ():
         output.check_save(path, FILES)
-    if plain and (as_json or not trace):
-        why = "--json prints the whole trace: leave --plain out" if trace else "add --trace"
-        raise UsageError(f"--plain is a form of the trace: {why}")
     questions = _prompts(prompt or [], prompts, (*(context or ()), contexts))
     spec = _search(beam, sample, temperature, seed, max_length)
     numbers = _weights(weights)
-    one_row = _one_row(baseline or [], {"alpha": alpha, "limit": limit, "cut": cut})
-    if overlap and (window is None or overlap >= window):
-        why = "add --window N" if window is None else f"must be below --window {window}"
-        raise UsageError(f"--overlap {overlap}: {why}")
+    methods = list(dict.fromkeys([pool, *(baseline or ())]))
+    one_row = _one_row(methods, alpha, limit)
+    _check_overlap(window, overlap)
     from attnkit.data.tokenizer import unknown_note
-    from attnkit.nbce import open_model, row_limits
+    from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
     from attnkit.nbce.contexts import from_jsonl, from_text, prepare
     from attnkit.nbce.merge import Rule
+    from attnkit.nbce.row_limits import LongestRow
 
     rule = Rule(pool, beta, eta, top_p, top_k, numbers)
     with loading(model):
-        reader = open_model(
-            model, device=device, dtype=dtype, offline=offline, chat=chat,
-            template=template.replace("\\n", "\n"), quantization=quantize,
-        )  # fmt: skip
-    methods = list(dict.fromkeys([pool, *(baseline or ())]))
+        how: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline, "chat": chat}
+        how |= {"template": template.replace("\\n", "\n"), "quantization": quantize}
+        reader = open_model(model, **how)
     for method in methods:
         check_method(reader, method)
-    splitting: dict[str, Any] = {"window": window, "overlap": overlap, "unit": unit, "pack": pack}
     files = [from_text(path) for path in context or ()]
     files += [] if contexts is None else from_jsonl(contexts)
-    read, notes = prepare(files, lambda text: len(reader.encode(text)), **splitting)
+
+    def count(text: str) -> int:
+        return len(reader.encode(text))
+
+    read, notes = prepare(files, count, window=window, overlap=overlap)
     for note in notes:
         console.say(note)
     rule.check(len(read))
-    texts, fixed = [context.text for context in read], max_length is not None
+    texts = [context.text for context in read]
     if note := unknown_note(reader.unknown([*texts, *questions])):
         console.warn(note)
-    row = row_limits.LongestRow.of(reader, texts, questions)
-    length = row_limits.answer_length(row, spec, fixed, splitting, limit)
+    longest = LongestRow.of(reader, texts, questions, spec, max_length is not None)
+    length = longest.answer_length(limit)
     if length < spec.max_length:
         console.say(f"--max-length is {length}: there is no room for longer answers")
-    spec = spec.model_copy(update={"max_length": length})
-    if warning := row_limits.beyond_training(row, texts, spec, fixed, splitting, methods, one_row):
+        spec = spec.model_copy(update={"max_length": length})
+    joined = texts if ONE_ROW & {*methods} else []
+    if warning := longest._replace(spec=spec).beyond_training(joined, limit):
         console.warn(warning)
     request = nbce_output.NbceRequest(
-        reader, read, questions, methods, rule, spec, one_row, trace, plain, as_json,
-        save or (),
-    )  # fmt: skip
+        reader, read, questions, methods, rule, spec, one_row, trace, as_json, save or ()
+    )
     nbce_output.answer(request)
+
+
+def _check_overlap(window: int | None, overlap: int) -> None:
+    """Refuse windows that would not go on."""
+    if overlap and (window is None or overlap >= window):
+        why = "add --window N" if window is None else f"must be below --window {window}"
+        raise UsageError(f"--overlap {overlap}: {why}")
 
 
 def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
@@ -239,9 +221,9 @@ def _search(
 
     if temperature == 0 and sample:
         raise UsageError("--temperature 0 is greedy: leave --sample out")
-    options = {"beam": beam, "temperature": temperature or None, "seed": seed,
-               "max_length": max_length}  # fmt: skip
     base = SearchConfig(method="greedy", max_length=LONGEST)
+    options = {"beam": beam, "seed": seed, "max_length": max_length}
+    options |= {"temperature": temperature or None}
     return search_settings(base, options, sample or bool(temperature))
 
 
@@ -256,13 +238,11 @@ def _weights(text: str | None) -> tuple[float, ...] | None:
         ) from error
 
 
-def _one_row(baselines: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
-    """The options of baselines that read all contexts in one row; refused without such a one."""
-    given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        users = ("cad",) if name == "alpha" else ("concat", "cad")
-        if not {*users} & {*baselines}:
+def _one_row(methods: Sequence[str], alpha: float | None, limit: int | None) -> dict[str, Any]:
+    """The options of methods that read all contexts in one row; refused without such a one."""
+    for name, given, users in (("alpha", alpha, ("cad",)), ("limit", limit, ("concat", "cad"))):
+        if given is not None and not {*users} & {*methods}:
             raise UsageError(f"--{name} is for {' and '.join(users)}: add --baseline {users[0]}")
-    if not 0 <= given.get("alpha", 0) < math.inf:
-        raise UsageError(f"--alpha {given['alpha']:g}: must be at least 0")
-    return given
+    if alpha is not None and not 0 <= alpha < math.inf:
+        raise UsageError(f"--alpha {alpha:g}: must be at least 0")
+    return {"limit": limit} if alpha is None else {"limit": limit, "alpha": alpha}
