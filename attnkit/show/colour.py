@@ -80,7 +80,7 @@ def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
     starts, numbers = np.array(
         [[int(part) for part in run.split(":")] for run in _TERMINAL[palette].split()]
     ).T
-    found = numbers.repeat(np.diff(starts, append=STEPS))
+    found: NDArray[np.int64] = numbers.repeat(np.diff(starts, append=STEPS))
     found.flags.writeable = False
     return found
 
