@@ -25,7 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 from common import command, load_before, publish, say, table, versions
 
-from attnkit.scoring import Difference, Entry, Score, side_by_side
+from attnkit.scoring import Difference, Score, ScoreRow, side_by_side
+from attnkit.scoring.results import System
 from attnkit.scoring.significance import PairedTest
 from attnkit.scoring.student_t import two_sided
 
@@ -149,17 +150,12 @@ def best_group(trials: int, seeds: int, gains: Sequence[float]) -> tuple[str, st
     for _ in range(trials):
         made = systems(draw, [seeds] * len(gains), [0.3] * len(gains), gains)
         entries = [
-            Entry(
-                {"recipe": "r", "variant": str(at), "split": "test", "metrics": {}},
-                {"exact-match": score},
-                "same",
-            )
+            ScoreRow(System("r", str(at)), "test", {"exact-match": score}, SENTENCES, "same")
             for at, system in enumerate(made)
             for score in scores(system)
         ]
-        (best,) = side_by_side(entries, {}, resamples=RESAMPLES)["best"]
-        others = (one["variant"] for one in best["others"] if not one["separable"])
-        group = {best["variant"], *others}
+        (best,) = side_by_side(entries, {}, resamples=RESAMPLES).best
+        group = {row.variant for row in best.inseparable}
         missed += str(top) not in group
         sizes.append(len(group))
     say(f"best of {gains}")

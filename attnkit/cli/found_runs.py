@@ -16,6 +16,7 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.runs import Run
+    from attnkit.scoring.results import PublishedFigures
 
 Baselines = dict[str | None, str]  # recipe -> its baseline variant, system or run
 
@@ -34,7 +35,7 @@ class FoundRuns(NamedTuple):
     runs: list[RunToScore]
     baselines: Baselines
     """Those that a recipe named here decides."""
-    published: "list[dict[str, Any]]"
+    published: "list[PublishedFigures]"
 
 
 class EvalRequest(NamedTuple):
@@ -80,14 +81,14 @@ def names_runs(target: str) -> bool:
 def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
     """The runs in a folder, to be scored and searched as their own recipes say."""
     from attnkit.runs import find_runs
-    from attnkit.scoring.published_figures import published_figures
+    from attnkit.scoring.results import PublishedFigures
 
     runs = find_runs([target], note=console.warn)
     words, decides = request.overrides, request.search_from("run")
     tasks = [
         RunToScore(run, run.changed_recipe(words) if words else run.recipe, decides) for run in runs
     ]
-    return FoundRuns(tasks, {}, published_figures(runs))
+    return FoundRuns(tasks, {}, PublishedFigures.of_runs(runs))
 
 
 def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
@@ -95,7 +96,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     from attnkit.recipe import load
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs, run_path
-    from attnkit.scoring.published_figures import published_figures
+    from attnkit.scoring.results import PublishedFigures
 
     try:
         file = load(target, request.overrides)
@@ -122,7 +123,7 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     if request.search_from("recipe") == "recipe":
         _warn_of_search(tasks)
     decided: Baselines = {} if file.baseline is None else {file.name: file.baseline}
-    return FoundRuns(tasks, decided, published_figures(file))
+    return FoundRuns(tasks, decided, PublishedFigures.of_file(file))
 
 
 def together(found: Iterable[FoundRuns]) -> FoundRuns:
@@ -133,7 +134,7 @@ def together(found: Iterable[FoundRuns]) -> FoundRuns:
     """
     tasks: dict[Path, RunToScore] = {}
     named: Baselines = {}
-    published: list[dict[str, Any]] = []
+    published: list[PublishedFigures] = []
     for some in found:
         for task in some.runs:
             tasks.setdefault(task.run.path.resolve(), task)

@@ -178,14 +178,14 @@ def _print_first_look(event: events.Event) -> None:
         from attnkit.show.comparison_tables import tables
 
         note = f"so far; unfinished runs: {event.unfinished}"
-        console.stderr().print(replace(tables(event.json())[0], notes=(note,)))
+        console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
     """The comparison, after warnings about it."""
     from attnkit.show.comparison_tables import tables, warning_lines
 
-    result = scored.json()
+    result = scored.comparison
     for text in warning_lines(result) if not quiet else ():
         console.warn(text)
     how = "attnkit eval --columns NAME,... shows them"

@@ -30,9 +30,9 @@ from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import changed_keys
 from attnkit.runs import Run, layout, run_path
-from attnkit.scoring import Entry, check_scorable, side_by_side
+from attnkit.scoring import ScoreRow, check_scorable, side_by_side
+from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.saved_comparison import baselines
 from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
@@ -332,7 +332,7 @@ class _Conversion:
 
         More updates on the same data are what is compared, so the budget is no reason against it.
         """
-        recipe, entries = self.settings.recipe, list[Entry]()
+        recipe, entries = self.settings.recipe, list[ScoreRow]()
 
         def progress(what: str, done: int, total: int) -> None:
             self._obey("while scoring; the same command scores the rest")
@@ -346,12 +346,12 @@ class _Conversion:
             yield NoteEvent(f"scoring {run.variant}", passing=True, **at)
             score = question_sets.evaluate if questions else evaluate
             found = score(run, recipe.eval.splits, recipe.eval, **how)
-            entries += [replace(entry, row={**entry.row, "budget": None}) for entry in found]
+            entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
             yield events.EvaluatedEvent(recipe.eval.splits, **at)
-        first = baselines(entries, self.old.variant)
+        first = first_baselines(entries, self.old.variant)
         margins = Margins.of(recipe.eval)
         result = side_by_side(entries, first, resamples=recipe.eval.bootstrap, margins=margins)
-        yield events.ScoredEvent(**result)
+        yield events.ScoredEvent(result)
 
 
 def listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:

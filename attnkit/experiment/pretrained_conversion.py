@@ -37,8 +37,9 @@ from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.recipe.mechanism_registry import from_nodes
 from attnkit.recipe.schema import AttentionConfig
 from attnkit.recipe.yaml_nodes import Mapping, Scalar, read_value
-from attnkit.scoring import Entry, side_by_side
+from attnkit.scoring import Comparison, ScoreRow, side_by_side
 from attnkit.scoring.metrics import Score
+from attnkit.scoring.results import System
 from attnkit.storage.cache import fill_folder
 from attnkit.storage.files import check_space, make_folder, open_file, sha256_json
 from attnkit.train import events
@@ -190,7 +191,7 @@ class _PretrainedConversion:
         new = sum(weight.numel() for part in made.values() for weight in part.parameters())
         yield NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own")
         check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
-        entries = list[Entry]()
+        entries = list[ScoreRow]()
         for stage in settings.stages:
             at: Any = {"variant": stage, "seed": SEED}
             for event in self._training(stage, student, [*made], text):
@@ -199,9 +200,9 @@ class _PretrainedConversion:
             entries.append(self._entry(stage, model if stage == "before" else student, test))
             yield events.EvaluatedEvent(("test",), **at)
         result = side_by_side(entries, {settings.name: "before"})
-        self._save(student, result["rows"])
+        self._save(student, result)
         yield NoteEvent(f"{settings.folder}: the converted model")
-        yield events.ScoredEvent(**result)
+        yield events.ScoredEvent(result)
 
     def _check_place(self, replace: bool) -> None:
         """Raise OutputPathError where the folder cannot be made, or holds something to be kept."""
@@ -339,7 +340,7 @@ class _PretrainedConversion:
             yield Update(loss.item(), rate, ids.numel())
 
     @torch.no_grad()
-    def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> Entry:
+    def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:
         """Perplexity of all windows; the first token of each is given."""
         losses = []
         for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
@@ -352,22 +353,20 @@ class _PretrainedConversion:
         statistics = np.stack([sums, np.full(len(sums), test.shape[1] - 1.0)], 1)
         signature = f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}"
         score = Score.of("perplexity", statistics, signature)
-        row = {
-            "recipe": self.settings.name, "variant": stage, "seed": SEED, "split": "test",
-            "metrics": {"perplexity": score.json()}, "sentences": len(sums),
-            "parameters": sum(weight.numel() for weight in model.parameters()),
-            "run": self.settings.model if stage == "before" else str(self.settings.folder),
-        }  # fmt: skip
-        return Entry(row, {"perplexity": score}, sha256_json(test.tolist()))
+        run = self.settings.model if stage == "before" else str(self.settings.folder)
+        parameters = sum(weight.numel() for weight in model.parameters())
+        system = System(self.settings.name, stage, SEED, run, parameters)
+        references = sha256_json(test.tolist())
+        return ScoreRow(system, "test", {"perplexity": score}, len(sums), references)
 
-    def _save(self, student: Any, rows: list[dict[str, Any]]) -> None:
+    def _save(self, student: Any, found: Comparison) -> None:
         settings, config = self.settings, self.settings.attention
         facts = {
             "attention": config.name, "options": config.options(), "length": settings.length,
             "model": settings.model, "transfer": settings.transfer, "tune": settings.tune,
             "lr": settings.lr, "batch_tokens": settings.batch_tokens,
             "precision": settings.precision,
-            "perplexity": {row["variant"]: row["metrics"]["perplexity"]["score"] for row in rows},
+            "perplexity": {r.variant: r.scores["perplexity"].json()["score"] for r in found.rows},
             **self.teacher.facts,
         }  # fmt: skip
         make_folder(settings.out)

@@ -38,11 +38,11 @@ from attnkit.nbce import question_sets
 from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
-from attnkit.scoring import Entry, check_scorable, side_by_side
+from attnkit.scoring import ScoreRow, check_scorable, side_by_side
+from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.published_figures import PUBLISHED, published_entry, published_figures
-from attnkit.scoring.saved_comparison import baselines, comparison
-from attnkit.scoring.saved_scores import stored_splits
+from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
+from attnkit.scoring.saved_scores import comparison, stored_splits
 from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.counting import count
@@ -98,7 +98,7 @@ class Experiment:
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.data: dict[str, PreparedData] = {}
         self.precision = PrecisionChoice(settings, str(self.device))
-        self.entries: dict[tuple[str, int], list[Entry]] = {}
+        self.entries: dict[tuple[str, int], list[ScoreRow]] = {}
         """Scores of the runs that this process has evaluated."""
 
     def keep_memory(self) -> None:
@@ -388,7 +388,7 @@ class Experiment:
         self.entries[variant, seed] = self._entries(run)
         yield events.EvaluatedEvent(splits, variant=variant, seed=seed)
 
-    def _entries(self, run: Run) -> list[Entry]:
+    def _entries(self, run: Run) -> list[ScoreRow]:
         """The scores of one run on all splits of its recipe."""
 
         def progress(what: str, done: int, total: int) -> None:
@@ -418,15 +418,15 @@ class Experiment:
         splits, metrics = stored_splits(recipe.eval), recipe.eval.metrics
         how: Any = {"resamples": recipe.eval.bootstrap, "margins": Margins.of(recipe.eval)}
         if recipe.task == "question-answering":
-            entries = list[Entry]()
+            entries = list[ScoreRow]()
             for key, run in zip(planned, runs, strict=True):
                 entries += self.entries.get(key) or self._entries(run)
-            figures = published_figures(runs)
-            first = baselines(entries, baseline)
+            figures = PublishedFigures.of_runs(runs)
+            first = first_baselines(entries, baseline)
             result = side_by_side(entries, first, published=figures, **how)
         else:
             result = comparison(runs, splits, metrics=metrics, baseline=baseline, **how)
-        yield events.ScoredEvent(**result, unfinished=unfinished)
+        yield events.ScoredEvent(result, unfinished)
 
 
 def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *run: Any) -> None:

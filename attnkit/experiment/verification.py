@@ -18,7 +18,8 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
 from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest, run_id
+from attnkit.scoring.results import RUN_ID
+from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest
 from attnkit.train import checkpoint
 
 SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
@@ -111,7 +112,7 @@ class _Verification:
 
     def __init__(self, run: Run, lines: int, device: str, data_dir: Path | None) -> None:
         self.run, self.lines, self.device, self.data_dir = run, lines, device, data_dir
-        self.run_id = run_id(run)
+        self.run_id = str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
 
     @cached_property
     def model(self) -> Model:

@@ -33,15 +33,20 @@ from attnkit.scoring import (
     CONTEXT,
     LABELS,
     TEACHER_FORCED,
-    Entry,
     check_available,
     context_found,
     expand,
     score,
 )
 from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
-from attnkit.scoring.saved_comparison import condition_entry, one_best
-from attnkit.scoring.saved_scores import describe_run, digest, packed_scores, reusable_scores
+from attnkit.scoring.results import ScoreRow, System
+from attnkit.scoring.saved_scores import (
+    Decoding,
+    digest,
+    one_best,
+    packed_scores,
+    reusable_scores,
+)
 from attnkit.scoring.unread_text import unread_text
 
 if TYPE_CHECKING:
@@ -62,8 +67,7 @@ class EvaluatedModel:
 
     name: str
     """For messages."""
-    system: Mapping[str, Any]
-    """What it is, for the rows of comparisons; see `attnkit.scoring.saved_scores.describe_run`."""
+    system: System
     results: Results
     """Where its answers and scores are stored."""
     weights: str
@@ -87,7 +91,7 @@ class EvaluatedModel:
         name, weights = f"{run.variant} seed {run.seed}", run.manifest["files"]["model.safetensors"]
         longest = run.recipe.data.max_length
         return cls(
-            name, describe_run(run), run, weights, longest, lambda: open_run(run, device),
+            name, System.of_run(run), run, weights, longest, lambda: open_run(run, device),
             recipe=run.recipe,
         )  # fmt: skip
 
@@ -104,14 +108,8 @@ class EvaluatedModel:
         """Any model, as the user named it; its answers are in <out>/<recipe>/models/<name>."""
         folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
         results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
-        system = {
-            "recipe": recipe,
-            "variant": name,
-            "seed": None,
-            "parameters": sum(weight.numel() for weight in reader.model.parameters()),
-            "train_tokens_per_second": None,
-            "run": results.path.as_posix(),
-        }
+        parameters = sum(weight.numel() for weight in reader.model.parameters())
+        system = System(recipe, name, None, results.path.as_posix(), parameters)
         weights = _weights_digest(reader.model)
         return cls(name, system, results, weights, limit, lambda: reader, settings)
 
@@ -157,7 +155,7 @@ def evaluate(
     search: SearchConfig | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> list[Entry]:
+) -> list[ScoreRow]:
     """`evaluate_model` of a run on the questions of its corpus.
 
     `spec` and `search` are the recipe's when None; the rest as `scoring.evaluation.evaluate`.
@@ -168,31 +166,31 @@ def evaluate(
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     model = EvaluatedModel.of_run(run, pick_device(device))
     spec, search = spec or run.recipe.contexts, search or run.recipe.search
-    if not force and (entries := _packed_entries(run, splits, eval, spec, one_best(search))):
-        return entries
+    if not force and (rows := _packed_rows(run, splits, eval, spec, one_best(search))):
+        return rows
     return evaluate_model(model, corpus, splits, eval, spec, search, force=force, progress=progress)
 
 
-def _packed_entries(
+def _packed_rows(
     run: "Run",
     splits: Sequence[str],
     eval: EvalConfig,
     spec: ContextsConfig,
     search: SearchConfig,
-) -> list[Entry]:
-    """All entries of a run without weights; [] where it has them, or where some were not kept."""
-    names, system = expand(eval.metrics), describe_run(run)
-    entries = []
+) -> list[ScoreRow]:
+    """All rows of a run without weights; [] where it has them, or where some were not kept."""
+    names, system = expand(eval.metrics), System.of_run(run)
+    rows = []
     for split, count, method in product(splits, spec.counts, spec.methods):
         how = _search_of(search, method, spec)
         saved = packed_scores(run, f"{split}.{method}.{count}", eval, how)
         if saved is None:
             return []
-        known = () if saved.facts["decode"]["chosen"] else CONTEXT
+        known = () if saved.decoding and saved.decoding.chosen else CONTEXT
         if not {*names} <= {*map(base_metric, saved.scores), *known}:
             return []
-        entries.append(condition_entry(saved, system, split, method, count).only(names))
-    return entries
+        rows.append(saved.row(system).only(names))
+    return rows
 
 
 def evaluate_model(
@@ -205,7 +203,7 @@ def evaluate_model(
     *,
     force: bool = False,
     progress: Progress | None = None,
-) -> list[Entry]:
+) -> list[ScoreRow]:
     """Answer the questions of splits by every method from every number of contexts, and score.
 
     Args:
@@ -219,8 +217,8 @@ def evaluate_model(
         progress: called after every `PORTION` answers.
 
     Returns:
-        One entry a split, number of contexts and method, also stored in the model's folder; its
-        row has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
+        One row a split, number of contexts and method, also stored in the model's folder; it
+        has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
 
     Raises:
         MissingInputError: the corpus has no such split.
@@ -236,7 +234,7 @@ def evaluate_model(
     asked = [one for split in splits for one in conditions(corpus, split, spec)]
     total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
-    return [job.entry(one) for one in asked]
+    return [job.row(one) for one in asked]
 
 
 def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
@@ -266,7 +264,7 @@ class _Evaluation:
     """Answers under all conditions."""
     done: int = 0
 
-    def entry(self, condition: Condition) -> Entry:
+    def row(self, condition: Condition) -> ScoreRow:
         """Answer and score, or take what is known."""
         model, questions, name = self.model, condition.questions, condition.name
         references = [list(accepted(row)) for row, _ in questions]
@@ -280,14 +278,12 @@ class _Evaluation:
         )  # fmt: skip
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
-            replies, saved.facts["decode"] = self.answer(condition)
+            replies, saved.decoding = self.answer(condition)
             saved.texts = list(map(_text, replies))
-            saved.facts["sentences"] = len(replies)
-        saved.facts["warnings"] = unread_text(
-            references, self.names, self.eval.tokenizers, self.eval.words
-        )
+            saved.sentences = len(replies)
+        saved.warnings = unread_text(references, self.names, self.eval.tokenizers, self.eval.words)
         self.done += len(questions)
-        chosen = saved.facts["decode"]["chosen"]
+        chosen = saved.decoding.chosen if saved.decoding else None
         known = () if chosen else CONTEXT
         if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
             saved.scores |= score(missing, saved.texts, references, self.eval)
@@ -298,10 +294,8 @@ class _Evaluation:
             if model.results.writable:
                 saved.write(model.results)
             else:
-                saved.facts["warnings"] = [*saved.facts["warnings"], NOT_KEPT]
-        return condition_entry(
-            saved, model.system, condition.split, condition.method, condition.number
-        ).only(self.names)
+                saved.warnings.append(NOT_KEPT)
+        return saved.row(model.system).only(self.names)
 
     def _own(self, merging: Mapping[str, Any]) -> bool:
         """Whether a run answers by the search and merging of its own recipe."""
@@ -311,7 +305,7 @@ class _Evaluation:
         searches = [effective(one.model_dump()) for one in (self.search, recipe.search)]
         return searches[0] == searches[1] and merging == _merging(recipe.contexts)
 
-    def answer(self, condition: Condition) -> tuple[list[Reply], dict[str, Any]]:
+    def answer(self, condition: Condition) -> tuple[list[Reply], Decoding]:
         """Answers, and how fast they came."""
         reader, questions = self.model.reader, condition.questions
         method, rule = pooling(condition.method, self.spec)
@@ -330,15 +324,15 @@ class _Evaluation:
                 self.progress(what, self.done + len(replies), self.total)
         seconds = max(time.perf_counter() - start, 1e-6)
         chosen = [deciding_context(reply) for reply in replies]
-        return replies, {
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(len(replies) / seconds, 2),
-            "device": str(reader.device),
-            "threads": torch.get_num_threads(),
-            "lines": len(replies),
-            "chosen": None if None in chosen else chosen,
-            "cut": sum(bool(reply.cut) for reply in replies),
-        }
+        return replies, Decoding(
+            round(seconds, 3),
+            round(len(replies) / seconds, 2),
+            device=str(reader.device),
+            threads=torch.get_num_threads(),
+            lines=len(replies),
+            chosen=None if None in chosen else [at for at in chosen if at is not None],
+            cut=sum(bool(reply.cut) for reply in replies),
+        )
 
 
 def _answer_part(

@@ -147,10 +147,10 @@ def causal_sums(
     if exponent and moderate(phi, old):
         # without shifts all chunks are two products; with them a chunk is cut in halves again and
         # again, which takes 1.6 times as long (a Performer trained on 2,048 tokens)
-        before = None if old is None else (old[0], None)
+        plain = None if old is None else (old[0], None)
         features, phi = shifted_exp(features), phi.exp()
-        y, (sums, _) = causal_sums(features, phi, values, before, False, chunk)
-        return y, (sums, sums.new_zeros(sums.shape[:3]))
+        y, (total, _) = causal_sums(features, phi, values, plain, False, chunk)
+        return y, (total, total.new_zeros(total.shape[:3]))
     length, size = features.shape[2], 1 << (chunk - 1).bit_length()
     while size >= 2 * length:
         size //= 2

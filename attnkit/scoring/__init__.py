@@ -15,11 +15,26 @@ from attnkit.scoring.metrics import (
 )
 from attnkit.scoring.metrics.tokenizers import TOKENIZERS
 from attnkit.scoring.output_warnings import warnings
+from attnkit.scoring.results import Comparison, ScoreRow
 from attnkit.scoring.significance import Difference, compare, corrected
-from attnkit.scoring.systems import Entry
 
 __all__ = [
-    "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "TOKENIZERS", "Difference", "Entry", "Score",
-    "check_available", "check_scorable", "compare", "context_found", "corrected", "expand", "score",
-    "side_by_side", "warnings",
-]  # fmt: skip
+    "CONTEXT",
+    "LABELS",
+    "TEACHER_FORCED",
+    "TEXT",
+    "TOKENIZERS",
+    "Comparison",
+    "Difference",
+    "Score",
+    "ScoreRow",
+    "check_available",
+    "check_scorable",
+    "compare",
+    "context_found",
+    "corrected",
+    "expand",
+    "score",
+    "side_by_side",
+    "warnings",
+]

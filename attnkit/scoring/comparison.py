@@ -1,116 +1,116 @@
-"""Systems side by side: one row a run and split, and every variant against its baseline."""
+"""Systems side by side: which rows are one system, what may be compared, and who differs."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.significance import (
-    DEFAULT_MARGINS,
-    LEVEL,
-    SEED,
-    UNTESTED,
-    Difference,
-    Margins,
-    PairedTest,
+from attnkit.recipe.metrics import base_metric, metric_facts
+from attnkit.recipe.search_text import effective, search_text
+from attnkit.scoring.metrics import LABELS, TEACHER_FORCED, Score
+from attnkit.scoring.results import (
+    BestSystem,
+    Comparison,
+    PublishedFigures,
+    ScoreRow,
+    SystemDifference,
 )
-from attnkit.scoring.systems import Entry, differences, name_systems
+from attnkit.scoring.significance import DEFAULT_MARGINS, Difference, Margins, PairedTest
 
-System = tuple[str | None, str, str | None]
-"""Recipe, name (see `name_systems`), and the method of question answering."""
-Group = dict[System, list[Entry]]
-"""One entry a training seed."""
+MOST_KEYS = 3
+"""Settings that a name lists, at most."""
+Baselines = Mapping[str | None, str]
+"""Recipe -> the variant, system or run that others are compared with."""
+Key = tuple[str | None, str, str | None]
+"""A system: recipe, name and method of question answering."""
+Group = dict[Key, list[ScoreRow]]
+"""One row a training seed."""
 
 
 def side_by_side(
-    entries: Sequence[Entry],
-    baselines: Mapping[str | None, str],
+    rows: Sequence[ScoreRow],
+    baselines: Baselines,
     *,
     method: str | None = None,
-    published: Sequence[Mapping[str, Any]] = (),
+    published: Sequence[PublishedFigures] = (),
     resamples: int = 1000,
-    seed: int = SEED,
     margins: Margins = DEFAULT_MARGINS,
-) -> dict[str, Any]:
-    """The object that `attnkit eval --format json` prints.
+) -> Comparison:
+    """Compare every system with the first baseline that was scored on the same references.
 
-    Each row, comparison and best one has in `system` the name that tells it from others of its
-    variant; see `name_systems`.  Rows of questions have `method` and `contexts`, and so have their
-    comparisons: every variant and method with as many contexts.  Rows of windows have `length`, and
-    so have theirs.
-
-    Systems are compared with the first baseline that was scored on the same references.  Where
-    they differ from it in more than the system, `not_comparable` says in what: data, search,
-    metric (its settings) or budget.  Then nothing is tested, and only where the data and the metric
-    are the same is there a difference.
+    Questions are compared with as many contexts, windows at the same length.  Systems that differ
+    from the baseline in more than the system (see `reasons`) are not tested.
 
     Args:
-        entries: in the order in which they are shown.
-        baselines: recipe -> the variant, system or run that others are compared with.
+        rows: in the order in which they are shown; they are named by `name_systems`.
+        baselines: what others are compared with.
         method: of the baseline, in question answering; the first when None.
-        published: figures from elsewhere to be shown beside these; see `published_figures`.
+        published: figures to be shown beside the scores.
         resamples: of the paired bootstrap; 0 leaves out intervals, p-values and what follows from
             them.
         margins: within which systems are level.
     """
-    named = name_systems(entries)
-    entries = [
-        replace(entry, row={**entry.row, "system": name})
-        for entry, name in zip(entries, named, strict=True)
-    ]
-    comparisons: list[dict[str, Any]] = []
-    best: list[dict[str, Any]] = []
-    used = []
-    for group in _groups(entries, baselines):
+    rows = named(rows)
+    differences, best, used = list[SystemDifference](), list[BestSystem](), list[str]()
+    for group in _groups(rows, baselines):
         if len(group) == 1:
             continue
-        chosen = (key for key in group if _named(group[key], baselines))
+        chosen = (key for key in group if _is_baseline(group[key], baselines))
         base = next((key for key in chosen if method in (None, key[2])), None)
         if base is not None:
-            used.append(group[base][0].row["variant"])
+            used.append(group[base][0].variant)
         for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
-            judged = _MetricJudgement(metric, group, base, resamples, seed, margins)
-            comparisons.extend(judged.against_baseline())
-            best.extend(judged.not_separable_from_best())
-    return {
-        "rows": [dict(entry.row) for entry in entries],
-        "baseline": used[0] if used else None,
-        "comparisons": comparisons,
-        "best": best,
-        "published": [dict(figures) for figures in published],
-        "resamples": resamples,
-        "bootstrap_seed": seed,
-    }
+            judged = _MetricJudgement(metric, group, base, resamples, margins)
+            differences.extend(judged.against_baseline())
+            best.extend(judged.best())
+    return Comparison(
+        tuple(rows),
+        used[0] if used else None,
+        tuple(differences),
+        tuple(best),
+        tuple(published),
+        resamples,
+    )
 
 
-def _named(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> bool:
+def first_baselines(
+    rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | None = None
+) -> dict[str | None, str]:
+    """The baseline of each recipe: the chosen variant, else the first one shown."""
+    out: dict[str | None, str] = {}
+    for row in rows:
+        given = chosen if isinstance(chosen, str) else (chosen or {}).get(row.recipe or "")
+        out.setdefault(row.recipe, given or row.variant)
+    return out
+
+
+def _is_baseline(rows: Sequence[ScoreRow], baselines: Baselines) -> bool:
     """Whether a system is its recipe's baseline."""
-    rows = [entry.row for entry in entries]
-    names = {row.get(key) for row in rows for key in ("variant", "system", "run")} - {None}
-    return baselines.get(rows[0]["recipe"]) in names
+    names = {name for row in rows for name in (row.variant, row.name, row.run)}
+    return baselines.get(rows[0].recipe) in names - {None}
 
 
-def _groups(entries: Sequence[Entry], baselines: Mapping[str | None, str]) -> list[Group]:
+def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
     """The systems of each split, number of contexts and length scored on the same references.
 
     One that finds no baseline on its own references joins the first ones of its split, where it is
     marked as not comparable.
     """
     places: dict[tuple[Any, ...], dict[str, Group]] = {}
-    for entry in entries:
-        row = entry.row
-        groups = places.setdefault((row["split"], row.get("contexts"), row.get("length")), {})
-        group = groups.setdefault(entry.references, {})
-        group.setdefault((row["recipe"], row["system"], row.get("method")), []).append(entry)
+    for row in rows:
+        groups = places.setdefault((row.split, row.contexts, row.length), {})
+        group = groups.setdefault(row.references, {})
+        group.setdefault((row.recipe, row.name, row.method), []).append(row)
     out = []
     for groups in places.values():
         first, *others = groups.values()
         out.append(first)
         for group in others:
-            if len(group) > 1 and any(_named(some, baselines) for some in group.values()):
+            if len(group) > 1 and any(_is_baseline(some, baselines) for some in group.values()):
                 out.append(group)
             else:
                 for key, some in group.items():
@@ -125,45 +125,50 @@ class _MetricJudgement:
     """
 
     def __init__(
-        self,
-        metric: str,
-        group: Group,
-        base: System | None,
-        resamples: int,
-        seed: int,
-        margins: Margins,
+        self, metric: str, group: Group, base: Key | None, resamples: int, margins: Margins
     ) -> None:
         self.metric, self.group = metric, group
         self.measured = {
-            key: [entry.scores[metric] for entry in entries if metric in entry.scores]
-            for key, entries in group.items() if any(metric in e.scores for e in entries)
-        }  # fmt: skip
+            key: [row.scores[metric] for row in rows if metric in row.scores]
+            for key, rows in group.items()
+        }
+        self.measured = {key: scores for key, scores in self.measured.items() if scores}
         self.base = base if base in self.measured else None
         first = self.base or next(iter(self.measured), None)
-        self.reasons = {key: self._reasons(key, first) for key in self.measured if first}
-        self.alike = [key for key, reasons in self.reasons.items() if not reasons]
+        self.reasons = {key: self._reasons(first, key) for key in self.measured if first}
+        self.alike = [key for key, found in self.reasons.items() if not found]
         self.test: PairedTest | None = None
         systems = [self.measured[key] for key in self.alike]
         if resamples and len(systems) > 1:
-            self.test = PairedTest(systems, resamples=resamples, seed=seed, margins=margins)
+            self.test = PairedTest(systems, resamples=resamples, margins=margins)
 
-    def _reasons(self, key: System, first: System) -> list[str]:
+    def _reasons(self, first: Key, key: Key) -> tuple[str, ...]:
         """Why a system cannot be compared with the first one; seeds may differ among themselves."""
         pairs = product(self.group[first], self.group[key])
-        return list(dict.fromkeys(
-            reason for one, other in pairs for reason in differences(one, other, self.metric)
-        ))  # fmt: skip
+        return tuple(dict.fromkeys(why for pair in pairs for why in reasons(*pair, self.metric)))
 
-    def against_baseline(self) -> list[dict[str, Any]]:
-        """Every other system against the baseline; untested differences are null."""
+    def against_baseline(self) -> list[SystemDifference]:
+        """Every other system against the baseline."""
         if self.base is None:
             return []
-        others = [key for key in self.measured if key != self.base]
-        tests = self._tests(self.base)
-        return [self._record(key, tests.get(key)) for key in others]
+        base, tests, out = self.base, self._tests(self.base), list[SystemDifference]()
+        for key, scores in self.measured.items():
+            if key == base:
+                continue
+            value, reasons, against = None, self.reasons[key], self.measured[base]
+            if not {"data", "metric"} & {*reasons, *self.reasons[base]}:
+                value = _mean(scores) - _mean(against)
+            rows = (self.group[key][0], self.group[base][0])
+            seeds, sentences = (len(scores), len(against)), len(scores[0].statistics)
+            out.append(
+                SystemDifference(
+                    *rows, self.metric, value, tests.get(key), reasons, seeds, sentences
+                )
+            )
+        return out
 
-    def not_separable_from_best(self) -> list[dict[str, Any]]:
-        """The best system, and which others are not separable from it; [] where none is known.
+    def best(self) -> list[BestSystem]:
+        """The best system and the others against it; [] where none is known.
 
         Every system is tested against the best one, with Holm's correction: those that pass are
         a set that holds the truly best system with a probability of 95 % (multiple comparisons
@@ -175,60 +180,126 @@ class _MetricJudgement:
         if self.test is None or better == "neither":
             return []
         choose = min if better == "lower" else max
-        means = {key: np.mean([s.value for s in self.measured[key]]) for key in self.alike}
+        means = {key: _mean(self.measured[key]) for key in self.alike}
         leader = choose(self.alike, key=means.__getitem__)
-        tests = self._tests(leader)
-        if not tests:
-            return []
-        others = [
-            {
-                **self._name(key),
-                "difference": found.value,
-                "p": found.p,
-                "p_corrected": found.p_holm,
-                "separable": found.p_holm < LEVEL,
-                "level": found.p_holm >= LEVEL,  # the older name of not separable
-            }
-            for key, found in tests.items()
-        ]
-        split = {"split": self.group[leader][0].row["split"]}
-        return [{**split, **self._name(leader), "metric": self.metric, "others": others}]
+        others = [(self.group[key][0], found) for key, found in self._tests(leader).items()]
+        return [BestSystem(self.group[leader][0], self.metric, tuple(others))] if others else []
 
-    def _tests(self, against: System) -> dict[System, Difference]:
+    def _tests(self, against: Key) -> dict[Key, Difference]:
         """Every comparable other system against one."""
         if self.test is None or against not in self.alike:
             return {}
         found = self.test.against(self.alike.index(against))
         return {self.alike[place]: one for place, one in found.items()}
 
-    def _name(self, key: System) -> dict[str, Any]:
-        row = self.group[key][0].row
-        questions = {"method": key[2], "contexts": row.get("contexts")}
-        named = {"recipe": key[0], "variant": row["variant"], "system": key[1]}
-        named |= {"length": row["length"]} if "length" in row else {}
-        return named | (questions if "contexts" in row else {})
 
-    def _record(self, key: System, found: Difference | None) -> dict[str, Any]:
-        """One system against the baseline; difference and p are null where they mean nothing."""
-        assert self.base is not None
-        difference: float | None = None
-        if not {"data", "metric"} & {*self.reasons[key], *self.reasons[self.base]}:
-            system, against = self.measured[key], self.measured[self.base]
-            difference = float(
-                np.mean([s.value for s in system]) - np.mean([s.value for s in against])
-            )
-        row = self.group[key][0].row
-        return {
-            "split": row["split"],
-            **self._name(key),
-            "metric": self.metric,
-            "not_comparable": self.reasons[key],
-            "baseline": self.group[self.base][0].row["variant"],
-            "baseline_system": self.base[1],
-            "baseline_recipe": self.base[0],
-            **({"baseline_method": self.base[2]} if "contexts" in row else {}),
-            "difference": difference,
-            **(found.json() if found else UNTESTED),
-            "seeds": [len(self.measured[key]), len(self.measured[self.base])],
-            "sentences": len(self.measured[key][0].statistics),
-        }
+def _mean(scores: Sequence[Score]) -> float:
+    return float(np.mean([score.value for score in scores]))
+
+
+def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
+    """Why two scores by a metric do not compare the systems alone: data, search, metric, training
+    data, budget.
+
+    What is not known of one of them, as of outputs from elsewhere, is no reason.
+    """
+    ours, theirs = (_conditions(row, metric) for row in (one, other))
+    data = {"data": None} if one.references != other.references else {}
+    unlike = (name for name in ours
+              if None not in (ours[name], theirs[name]) and ours[name] != theirs[name])  # fmt: skip
+    return list(data | dict.fromkeys(unlike))
+
+
+def _conditions(row: ScoreRow, metric: str) -> dict[str, Any]:
+    """What must be equal for a fair comparison; None where it is not known."""
+    search = None if base_metric(metric) in (*TEACHER_FORCED, *LABELS) else row.search
+    score = row.scores.get(metric)
+    return {
+        "data": row.source,
+        "search": effective(search) if search else None,
+        "metric": score and score.signature,
+        "training data": row.system.training_data,
+        "budget": row.system.budget,
+    }
+
+
+def named(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """The rows with the names of their systems."""
+    return [replace(row, name=name) for row, name in zip(rows, name_systems(rows), strict=True)]
+
+
+def name_systems(rows: Sequence[ScoreRow]) -> list[str]:
+    """The name of each row's system: the variant, where that is enough.
+
+    Runs are one system where their recipes, the changes to these during training and the search
+    are equal, and their seeds differ.  Other runs of a variant are systems of their own, named by
+    what differs, as in `linear (steps=120)`, and by their folder where that does not tell.
+    """
+    variants: dict[tuple[str | None, str], list[int]] = {}
+    for place, row in enumerate(rows):
+        variants.setdefault((row.recipe, row.variant), []).append(place)
+    names = [""] * len(rows)
+    for places in variants.values():
+        for place, name in zip(places, _names([rows[at] for at in places]), strict=True):
+            names[place] = name
+    return names
+
+
+def _names(rows: Sequence[ScoreRow]) -> list[str]:
+    """Names for the rows of one variant."""
+    facts = [_facts(row) for row in rows]
+    systems = [(json.dumps(one, sort_keys=True), "") for one in facts]
+    runs: dict[tuple[Any, ...], set[str | None]] = {}
+    for row, system in zip(rows, systems, strict=True):
+        runs.setdefault((system, row.seed), set()).add(row.run)
+    if any(len(some) > 1 for some in runs.values()):  # the same seed twice: no second seed
+        systems = [(one, _folder(row)) for (one, _), row in zip(systems, rows, strict=True)]
+    if len({*systems}) == 1:
+        return [row.variant for row in rows]
+    keys = [
+        key for key in dict.fromkeys(key for one in facts for key in one)
+        if len({one.get(key) for one in facts}) > 1
+    ]  # fmt: skip
+    found: dict[tuple[str, str], str] = {}
+    for row, one, system in zip(rows, facts, systems, strict=True):
+        if system not in found:
+            name = _name(row.variant, _parts(one, keys))
+            if name in found.values() or not keys:
+                name = _name(name, [_folder(row)])
+            found[system] = name
+    return [found[system] for system in systems]
+
+
+def _facts(row: ScoreRow) -> Mapping[str, str]:
+    """What tells systems of one variant apart, in words."""
+    changes = [f"{change.key} at step {change.step}" for change in row.system.changes]
+    search = search_text(row.search) if row.search else ""
+    return {**row.system.settings, "changed": ", ".join(changes), "search": search}
+
+
+def _folder(row: ScoreRow) -> str:
+    """The folder of the run with its sister seeds."""
+    path = Path(str(row.run))
+    return (path.parent if path.name.startswith("seed-") else path).as_posix()
+
+
+def _name(name: str, parts: Sequence[str]) -> str:
+    known = [part for part in parts if part]
+    more = [f"{len(known) - MOST_KEYS} more"] if len(known) > MOST_KEYS else []
+    return f"{name} ({', '.join(known[:MOST_KEYS] + more)})" if known else name
+
+
+def _parts(one: Mapping[str, str], keys: Sequence[str]) -> list[str]:
+    """The differences in words: in settings, else in changes, else in the search.
+
+    What one of them has not is "".
+    """
+    settings = [key for key in keys if key not in ("changed", "search")]
+    ends = [key.rpartition(".")[2] for key in settings]
+    parts = []
+    for key, end in zip(settings, ends, strict=True):
+        name = end if ends.count(end) == 1 else key
+        parts.append(f"{name}={one[key]}" if key in one else "")
+    if not parts and "changed" in keys:
+        parts.append(one["changed"] and f"changed: {one['changed']}")
+    return parts or [one["search"] if "search" in keys else ""]

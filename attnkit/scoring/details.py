@@ -7,37 +7,30 @@ from typing import Any
 import numpy as np
 
 from attnkit.recipe.metrics import METRICS, base_metric
+from attnkit.scoring.comparison import named
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
+from attnkit.scoring.results import ScoreDetails, ScoreRow
 from attnkit.scoring.significance import SEED, resampled_scores
-from attnkit.scoring.systems import Entry, name_systems
 
 
-def with_details(entries: Sequence[Entry], resamples: int) -> list[Entry]:
-    """The same with `interval` [low, high] and `parts` in the metrics of their rows.
-
-    An interval is of 95 % over test sentences, by as many resamples; null where a metric is not
-    resampled.
-    """
+def with_details(rows: Sequence[ScoreRow], resamples: int) -> list[ScoreRow]:
+    """The same, named, with an interval over so many resamples of the sentences and parts."""
     return [
-        replace(entry, row={**entry.row, "system": system, "metrics": {
-            name: {**entry.row["metrics"][name], **_details(score, resamples)}
-            for name, score in entry.scores.items()
-        }})
-        for entry, system in zip(entries, name_systems(entries), strict=True)
+        replace(row, details={
+            name: ScoreDetails(interval(score, resamples), parts(score))
+            for name, score in row.scores.items()
+        })
+        for row in named(rows)
     ]  # fmt: skip
 
 
-def _details(score: Score, resamples: int) -> dict[str, Any]:
-    return {"interval": interval(score, resamples), "parts": parts(score)}
-
-
-def interval(score: Score, resamples: int, seed: int = SEED) -> list[float] | None:
+def interval(score: Score, resamples: int, seed: int = SEED) -> tuple[float, float] | None:
     """Percentile bootstrap over sentences, 95 %; with the resamples of sacrebleu."""
     if not resamples or not score.resampled:
         return None
     low, high = np.percentile(resampled_scores([score], resamples, seed)[0], [2.5, 97.5])
-    return [float(low), float(high)]
+    return float(low), float(high)
 
 
 def parts(score: Score) -> dict[str, float]:

@@ -16,8 +16,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageErro
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_comparison import scored_splits
-from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest
+from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, scored_splits
 from attnkit.text import nearest, quoted
 
 QUESTIONS = "question-answering"
@@ -114,7 +113,7 @@ def read_lines(
         EvaluatedSystem(
             name=_label(names[runs.index(run)], word, len(runs), len(words)), run=run, method=word,
             outputs=tuple(one.texts), scores=one.scores,
-            chosen=tuple(one.facts.get("decode", {}).get("chosen") or ()) or None,
+            chosen=tuple(one.decoding and one.decoding.chosen or ()) or None,
         )
         for run, word, one in saved
     )  # fmt: skip

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -41,15 +40,15 @@ from attnkit.scoring.metrics import (
     score,
 )
 from attnkit.scoring.output_warnings import SHARE, empty_references, share_text, warnings
-from attnkit.scoring.saved_comparison import one_best
+from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
+    Decoding,
     SavedScores,
-    describe_run,
     digest,
+    one_best,
     packed_scores,
     reusable_scores,
 )
-from attnkit.scoring.systems import Entry
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, classify, translate
 
@@ -69,10 +68,10 @@ def evaluate(
     search: SearchConfig | None = None,
     force: bool = False,
     progress: Progress | None = None,
-) -> list[Entry]:
-    """Decode and score splits of a run's corpus; one entry a split, also saved in the run.
+) -> list[ScoreRow]:
+    """Decode and score splits of a run's corpus; one row a split, also saved in the run.
 
-    With `eval.lengths` one entry a split and length.
+    With `eval.lengths` one row a split and length.
 
     Args:
         run: a finished one.
@@ -99,23 +98,23 @@ def evaluate(
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
-    entries = []
+    out = []
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
             name = split if length is None else windows_name(split, length)
-            if not force and (entry := packed_entry(run, name, eval, names, spec)):
-                entries.append(entry)
+            if not force and (found := packed_row(run, name, eval, names, spec)):
+                out.append(found)
                 continue
             if not rows or recipe.task == "recall":  # of every length its own
                 rows = list(corpus.rows(split, length))
-            entries.append(job.split(split, rows, length))
-    return entries
+            out.append(job.split(split, rows, length))
+    return out
 
 
-def packed_entry(
+def packed_row(
     run: Run, split: str, eval: EvalConfig, names: Sequence[str], search: SearchConfig
-) -> Entry | None:
+) -> ScoreRow | None:
     """The scores of a split where a run has no weights; its corpus need not be at hand.
 
     None where the run has weights, or where some metrics are to be computed from its outputs.
@@ -128,7 +127,7 @@ def packed_entry(
         return None
     saved = packed_scores(run, split, eval, search.model_dump(mode="json"))
     if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
-        return saved.entry(describe_run(run)).only(names)
+        return saved.row(System.of_run(run)).only(names)
     if saved is None or not saved.texts:
         run.require_weights()
     return None
@@ -237,7 +236,7 @@ class _EvaluationJob:
     force: bool
     progress: Progress | None
 
-    def split(self, split: str, rows: list[Row], length: int | None = None) -> Entry:
+    def split(self, split: str, rows: list[Row], length: int | None = None) -> ScoreRow:
         """Evaluate one split, in windows of a length, and save what was not known yet."""
         references = references_of(rows)
         saved = reusable_scores(
@@ -259,7 +258,7 @@ class _EvaluationJob:
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
-            saved.texts, saved.facts["decode"] = self._decode(split, rows)
+            saved.texts, saved.decoding = self._decode(split, rows)
         if text and missing:
             recipe = self.run.recipe
             saved.scores |= answer_scores(missing, saved.texts, rows, recipe, self.eval)
@@ -272,29 +271,32 @@ class _EvaluationJob:
             saved.scores |= model_scores(
                 measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
             )
-        noted = self._unknown(saved, rows, missing)
-        saved.facts |= {"sentences": len(rows), "empty_references": 0, "warnings": noted}
+        saved.sentences, saved.empty_references = len(rows), 0
+        saved.warnings = self._unknown(saved, rows, missing)
         if text:
-            saved.facts["empty_references"] = empty_references(references)
-            settings = self.eval
-            read = (settings.tokenizers, settings.words)
-            found = [*noted, *warnings(saved.texts, references, text, *read)]
-            decode = saved.facts["decode"]
-            lines, cut, unfinished = decode["lines"], decode["truncated"], decode["unfinished"]
-            if cut:
-                share = share_text(cut, lines, "inputs", "was cut", "were cut")
-                found.append(f"{share} to data.max_length={self.run.recipe.data.max_length} tokens")
-            if unfinished > SHARE * lines:
-                found.append(
-                    f"{unfinished} of {lines} outputs did not end within "
-                    f"search.max_length={self.search.max_length} tokens"
-                )
-            saved.facts["warnings"] = found
+            saved.empty_references = empty_references(references)
+            read = (self.eval.tokenizers, self.eval.words)
+            saved.warnings += warnings(saved.texts, references, text, *read)
+            saved.warnings += self._search_warnings(saved.decoding or Decoding())
         if missing and not self.run.writable:
-            saved.facts["warnings"].append(NOT_KEPT)
+            saved.warnings.append(NOT_KEPT)
         elif missing:
             saved.write(self.run)
-        return saved.entry(describe_run(self.run)).only(self.names)
+        return saved.row(System.of_run(self.run)).only(self.names)
+
+    def _search_warnings(self, decoding: Decoding) -> list[str]:
+        """That inputs were cut, or many outputs did not end."""
+        lines, cut, unfinished = decoding.lines, decoding.truncated, decoding.unfinished
+        out = []
+        if cut:
+            share = share_text(cut, lines, "inputs", "was cut", "were cut")
+            out.append(f"{share} to data.max_length={self.run.recipe.data.max_length} tokens")
+        if unfinished > SHARE * lines:
+            out.append(
+                f"{unfinished} of {lines} outputs did not end within "
+                f"search.max_length={self.search.max_length} tokens"
+            )
+        return out
 
     @cached_property
     def model(self) -> Model:
@@ -305,7 +307,7 @@ class _EvaluationJob:
     def tokenizer(self) -> Tokenizer:
         return self.run.tokenizer()
 
-    def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], dict[str, Any]]:
+    def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], Decoding]:
         """Outputs of the split, and how fast they came."""
         what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
         model, tokenizer, recipe = self.model, self.tokenizer, self.run.recipe
@@ -317,22 +319,25 @@ class _EvaluationJob:
                 self.progress(what, len(texts), len(rows))
         seconds = max(time.perf_counter() - start, 1e-6)
         tokens = sum(map(len, tokenizer.target.encode(texts)))
-        return texts, {
-            "seconds": round(seconds, 3),
-            "sentences_per_second": round(len(texts) / seconds, 2),
-            "tokens_per_second": round(tokens / seconds, 2),
-            "tokens": tokens,
-            "device": self.device,
-            "threads": torch.get_num_threads(),
-            **{name: n for name, n in vars(counts).items() if name != "unknown"},
-        }
+        return texts, Decoding(
+            round(seconds, 3),
+            round(len(texts) / seconds, 2),
+            round(tokens / seconds, 2),
+            tokens,
+            self.device,
+            torch.get_num_threads(),
+            counts.lines,
+            counts.empty,
+            counts.truncated,
+            counts.unfinished,
+        )
 
     def _unknown(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
         """What to say of unknown text: of sources, and of the targets of a model's own metrics.
 
         It is kept, and looked at anew for the metrics `names`.
         """
-        notes: dict[str, str] = saved.facts.setdefault("unknown", {})
+        notes = saved.unknown
         if names and not self.run.left_out:
             source, target = self.tokenizer
             notes["source"] = unknown_note(source.unknown([row.source for row in rows]))

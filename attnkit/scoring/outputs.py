@@ -9,17 +9,17 @@ from attnkit.errors import DataError, UsageError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
 from attnkit.scoring.output_warnings import empty_references, warnings
-from attnkit.scoring.systems import Entry
+from attnkit.scoring.results import OutputFiles, ScoreRow, System
 from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
 
 def score_files(
     hypotheses: Sequence[str], references: Sequence[str], eval: EvalConfig, *, stdin: BinaryIO
-) -> list[Entry]:
+) -> list[ScoreRow]:
     """Score files of outputs against files of references, line by line.
 
-    One entry a file of outputs: `hyp` when there is one, else named by its stem (by its path where
+    One row a file of outputs: `hyp` when there is one, else named by its stem (by its path where
     two have the same one).
 
     Names are those of files, each given once, "-" that of `stdin`; line n of each reference is one
@@ -41,29 +41,25 @@ def score_files(
     lines_of = {name: read_outputs(name, stdin) for name in hypotheses}
     for name, lines in lines_of.items():
         _match(name, lines, references[0], columns[0])
-    rows = list(zip(*columns, strict=True))
-    out = []
+    texts = list(zip(*columns, strict=True))
     labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
     if len(set(labels)) < len(labels):
         labels = list(hypotheses)
+    rows = []
     for label, (name, lines) in zip(labels, lines_of.items(), strict=True):
-        scores = score(eval.metrics, lines, rows, eval)
-        row = {
-            "recipe": None,
-            "variant": label,
-            "seed": None,
-            "split": None,
-            "metrics": {metric: value.json() for metric, value in scores.items()},
-            "sentences": len(lines),
-            "empty_references": empty_references(rows),
-            "parameters": None,
-            "run": None,
-            "hypotheses": name,
-            "references": list(references),
-            "warnings": warnings(lines, rows, scores, eval.tokenizers, eval.words),
-        }
-        out.append(Entry(row, scores, "\n".join(references)))
-    return out
+        scores = score(eval.metrics, lines, texts, eval)
+        row = ScoreRow(
+            System(None, label),
+            None,
+            scores,
+            len(lines),
+            "\n".join(references),
+            empty_references=empty_references(texts),
+            warnings=tuple(warnings(lines, texts, scores, eval.tokenizers, eval.words)),
+            files=OutputFiles(name, tuple(references)),
+        )
+        rows.append(row)
+    return rows
 
 
 def read_outputs(name: str, stdin: BinaryIO) -> list[str]:

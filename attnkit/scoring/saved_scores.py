@@ -1,15 +1,16 @@
 """What an evaluation saves in a folder: outputs, per-sentence statistics, scores.json.
 
 What the search of the run's own recipe gave is stored under the name of the split; what another
-search gave stands beside it, under `<split>.<search>`, such as `test.beam-4-1a2b3c4d`.
+search gave stands beside it, under `<split>.<search>`, such as `test.beam-4-1a2b3c4d`.  Answers to
+questions are stored under `<split>.<method>.<contexts>`.
 """
 
 import hashlib
 import io
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,34 +19,18 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe import Recipe, flat
-from attnkit.recipe.schema import EvalConfig
+from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
-from attnkit.runs import Results, Run, layout
+from attnkit.runs import Results, Run
 from attnkit.runs.layout import WINDOWS, windows_name
-from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding
+from attnkit.scoring.comparison import first_baselines, side_by_side
+from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand
 from attnkit.scoring.metrics.base import Statistics
-from attnkit.scoring.systems import Entry
+from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow, System
+from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
 from attnkit.storage import files
 
-SAVED_FACTS = ("sentences", "empty_references", "decode", "unknown", "warnings")
-SOMETIMES = (
-    "empty_references",
-    "decode",
-    "unknown",
-)  # facts that a run has not, by what it was scored
-TRAINING_FACTS = ("parameters", "train_updates", "train_seconds", "train_tokens_per_second",
-                  "train_peak_memory_bytes", "train_device", "train_threads",
-                  "train_precision", "train_processes")  # fmt: skip
-"""What a row says of how its system was trained; null for one from elsewhere."""
-LATER = ("train.seeds", "search.", "eval.", "contexts.")
-"""Keys of a recipe in which seeds of one system may differ."""
-FILES = ("data.train", "data.valid", "data.test", "tokenizer.model")
-"""Keys of a recipe that name files, whose content has a digest in the manifest."""
-BUDGET = ("steps", "batch_tokens", "accumulate")
-"""Keys of `train` that say how much a system may learn from."""
-RUN_ID = 12
-"""Digits of the id of a run."""
 CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
 """Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
@@ -53,6 +38,35 @@ LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
 SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How outputs were made, and how fast; 0 or None where it is not known."""
+
+    seconds: float = 0.0
+    sentences_per_second: float | None = None
+    tokens_per_second: float | None = None
+    tokens: int | None = None
+    device: str | None = None
+    threads: int | None = None
+    lines: int = 0
+    empty: int = 0
+    """Lines without text."""
+    truncated: int = 0
+    """Lines of which only a part was read."""
+    unfinished: int = 0
+    """Outputs that did not end within the longest length."""
+    chosen: Sequence[int] | None = None
+    """The deciding context of each answer, from 0; None where the method has none."""
+    cut: int = 0
+    """Questions that lost some of their contexts."""
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> "Decoding":
+        """As scores.json has it, in this version or an older one."""
+        names = (one.name for one in fields(cls))
+        return cls(**{name: stored[name] for name in names if stored.get(name) is not None})
 
 
 @dataclass
@@ -69,15 +83,20 @@ class SavedScores:
     """How it was decoded."""
     scoring: dict[str, Any]
     """How it was scored, with the versions of the packages that did it."""
+    split: str
+    """The split (of questions: with method and number of contexts)."""
+    name: str
+    """What it is stored under: the split, or with the name of the search behind it."""
     texts: list[str] = field(default_factory=list)
     """Outputs, one a line; empty where no metric reads them."""
     scores: dict[str, Score] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What is reported beside the scores; see SAVED_FACTS."""
-    split: str = ""
-    """The split (of questions: with method and number of contexts)."""
-    name: str = ""
-    """What it is stored under: the split, or with the name of the search behind it."""
+    sentences: int = 0
+    empty_references: int = 0
+    decoding: Decoding | None = None
+    """None where no metric reads outputs."""
+    unknown: dict[str, str] = field(default_factory=dict)
+    """What of sources and targets the tokenizer does not know, in words."""
+    warnings: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
@@ -91,7 +110,7 @@ class SavedScores:
         if entry is None:
             return None
         try:
-            digests = entry["digests"]
+            digests, decode = entry["digests"], entry.get("decode")
             path = results.output_path(name)
             data = _verified(results, path, digests["outputs"])
             tables = _tables(_verified(results, _statistics_path(path), digests["statistics"]))
@@ -101,11 +120,15 @@ class SavedScores:
                 digests["references"],
                 dict(entry["search"]),
                 {"words": "classic", **entry["scoring"]},  # until they could be chosen
-                data.decode("utf-8").split("\n")[:-1],
-                {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
-                {key: entry[key] for key in SAVED_FACTS if key in entry or key not in SOMETIMES},
                 split,
                 name,
+                data.decode("utf-8").split("\n")[:-1],
+                {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
+                entry["sentences"],
+                entry.get("empty_references", 0),
+                None if decode is None else Decoding.of_json(decode),
+                dict(entry.get("unknown", {})),
+                list(entry["warnings"]),
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -125,7 +148,11 @@ class SavedScores:
         text = "".join(f"{text}\n" for text in self.texts)
         scores = {
             "metrics": {name: value.json() for name, value in self.scores.items()},
-            **self.facts,
+            "sentences": self.sentences,
+            "empty_references": self.empty_references,
+            **({"decode": vars(self.decoding)} if self.decoding else {}),
+            "unknown": self.unknown,
+            "warnings": self.warnings,
             "split": self.split,
             "weights": self.weights,
             "search": self.search,
@@ -145,34 +172,34 @@ class SavedScores:
             old = SavedScores.read(results, self.split, self.name)
         except DataError:
             return
-        if old is not None and old.weights == self.weights and not _same(old, self):
+        same = old is None or search_key(old.search) == search_key(self.search)
+        if old is not None and old.weights == self.weights and not same:
             old.name = _name_of(self.split, old.search)
             old.write(results)
 
-    def entry(self, system: Mapping[str, Any]) -> Entry:
-        """The row of a comparison, of a system as by `describe_run`."""
-        decode, windows = self.facts.get("decode", {}), WINDOWS.fullmatch(self.split)
-        row = {
-            **{name: system[name] for name in ("recipe", "variant", "seed")},
-            "split": windows[1] if windows else self.split,
-            **({"length": int(windows[2])} if windows else {}),
-            "metrics": {name: value.json() for name, value in self.scores.items()},
-            "sentences": self.facts["sentences"],
-            "empty_references": self.facts.get("empty_references", 0),
-            **{name: system.get(name) for name in (*TRAINING_FACTS, "corpus", "budget")},
-            **{name: system[name] for name in ("tuned", "train_lr") if system.get(name)},
-            "changes": system.get("changes", []),
-            "decode_sentences_per_second": decode.get("sentences_per_second"),
-            "decode_tokens_per_second": decode.get("tokens_per_second"),
-            "run": system["run"],
-            "run_id": self.weights[:RUN_ID],
-            "weights": self.weights,
-            "search": self.search,
-            "search_from": "run",
-            "digests": {"source": self.source, "references": self.references},
-            "warnings": self.facts["warnings"],
-        }
-        return Entry(row, self.scores, self.references, system.get("settings", {}))
+    def row(self, system: System) -> ScoreRow:
+        """The row of a comparison."""
+        decoding, windows = self.decoding or Decoding(), WINDOWS.fullmatch(self.split)
+        asked = CONDITION.match(self.split) if "contexts" in self.search else None
+        at = asked or windows
+        return ScoreRow(
+            system,
+            at[1] if at else self.split,
+            self.scores,
+            self.sentences,
+            self.references,
+            self.source,
+            self.empty_references,
+            self.weights,
+            self.search,
+            sentences_per_second=decoding.sentences_per_second,
+            tokens_per_second=decoding.tokens_per_second,
+            warnings=tuple(self.warnings),
+            length=int(windows[2]) if windows else None,
+            method=asked[2] if asked else None,
+            contexts=int(asked[3]) if asked else None,
+            cut=decoding.cut if asked else None,
+        )
 
 
 def reusable_scores(
@@ -202,7 +229,7 @@ def reusable_scores(
         "rouge-score": version("rouge-score"),
         "nltk": version("nltk"),
     }
-    saved = SavedScores(weights, source, references, search, scoring, split=split, name=split)
+    saved = SavedScores(weights, source, references, search, scoring, split, split)
     try:
         known = results.scores()
     except DataError:  # before the work, since it cannot be written to either
@@ -219,7 +246,9 @@ def reusable_scores(
         return saved
     if old is None or (old.weights, old.source) != (weights, source):
         return saved
-    saved.texts, saved.facts = old.texts, old.facts
+    saved.texts, saved.decoding, saved.unknown = old.texts, old.decoding, old.unknown
+    saved.sentences = old.sentences
+    saved.empty_references, saved.warnings = old.empty_references, old.warnings
     if (old.scoring, old.references) == (scoring, references):
         saved.scores = {
             name: score for name, score in old.scores.items() if embedding.current(score, eval)
@@ -274,11 +303,6 @@ def stored_splits(eval: EvalConfig) -> list[str]:
     return [windows_name(split, length) for split in eval.splits for length in eval.lengths]
 
 
-def _same(one: SavedScores, other: SavedScores) -> bool:
-    """Whether two searches give the same outputs."""
-    return search_key(one.search) == search_key(other.search)
-
-
 def _name_of(split: str, search: Mapping[str, Any]) -> str:
     return f"{split}.{search_name(search)}"
 
@@ -294,51 +318,99 @@ def digest(*rows: Sequence[str]) -> str:
     return hashed.hexdigest()
 
 
-def describe_run(run: Run) -> dict[str, Any]:
-    """The description of a finished run in the rows of comparisons.
+def saved_rows(run: Run) -> list[ScoreRow]:
+    """All that was saved of a run, as `attnkit eval RUN` shows it: the recipe's splits come first.
 
-    `settings` are those keys of its recipe by which it is told from another seed of the same
-    system: all but those of seeds, search and scoring.  Files of data count by their content, so
-    that moved runs stay equal.
+    Metrics that were measured beside those of the recipe follow them.
+
+    Raises:
+        MissingInputError: nothing was scored.
+        DataError: what was saved is damaged.
     """
-    finished, recipe = run.manifest["finished"], run.recipe
-    processes = int(run.manifest.get("world_size", 1))
-    settings = {key: value for key, value in flat(recipe).items() if not key.startswith(LATER)}
-    hashes = run.manifest.get("hashes", {})
-    if data := hashes.get("data"):
-        settings = {key: value for key, value in settings.items() if key not in FILES}
-        settings["data"] = data[:8]
-    return {
-        "recipe": run.name,
-        "variant": run.variant,
-        "seed": run.seed,
-        "parameters": run.manifest.get("parameters"),
-        **{f"train_{name}": finished.get(name) for name in
-           ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")},
-        **{f"train_{name}": run.manifest.get(name) for name in ("device", "threads", "precision")},
-        "train_processes": processes,
-        "run": run.path.as_posix(),
-        "corpus": recipe.data.corpus,
-        "training_data": hashes.get("corpus"),
-        "budget": _budget(recipe, processes),
-        "changes": list(run.manifest.get("changes", [])),
-        "tuned": run.manifest.get(layout.TUNED),
-        "train_lr": None if recipe.model.counted else recipe.train.lr,
-        "settings": settings,
-    }  # fmt: skip
+    names, usual = scored_splits(run), list(run.recipe.eval.splits)
+    if run.recipe.task == "question-answering":
+        spec = run.recipe.contexts
+        usual = [
+            f"{split}.{method}.{count}"
+            for split in usual for count in spec.counts for method in spec.methods
+        ]  # fmt: skip
+    rows = [saved_row(run, one) for one in dict.fromkeys([*usual, *names]) if one in names]
+    if not rows:
+        raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
+    wanted = expand(run.recipe.eval.metrics)
+    return [one.only(list(dict.fromkeys([*wanted, *map(base_metric, one.scores)]))) for one in rows]
 
 
-def run_id(run: Run) -> str:
-    """What tells a run from others in tables: the beginning of the SHA-256 of its weights."""
-    return str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
+def saved_row(run: Run, split: str) -> ScoreRow:
+    """What was saved of a split: by the search of the run's recipe, else what has its name.
+
+    Raises:
+        MissingInputError: there was none.
+        DataError: what it saved is damaged.
+    """
+    search = one_best(run.recipe.search).model_dump(mode="json")
+    asked = run.recipe.task == "question-answering"
+    name = split if asked else stored_name(run.scores(), split, search)
+    saved = SavedScores.read(run, split, name)
+    if saved is None:
+        raise MissingInputError(
+            f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
+        )
+    return saved.row(System.of_run(run))
 
 
-def _budget(recipe: Recipe, processes: int) -> dict[str, int] | None:
-    """How much a training may learn from; None of a model that is counted."""
-    if recipe.model.counted:
-        return None
-    budget = {name: getattr(recipe.train, name) for name in BUDGET}
-    return budget | {"accumulate": recipe.train.accumulate * processes}
+def one_best(search: SearchConfig) -> SearchConfig:
+    """The same search with one output a line."""
+    return search.model_copy(update={"n_best": 1})
+
+
+def scored_splits(run: Run) -> list[str]:
+    """The splits that were scored, by whatever search."""
+    return list(
+        dict.fromkeys(
+            str(entry.get("split", name)) if isinstance(entry, Mapping) else name
+            for name, entry in run.scores().items()
+        )
+    )
+
+
+def comparison(
+    runs: Iterable[Run],
+    splits: Sequence[str] | None = None,
+    *,
+    metrics: Sequence[str] | None = None,
+    baseline: str | Mapping[str, str] | None = None,
+    resamples: int = 1000,
+    margins: Margins = DEFAULT_MARGINS,
+) -> Comparison:
+    """Evaluated runs side by side, from what was saved: nothing is decoded, no model is loaded.
+
+    Args:
+        runs: in the order in which they are shown.
+        splits: all that were scored when None.
+        metrics: all that were scored when None.
+        baseline: the variant that others are compared with, or that of each recipe by its name;
+            the first run's variant when None.
+        resamples, margins: as of `side_by_side`.
+
+    Raises:
+        MissingInputError: a run was not evaluated on a split.
+        DataError: what was saved is damaged.
+    """
+    names = None if metrics is None else expand(metrics)
+    if names is not None and "perplexity" in names:
+        names = expand((*names, "word-perplexity"))
+    runs = list(runs)
+    rows = [saved_row(run, split) for run in runs for split in splits or scored_splits(run)]
+    if names is not None:
+        rows = [row.only(names) for row in rows]
+    return side_by_side(
+        rows,
+        first_baselines(rows, baseline),
+        published=PublishedFigures.of_runs(runs),
+        resamples=resamples,
+        margins=margins,
+    )
 
 
 def _statistics_path(path: Path) -> Path:

@@ -102,9 +102,20 @@ class Difference:
             return None
         if self.within_margin:
             return "level"
-        if self.p_holm >= LEVEL:
+        if not self.significant:
             return "undecided"
         return "better" if (self.value > 0) == (self.better == "higher") else "worse"
+
+    @property
+    def significant(self) -> bool:
+        """Whether `p_holm` is below 0.05."""
+        return self.p_holm < LEVEL
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """`low` and `high`; None where an end is not finite."""
+        ends = (self.low, self.high)
+        return ends if all(map(math.isfinite, ends)) else None
 
     @property
     def provisional(self) -> bool:

@@ -1,11 +1,12 @@
 """The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
+from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
 from attnkit.show.differences import (
     NO_TESTS,
     SEPARABLE_NOTE,
@@ -16,63 +17,40 @@ from attnkit.show.differences import (
 from attnkit.show.table import PLUS_MINUS
 from attnkit.text import short_number
 
-MEMORY = "train_peak_memory_bytes"
 
-Object = Mapping[str, Any]
-
-
-def metrics_of(rows: Sequence[Object]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+def metrics_of(rows: Sequence[ScoreRow]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row.scores))
 
 
 def joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
 
 
-def published_score(
-    figures: Object, split: str, recipe: str, variant: str, metric: str
-) -> float | None:
-    """What these published figures say of one score of a comparison."""
-    if figures["recipe"] != recipe or figures["split"] not in (None, split):
-        return None
-    score: float | None = figures["scores"].get(variant, {}).get(metric)
-    return score
-
-
-def comparison_notes(comparison: Object, metrics: Sequence[str]) -> dict[str, list[str]]:
+def comparison_notes(comparison: Comparison, metrics: Sequence[str]) -> dict[str, list[str]]:
     """What a reader needs to reproduce and to trust the numbers.
 
     Each note with the titles of the columns that it is about; without any it is about the table.
     """
-    rows = comparison["rows"]
+    rows = comparison.rows
     titles = [metric_facts(metric).title for metric in metrics]
-    about = {
-        note: [title] for metric, title in zip(metrics, titles, strict=True)
-        for note in signature_notes(rows, [metric])
-    }  # fmt: skip
-    about |= dict.fromkeys(_significance(comparison), ["difference"]) | {SEPARABLE_NOTE: titles}
-    notes = signature_notes(rows, metrics)
-    if any(row.get("sentences") for row in rows):
-        notes.append(_sentences(rows))
+    signatures = signature_notes(rows, metrics)
+    significance = _significance(comparison)
+    about = {note: [title] for note, title in zip(signatures, titles, strict=True)}
+    about |= dict.fromkeys(significance, ["difference"]) | {SEPARABLE_NOTE: titles}
+    notes = [*signatures, _sentences(rows)]
     if trained(rows):
         notes.append(_seeds(rows))
-    notes += (
-        _training(rows)
-        + tuning_notes(rows)
-        + condition_notes(comparison)
-        + _significance(comparison)
-    )
-    notes += _published(comparison) + run_notes(rows)
+    notes += _training(rows) + tuning_notes(rows) + condition_notes(comparison)
+    notes += significance + _published(comparison) + run_notes(rows)
     return {note: about.get(note, []) for note in notes}
 
 
-def _sentences(rows: Sequence[Object]) -> str:
+def _sentences(rows: Sequence[ScoreRow]) -> str:
     """How many sentences each split has, and how many of them nothing to be compared with."""
     empty: dict[tuple[str | None, int], int] = {}
     for row in rows:
-        if row.get("sentences"):
-            split = (row["split"], row["sentences"])
-            empty[split] = max(empty.get(split, 0), row.get("empty_references") or 0)
+        split = (row.split, row.sentences)
+        empty[split] = max(empty.get(split, 0), row.empty_references)
     return "sentences: " + joined(
         f"{sentences}{f' of {split}' if split else ''}"
         + (f" ({lacking} with an empty reference)" if lacking else "")
@@ -80,19 +58,19 @@ def _sentences(rows: Sequence[Object]) -> str:
     )
 
 
-def signature_notes(rows: Sequence[Object], metrics: Sequence[str]) -> list[str]:
+def signature_notes(rows: Sequence[ScoreRow], metrics: Sequence[str]) -> list[str]:
     """How each metric was measured."""
     notes = []
     for metric in metrics:
-        signatures = joined(row["metrics"].get(metric, {}).get("signature") for row in rows)
+        signatures = joined(row.scores[metric].signature for row in rows if metric in row.scores)
         notes.append(f"{metric_facts(metric).title}{direction_note(metric)}: {signatures}")
     return notes
 
 
-def run_notes(rows: Sequence[Object]) -> list[str]:
+def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
     """Run folders, variants and seeds together, as a shell would expand them; [] without runs."""
     seeds: dict[str, list[str]] = {}
-    for run in dict.fromkeys(row["run"] for row in rows if row["run"] is not None):
+    for run in dict.fromkeys(row.run for row in rows if row.run is not None):
         folder, _, seed = run.rpartition("/seed-")
         seeds.setdefault(folder or run, []).extend([f"/seed-{seed}"] if folder else [])
     variants: dict[tuple[str, str], list[str]] = {}
@@ -112,47 +90,41 @@ def _braces(texts: Sequence[str]) -> str:
     return f"{start}{{{','.join(ends)}}}"
 
 
-def system_of(row: Object) -> str:
-    """The name that tells a row from others of its variant."""
-    return str(row.get("system") or row["variant"])
+def _names(rows: Sequence[ScoreRow]) -> list[str]:
+    """The systems of rows, each with its recipe where there are several."""
+    several = len({row.recipe for row in rows}) > 1
+    return [_name(row, several) for row in rows]
 
 
-def _named(rows: Sequence[Object], recipe: str, system: str) -> str:
-    """A system of a comparison, with its recipe where the comparison has several."""
-    return f"{system} of {recipe}" if len({row["recipe"] for row in rows}) > 1 else system
+def _name(row: ScoreRow, several: bool) -> str:
+    return f"{row.name} of {row.recipe}" if several else row.name
 
 
-def baseline_of(test: Object) -> str:
-    """The name of what a system was compared with."""
-    return str(test.get("baseline_system") or test["baseline"])
-
-
-def search_of(row: Object) -> str:
+def search_of(row: ScoreRow) -> str:
     """How a row's outputs were decoded; nothing where none were."""
     unsearched = {*metrics_that_read("probabilities"), *metrics_that_read("labels")}
-    decoded = {base_metric(name) for name in row["metrics"]} - unsearched
-    return search_text(row["search"]) if row.get("search") and decoded else ""
+    decoded = {base_metric(name) for name in row.scores} - unsearched
+    return search_text(row.search) if row.search and decoded else ""
 
 
-def changes_of(row: Object) -> str:
+def changes_of(system: System) -> str:
     """What was changed in a run's recipe while it was trained."""
-    changes = row.get("changes") or ()
     return ", ".join(
-        f"{change['key']} {change['old']} -> {change['new']} after step {change['step']}"
-        for change in changes
+        f"{change.key} {change.old} -> {change.new} after step {change.step}"
+        for change in system.changes
     )
 
 
-def _by_system(rows: Sequence[Object], texts: Sequence[str]) -> str:
+def _by_system(rows: Sequence[ScoreRow], texts: Sequence[str]) -> str:
     """The texts of rows, each once, with its systems where not all have it; "" is left out."""
     systems: dict[str, dict[str, None]] = {}
-    for row, text in zip(rows, texts, strict=True):
+    names = _names(rows)
+    for name, text in zip(names, texts, strict=True):
         if text:
-            systems.setdefault(text, {})[_named(rows, row["recipe"], system_of(row))] = None
-    everyone = {_named(rows, row["recipe"], system_of(row)) for row in rows}
+            systems.setdefault(text, {})[name] = None
     return "; ".join(
-        text if {*names} == everyone and all(texts) else f"{text} ({', '.join(names)})"
-        for text, names in systems.items()
+        text if {*some} == {*names} and all(texts) else f"{text} ({', '.join(some)})"
+        for text, some in systems.items()
     )
 
 
@@ -164,54 +136,43 @@ FROM = {
 """Who decided on the search."""
 
 
-def condition_notes(comparison: Object) -> list[str]:
+def condition_notes(comparison: Comparison) -> list[str]:
     """What must be equal for a fair comparison: search, data, changes; and where it is not."""
-    rows = comparison["rows"]
+    rows = comparison.rows
     notes = []
     if searches := _by_system(rows, [search_of(row) for row in rows]):
-        chosen = joined(FROM.get(row.get("search_from", "")) for row in rows if search_of(row))
-        notes.append(f"search: {searches}" + (f"; set by {chosen}" if chosen else ""))
+        chosen = joined(FROM[row.search_from] for row in rows if search_of(row))
+        notes.append(f"search: {searches}; set by {chosen}")
     if data := _by_system(rows, [_data(row) for row in rows]):
         notes.append(f"data: {data}")
-    budgets = [_budget(row) for row in rows]
+    budgets = [_budget(row.system) for row in rows]
     if len({*budgets}) > 1:
         notes.append(f"training budget: {_by_system(rows, budgets)}")
-    if changes := _by_system(rows, [changes_of(row) for row in rows]):
+    if changes := _by_system(rows, [changes_of(row.system) for row in rows]):
         notes.append(f"changed after training began: {changes}")
-    return notes + _not_comparable(comparison)
-
-
-def _data(row: Object) -> str:
-    """What was decoded and compared with."""
-    digests = row.get("digests") or {}
-    if not digests:
-        return ""
-    name = " ".join(filter(None, [row.get("corpus"), row["split"]]))
-    if corpus_cards.row_length(row.get("corpus")):
-        return f"{name}, generated"  # with other digests at every length
-    parts = [f"{what} {digest[:8]}" for what, digest in digests.items()]
-    return f"{name} (SHA-256: {', '.join(parts)})"
-
-
-def _budget(row: Object) -> str:
-    """How much a system may learn from."""
-    budget = row.get("budget")
-    if not budget:
-        return ""
-    return f"{budget['steps']:,} steps of {budget['batch_tokens'] * budget['accumulate']:,} tokens"
-
-
-def _not_comparable(comparison: Object) -> list[str]:
-    """The systems that differ from their baseline in more than the system."""
-    rows = comparison["rows"]
-    return not_comparable_note(
-        (
-            _named(rows, test["recipe"], system_of(test)),
-            _named(rows, test["baseline_recipe"], baseline_of(test)),
-            test.get("not_comparable") or (),
-        )
-        for test in comparison["comparisons"]
+    several = len({row.recipe for row in rows}) > 1
+    return notes + not_comparable_note(
+        (_name(one.row, several), _name(one.baseline, several), one.not_comparable)
+        for one in comparison.differences
     )
+
+
+def _data(row: ScoreRow) -> str:
+    """What was decoded and compared with."""
+    if row.source is None:
+        return ""
+    name = " ".join(filter(None, [row.system.corpus, row.split]))
+    if corpus_cards.row_length(row.system.corpus):
+        return f"{name}, generated"  # with other digests at every length
+    return f"{name} (SHA-256: source {row.source[:8]}, references {row.references[:8]})"
+
+
+def _budget(system: System) -> str:
+    """How much a system may learn from."""
+    if system.budget is None:
+        return ""
+    steps, tokens, accumulate = system.budget
+    return f"{steps:,} steps of {tokens * accumulate:,} tokens"
 
 
 def not_comparable_note(found: Iterable[tuple[str, str, Sequence[str]]]) -> list[str]:
@@ -219,7 +180,7 @@ def not_comparable_note(found: Iterable[tuple[str, str, Sequence[str]]]) -> list
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for system, base, why in found:
         for reason in why:
-            reasons.setdefault((system, base), {})[WORDS[reason]] = None
+            reasons.setdefault((system, base), {})[WORDS.get(reason, reason)] = None
     if not reasons:
         return []
     listed = "; ".join(
@@ -228,54 +189,50 @@ def not_comparable_note(found: Iterable[tuple[str, str, Sequence[str]]]) -> list
     return [f"not comparable, so not tested, differences in parentheses: {listed}"]
 
 
-WORDS = {
-    "data": "data",
-    "search": "search",
-    "metric": "metric settings",
-    "training data": "training data",
-    "budget": "training budget",
-}
-"""Why systems are not comparable."""
+WORDS = {"metric": "metric settings", "budget": "training budget"}
+"""Reasons that are told by longer words."""
 
 
-def _seeds(rows: Sequence[Object]) -> str:
+def _seeds(rows: Sequence[ScoreRow]) -> str:
     """The seeds of most variants, and those of the others by name."""
-    by_variant: dict[tuple[str, str], list[Object]] = {}
-    for row in rows:
-        by_variant.setdefault((row["recipe"], system_of(row)), []).append(row["seed"])
-    variants: dict[str, list[str]] = {}
-    for system, seeds in by_variant.items():
-        variants.setdefault(joined(seeds), []).append(_named(rows, *system))
-    first, *others = sorted(variants, key=lambda seeds: -len(variants[seeds]))
-    listed = "; ".join([first, *(f"{', '.join(variants[seeds])}: {seeds}" for seeds in others)])
+    by_system: dict[str, list[int | None]] = {}
+    for row, name in zip(rows, _names(rows), strict=True):
+        by_system.setdefault(name, []).append(row.seed)
+    systems: dict[str, list[str]] = {}
+    for name, seeds in by_system.items():
+        systems.setdefault(joined(seeds), []).append(name)
+    first, *others = sorted(systems, key=lambda seeds: -len(systems[seeds]))
+    listed = "; ".join([first, *(f"{', '.join(systems[seeds])}: {seeds}" for seeds in others)])
     spread = (
-        f" (mean {PLUS_MINUS} standard deviation over seeds)" if ", " in "".join(variants) else ""
+        f" (mean {PLUS_MINUS} standard deviation over seeds)" if ", " in "".join(systems) else ""
     )
     return f"seeds: {listed}{spread}"
 
 
-def trained(rows: Sequence[Object]) -> bool:
+def trained(rows: Sequence[ScoreRow]) -> bool:
     """Whether any of the systems was trained here, so that its seed is known."""
-    return any(row["seed"] is not None for row in rows)
+    return any(row.seed is not None for row in rows)
 
 
-def _training(rows: Sequence[Object]) -> list[str]:
+def _training(rows: Sequence[ScoreRow]) -> list[str]:
     """How long and how the shown models were trained."""
-    updates = [row["train_updates"] for row in rows if row.get("train_updates")]
+    costs = [row.system.cost for row in rows]
+    updates = [cost.updates for cost in costs if cost.updates]
     if not updates:
         return []
     span = f"{min(updates):,}" + (f" to {max(updates):,}" if min(updates) < max(updates) else "")
     ways = [
-        f"{row['train_precision']} on {row['train_device']} with {row['train_threads']} thread"
-        f"{'' if row['train_threads'] == 1 else 's'}"
-        + (f" in each of {n} processes" if (n := row.get("train_processes") or 1) > 1 else "")
-        for row in rows if row.get("train_precision")
-    ]  # fmt: skip
+        f"{cost.precision} on {cost.device} with {cost.threads} thread"
+        f"{'' if cost.threads == 1 else 's'}"
+        + (f" in each of {n} processes" if (n := cost.processes or 1) > 1 else "")
+        for cost in costs
+        if cost.precision
+    ]
     where = f" in {joined(ways)}" if ways else ""
     peak = "; peak memory: of the process, Python and its libraries included"
-    if not any(row.get(MEMORY) for row in rows):
+    if not any(cost.peak_memory_bytes for cost in costs):
         peak = ""
-    elif not any(row["train_device"] == "cpu" for row in rows):
+    elif not any(cost.device == "cpu" for cost in costs):
         peak = "; peak memory: of tensors on the device"
     return [f"training: {span} updates{where}{peak}"]
 
@@ -283,24 +240,23 @@ def _training(rows: Sequence[Object]) -> list[str]:
 LEARNING_RATE = "train.lr"
 
 
-def tuning_notes(rows: Sequence[Object]) -> list[str]:
+def tuning_notes(rows: Sequence[ScoreRow]) -> list[str]:
     """Which values were chosen for each system by trials; else that learning rates were not."""
-    systems: dict[str, Object] = {}
-    for row in rows:
-        if row.get("train_lr"):
-            systems.setdefault(_named(rows, row["recipe"], system_of(row)), row)
+    systems: dict[str, System] = {}
+    for row, name in zip(rows, _names(rows), strict=True):
+        if row.system.lr:
+            systems.setdefault(name, row.system)
     chosen: dict[str, list[str]] = {}
-    for name, row in systems.items():
-        if entry := row.get("tuned"):
-            key, count = entry["key"].rpartition(".")[2], len(entry["trials"])
-            steps = f" (trials of {entry['steps']:,} updates)" if entry.get("steps") else ""
-            what = f"{key} chosen per row from {count} values on validation{steps}"
-            chosen.setdefault(what, []).append(f"{name} {short_number(entry['value'])}")
-    notes = [f"{what}: {', '.join(values)}" for what, values in chosen.items()]
     rates: dict[str, list[str]] = {}
-    for name, row in systems.items():
-        if (row.get("tuned") or {}).get("key") != LEARNING_RATE:
-            rates.setdefault(short_number(str(row["train_lr"])), []).append(name)
+    for name, system in systems.items():
+        if tuned := system.tuned:
+            key, count = tuned.key.rpartition(".")[2], len(tuned.trials)
+            steps = f" (trials of {tuned.steps:,} updates)" if tuned.steps else ""
+            what = f"{key} chosen per row from {count} values on validation{steps}"
+            chosen.setdefault(what, []).append(f"{name} {short_number(tuned.value)}")
+        if not tuned or tuned.key != LEARNING_RATE:
+            rates.setdefault(short_number(str(system.lr)), []).append(name)
+    notes = [f"{what}: {', '.join(values)}" for what, values in chosen.items()]
     if len(systems) < 2 or not rates:
         return notes
     if len(rates) == 1 and len(*rates.values()) == len(systems):
@@ -309,59 +265,55 @@ def tuning_notes(rows: Sequence[Object]) -> list[str]:
     return [*notes, f"lr not tuned, but set by the recipe: {listed}"]
 
 
-def _published(comparison: Object) -> list[str]:
+def _published(comparison: Comparison) -> list[str]:
     """Where the published figures are from that stand beside a score."""
     notes = []
-    several = len({row["recipe"] for row in comparison["rows"]}) > 1
-    cells = [
-        (row["split"], row["recipe"], row["variant"], metric)
-        for row in comparison["rows"] for metric in row["metrics"]
-    ]  # fmt: skip
-    for figures in comparison.get("published", ()):
-        if all(published_score(figures, *cell) is None for cell in cells):
+    several = len({row.recipe for row in comparison.rows}) > 1
+    cells = [(row, metric) for row in comparison.rows for metric in row.scores]
+    for published in comparison.published:
+        if all(published.score(*cell) is None for cell in cells):
             continue
-        of = f" ({figures['recipe']})" if several else ""
-        kind = "comparable" if figures["comparable"] else f"not comparable: {figures['why']}"
-        notes.append(f"published{of}: {figures['source']}; {kind}")
+        figures = published.figures
+        of = f" ({published.recipe})" if several else ""
+        kind = "comparable" if figures.comparable else f"not comparable: {figures.why}"
+        notes.append(f"published{of}: {figures.source}; {kind}")
     return notes
 
 
-def _baseline(test: Object, rows: Sequence[Object]) -> str:
+def _baseline(base: ScoreRow, rows: Sequence[ScoreRow]) -> str:
     """What a variant was compared with: its name, and its runs where there are several recipes."""
-    name, recipe = baseline_of(test), test["baseline_recipe"]
-    if len({row["recipe"] for row in rows}) == 1:
-        return name
-    key = (recipe, name, test["split"])
-    runs = run_notes([row for row in rows if (row["recipe"], system_of(row), row["split"]) == key])
-    return f"{name} of {recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
+    if len({row.recipe for row in rows}) == 1:
+        return base.name
+    key = (base.recipe, base.name, base.split)
+    runs = run_notes([row for row in rows if (row.recipe, row.name, row.split) == key])
+    return f"{base.name} of {base.recipe} ({runs[0].removeprefix('runs: ') if runs else ''})"
 
 
-def _significance(comparison: Object) -> list[str]:
+def _significance(comparison: Comparison) -> list[str]:
     """How the differences were tested."""
-    tests = comparison["comparisons"]
-    marks = [SEPARABLE_NOTE] if comparison.get("best") else []
-    if not tests:
+    differences, resamples = comparison.differences, comparison.resamples
+    marks = [SEPARABLE_NOTE] if comparison.best else []
+    if not differences:
         return marks
-    notes = [f"difference: to {joined(_baseline(test, comparison['rows']) for test in tests)}"]
-    if any(test["p"] is not None for test in tests):
-        corrected = [
-            (test["split"], test["metric"], test["baseline_recipe"], test.get("baseline_system"))
-            for test in tests if test["p"] is not None
-        ]  # fmt: skip
-        variants = max(map(corrected.count, corrected))  # those of one column and baseline
-        resamples = comparison["resamples"]
+    bases = joined(_baseline(one.baseline, comparison.rows) for one in differences)
+    notes = [f"difference: to {bases}"]
+    if tested := [one for one in differences if one.tested]:
+        columns = [(d.row.split, d.metric, d.baseline.recipe, d.baseline.name) for d in tested]
+        variants = max(map(columns.count, columns))
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
-        notes += [interval_note(tests), *_unequal_seeds(tests)]
-        notes.append(scope_note(tests, "sentences", trained(comparison["rows"])))
-    return [*notes, *marks] if comparison["resamples"] else [*notes, NO_TESTS]
+        notes += [interval_note(one.tested for one in tested if one.tested), *_unequal(tested)]
+        notes.append(scope_note(tests_of(tested), "sentences", trained(comparison.rows)))
+    return [*notes, *marks] if resamples else [*notes, NO_TESTS]
 
 
-def _unequal_seeds(tests: Sequence[Object]) -> list[str]:
+def tests_of(differences: Iterable[SystemDifference]) -> list[tuple[str, Any]]:
+    """The tests among differences, with the names of their systems."""
+    return [(one.row.name, one.tested) for one in differences if one.tested]
+
+
+def _unequal(tested: Sequence[SystemDifference]) -> list[str]:
     """The systems that have another number of seeds than their baseline."""
-    counts = {
-        system_of(test): tuple(test["seeds"])
-        for test in tests if test["p"] is not None and test.get("seeds")
-    }  # fmt: skip
+    counts = {one.row.name: one.seeds for one in tested}
     unequal = [f"{name} {own} to {base}" for name, (own, base) in counts.items() if own != base]
     if not unequal:
         return []

@@ -1,25 +1,25 @@
 """Comparisons of variants as tables: side by side, or by number of contexts or length."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from statistics import mean, stdev
-from typing import Any
+from typing import NamedTuple
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
+from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
+from attnkit.scoring.significance import Difference
 from attnkit.show.comparison_notes import (
-    MEMORY,
     changes_of,
     comparison_notes,
     condition_notes,
     joined,
     metrics_of,
-    published_score,
     run_notes,
     search_of,
     signature_notes,
-    system_of,
+    tests_of,
     trained,
     tuning_notes,
 )
@@ -27,59 +27,64 @@ from attnkit.show.differences import difference_text, scope_note, signed, stars
 from attnkit.show.recipe_tables import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
-FACTS = (
-    ("parameters", "parameters", 2),
-    ("train tokens/s", "train_tokens_per_second", 3),
-    ("decode sentences/s", "decode_sentences_per_second", 3),
-    ("peak memory", MEMORY, 4),
+Fact = Callable[[ScoreRow], float | None]
+MEMORY = "train_peak_memory_bytes"
+FACTS: tuple[tuple[str, str, int, Fact], ...] = (
+    ("parameters", "parameters", 2, lambda row: row.system.parameters),
+    ("train tokens/s", "train_tokens_per_second", 3, lambda row: row.system.cost.tokens_per_second),
+    ("decode sentences/s", "decode_sentences_per_second", 3, lambda row: row.sentences_per_second),
+    ("peak memory", MEMORY, 4, lambda row: row.system.cost.peak_memory_bytes),
 )
-"""Titles, names and priorities of the columns after the scores."""
-SYSTEM = ("split", "recipe", "variant", "method")
+"""Titles, names and priorities of the columns after the scores, and what they show."""
 AXES = ("contexts", "length")
 """What tables can have a column for each value of: questions for `contexts`; windows of running
 text, or generated rows, for `length`."""
-MORE_KEYS = ("method", *AXES)
-"""What tells rows of one split and system apart, where they have it."""
 
-Object = Mapping[str, Any]
-Key = tuple[Any, ...]
-"""What tells rows apart but for the seed: SYSTEM, a variant by the name of its system, and where it
-stands on the axis; the last two may be None."""
+
+class Key(NamedTuple):
+    """What tells rows apart but for the seed."""
+
+    split: str | None
+    recipe: str | None
+    variant: str
+    """The name of the system."""
+    method: str | None
+    place: int | None
+    """On the axis."""
+
+    @classmethod
+    def of(cls, row: ScoreRow) -> "Key":
+        return cls(row.split, row.recipe, row.name, row.method, row.contexts or row.length)
 
 
 class _Scores:
     """The rows of a comparison by their keys, one a seed."""
 
-    def __init__(self, comparison: Object) -> None:
-        self.groups: dict[Key, list[Object]] = {}
-        for row in comparison["rows"]:
-            self.groups.setdefault(_key(row), []).append(row)
-        self.tests = {(_key(test), test["metric"]): test for test in comparison["comparisons"]}
-        self.inseparable: set[tuple[Key, str]] = set()
-        for best in comparison.get("best", ()):
-            for one in (best, *(other for other in best["others"] if not other["separable"])):
-                self.inseparable.add((_key({**one, "split": best["split"]}), best["metric"]))
-        self.apart = {key for key, test in self.tests.items() if test.get("not_comparable")}
-        self.published = comparison.get("published", ())
+    def __init__(self, comparison: Comparison) -> None:
+        self.groups: dict[Key, list[ScoreRow]] = {}
+        for row in comparison.rows:
+            self.groups.setdefault(Key.of(row), []).append(row)
+        self.differences = {(Key.of(d.row), d.metric): d for d in comparison.differences}
+        self.inseparable = {
+            (Key.of(row), best.metric) for best in comparison.best for row in best.inseparable
+        }
+        self.published = comparison.published
 
-    def means(self, key: Key, metric: str) -> float | None:
+    def mean(self, key: Key, metric: str) -> float | None:
         """The mean over seeds, where there is a score."""
         values = self.values(key, metric)
         return mean(values) if values else None
 
     def values(self, key: Key, metric: str) -> list[float]:
         """One score a seed."""
-        scores = [row["metrics"].get(metric, {}).get("score") for row in self.groups.get(key, ())]
-        return [score for score in scores if score is not None]
+        scores = (row.scores.get(metric) for row in self.groups.get(key, ()))
+        return [score.value for score in scores if score is not None and score.finite]
 
     def figure(self, key: Key, metric: str) -> tuple[float, bool] | None:
         """The published score that stands beside one, and whether they are comparable."""
-        split, recipe, *_ = key
-        variant = self.groups[key][0]["variant"]
-        for figures in self.published:
-            score = published_score(figures, split, recipe, variant, metric)
-            if score is not None:
-                return score, figures["comparable"]
+        for published in self.published:
+            if (score := published.score(self.groups[key][0], metric)) is not None:
+                return score, published.figures.comparable
         return None
 
     def best(self, key: Key, metric: str, digits: int) -> bool:
@@ -87,11 +92,12 @@ class _Scores:
 
         Those that cannot be compared with the baseline do not take part.
         """
-        group = [
-            other for other in self.groups
-            if (other[0], other[-1]) == (key[0], key[-1]) and (other, metric) not in self.apart
-        ]  # fmt: skip
-        means = {other: self.means(other, metric) for other in group}
+        apart = {at for at, one in self.differences.items() if one.not_comparable}
+        means = {
+            other: self.mean(other, metric)
+            for other in self.groups
+            if (other.split, other.place) == (key.split, key.place) and (other, metric) not in apart
+        }
         shown = {k: round(value, digits) for k, value in means.items() if value is not None}
         better = metric_facts(metric).better
         if better == "neither":
@@ -100,35 +106,30 @@ class _Scores:
         return len({*shown.values()}) > 1 and shown.get(key) == choose(shown.values())
 
 
-def _key(row: Object) -> Key:
-    names = [system_of(row) if name == "variant" else row.get(name) for name in SYSTEM]
-    return (*names, next((row[axis] for axis in AXES if row.get(axis)), None))
-
-
-def tables(comparison: Object) -> list[Table]:
+def tables(comparison: Comparison) -> list[Table]:
     """Any comparison as a screen shows it: along an axis a table for each split, else one.
 
     The notes are below the last.
     """
-    if not axis_of(comparison):
+    if not axis_of(comparison.rows):
         return [comparison_table(comparison)]
-    rows, scores = comparison["rows"], _Scores(comparison)
-    splits = dict.fromkeys(row["split"] for row in rows)
-    of_splits = [_axis_rows([row for row in rows if row["split"] == s], scores) for s in splits]
+    rows, scores = comparison.rows, _Scores(comparison)
+    splits = dict.fromkeys(row.split for row in rows)
+    of_splits = [_axis_rows([row for row in rows if row.split == s], scores) for s in splits]
     return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_axis_notes(comparison)))]
 
 
-def axis_of(comparison: Object) -> str:
+def axis_of(rows: Iterable[ScoreRow]) -> str:
     """Along what a comparison goes: a word of AXES, or ""."""
-    return next((name for name in AXES if any(name in row for row in comparison["rows"])), "")
+    return next((name for name in AXES if any(getattr(row, name) is not None for row in rows)), "")
 
 
-def warning_lines(comparison: Object) -> list[str]:
+def warning_lines(comparison: Comparison) -> list[str]:
     """What looks wrong about the outputs, a line each with the runs or files that it is about."""
-    about: dict[str, list[str]] = {}
-    for row in comparison["rows"]:
-        for text in row.get("warnings", ()):
-            about.setdefault(text, []).append(row["run"] or row["hypotheses"])
+    about: dict[str, list[str | None]] = {}
+    for row in comparison.rows:
+        for text in row.warnings:
+            about.setdefault(text, []).append(row.files.hypotheses if row.files else row.run)
     out = []
     for text, names in about.items():
         first, *others = dict.fromkeys(names)
@@ -137,84 +138,90 @@ def warning_lines(comparison: Object) -> list[str]:
     return out
 
 
-def comparison_table(comparison: Object) -> Table:
-    """Variants side by side, from the object that `attnkit.scoring.side_by_side` makes.
+def comparison_table(comparison: Comparison) -> Table:
+    """Variants side by side.
 
     One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
     the difference to the baseline with its interval and p-value, what others published, the number
     of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
     windows one for each length.
     """
-    rows, scores = comparison["rows"], _Scores(comparison)
+    rows, scores = comparison.rows, _Scores(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)
-    shown = [name for name in ("split", "recipe") if len({row[name] for row in rows}) > 1]
-    shown += ["variant", *(n for n in MORE_KEYS if any(row.get(n) for row in rows))]
-    columns = [Column(name, "left", key=True) for name in shown]
-    cells = [[_name_cell(name, key, scores) for key in keys] for name in shown]
+    several = [name for name in ("split", "recipe") if len({getattr(r, name) for r in rows}) > 1]
+    known = [name for name in ("method", *AXES) if any(getattr(row, name) for row in rows)]
+    names = [*several, "variant", *known]
+    columns = [Column(name, "left", key=True) for name in names]
+    cells = [[_name_cell(name, key, scores) for key in keys] for name in names]
     for metric in metrics:
-        columns.append(Column(metric_facts(metric).title))
+        title = metric_facts(metric).title
+        columns.append(Column(title))
         cells.append([_score_cell(key, metric, scores) for key in keys])
-        if any(test["metric"] == metric for test in comparison["comparisons"]):
+        if any(one.metric == metric for one in comparison.differences):
             columns.append(Column("difference", under=True, priority=1))
-            cells.append([_difference_cell(metric, scores.tests.get((k, metric))) for k in keys])
+            found = [scores.differences.get((key, metric)) for key in keys]
+            cells.append([_difference_cell(metric, one) for one in found])
         if any(scores.figure(key, metric) for key in keys):
-            columns.append(Column(f"published {metric_facts(metric).title}", priority=1))
+            columns.append(Column(f"published {title}", priority=1))
             cells.append([_published_cell(key, metric, scores) for key in keys])
-    if any(row["seed"] is not None for row in rows):
+    if trained(rows):
         columns.append(Column("seeds"))
         cells.append([Cell(str(len(scores.groups[key]))) for key in keys])
-    for title, name, priority in FACTS:
-        facts = [_fact_cell(name, scores.groups[key]) for key in keys]
+    for title, name, priority, fact in FACTS:
+        facts = [_fact_cell(name, map(fact, scores.groups[key])) for key in keys]
         if any(cell.text != NONE for cell in facts):
             columns.append(Column(title, priority=priority))
             cells.append(facts)
-    title = ": ".join(filter(None, (joined(row[n] for row in rows) for n in ("recipe", "split"))))
+    title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
     notes = comparison_notes(comparison, metrics)
     return Table(title, tuple(columns), body, tuple(notes), about=notes)
 
 
+IN_TITLE = ("recipe", "split")
+
+
 def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
-    names = dict(zip(SYSTEM, key, strict=False))
-    names |= {axis: scores.groups[key][0].get(axis) for axis in AXES}
-    text = str(names[name] or NONE)
-    if name != "variant":
-        return Cell(text)
     runs = scores.groups[key]
-    first = runs[0]
-    budget, digests = first.get("budget") or {}, first.get("digests") or {}
-    reasons = (scores.tests[k].get("not_comparable") or () for k in scores.apart if k[0] == key)
+    first, system = runs[0], runs[0].system
+    if name != "variant":
+        return Cell(str(getattr(first, name) or NONE))
+    reasons = (d.not_comparable for (at, _), d in scores.differences.items() if at == key)
+    more = {"method": first.method, "contexts": first.contexts, "length": first.length}
+    budget = system.budget._asdict() if system.budget else {}
     fields: dict[str, Value] = {
-        **{name: first[name] for name in ("recipe", "variant", "split")},
-        "system": text,
-        **{name: names[name] for name in MORE_KEYS if names[name]},
-        "seeds": joined(row["seed"] for row in runs),
-        "sentences": first.get("sentences"),
-        "corpus": first.get("corpus"),
-        "source_sha256": digests.get("source"),
-        "references_sha256": digests.get("references"),
+        "recipe": first.recipe,
+        "variant": first.variant,
+        "split": first.split,
+        "system": first.name,
+        **{name: value for name, value in more.items() if value},
+        "seeds": joined(row.seed for row in runs),
+        "sentences": first.sentences,
+        "corpus": system.corpus,
+        "source_sha256": first.source,
+        "references_sha256": first.references if first.source else None,
         "search": search_of(first),
-        "search_from": first.get("search_from"),
+        "search_from": None if first.files else first.search_from,
         **{f"train_{name}": value for name, value in budget.items()},
-        "train_updates": joined(row.get("train_updates") for row in runs),
-        "train_changes": joined(changes_of(row) for row in runs),
+        "train_updates": joined(row.system.cost.updates for row in runs),
+        "train_changes": joined(changes_of(row.system) for row in runs),
         "not_comparable": joined(reason for some in reasons for reason in some),
-        "runs": joined(row["run"] for row in runs),
-        "run_ids": joined(row.get("run_id") for row in runs),
+        "runs": joined(row.run for row in runs),
+        "run_ids": joined(row.run_id for row in runs),
     }
-    return Cell(text, fields)
+    return Cell(first.name, fields)
 
 
 def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
-    values = scores.values(key, metric)
+    values, score = scores.values(key, metric), scores.mean(key, metric)
     sd = stdev(values) if len(values) > 1 else None
-    signatures = {row["metrics"][metric]["signature"] for row in scores.groups[key]
-                  if metric in row["metrics"]}  # fmt: skip
-    score = scores.means(key, metric)
+    found = (row.scores.get(metric) for row in scores.groups[key])
     inseparable = (key, metric) in scores.inseparable
     fields: dict[str, Value] = {
-        metric: score, f"{metric}_sd": sd, f"{metric}_signature": " ".join(sorted(signatures))
-    }  # fmt: skip
+        metric: score,
+        f"{metric}_sd": sd,
+        f"{metric}_signature": " ".join(sorted({one.signature for one in found if one})),
+    }
     if any(tested == metric for _, tested in scores.inseparable):
         fields[f"{metric}_not_separable_from_best"] = inseparable
     if score is None:
@@ -232,137 +239,165 @@ def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     return Cell(f"{figure:.2f}" if comparable else f"({figure:.2f})", fields, dim=not comparable)
 
 
-def _difference_cell(metric: str, test: Object | None) -> Cell:
-    test = test or {}
-    low, high = test.get("interval") or (None, None)
-    named = {"difference": test.get("difference"), "low": low, "high": high}
-    if percent := test.get("percent"):
-        named |= dict(zip(("percent", "percent_low", "percent_high"), percent, strict=True))
-    named |= {name: test.get(name) for name in ("p", "p_corrected", "verdict", "provisional")}
-    fields = {f"{metric}_{name}": value for name, value in named.items()}
-    difference = test.get("difference")
-    if difference is None:
+def _difference_cell(metric: str, found: SystemDifference | None) -> Cell:
+    if found is None:
+        return Cell(NONE, difference_fields(None, None, f"{metric}_"))
+    fields = difference_fields(found.value, found.tested, f"{metric}_")
+    return difference_cell(found.value, found.tested, found.not_comparable, fields)
+
+
+def difference_fields(
+    value: float | None, tested: Difference | None, prefix: str = ""
+) -> dict[str, Value]:
+    """A difference for programs; what was not tested is None."""
+    named: dict[str, Value] = {"difference": value, "low": None, "high": None}
+    if tested and tested.interval:
+        named["low"], named["high"] = tested.interval
+    if tested and tested.percent:
+        named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
+    for name, attribute in (
+        ("p", "p"),
+        ("p_corrected", "p_holm"),
+        ("verdict", "verdict"),
+        ("provisional", "provisional"),
+    ):
+        named[name] = getattr(tested, attribute, None)
+    return {f"{prefix}{name}": value for name, value in named.items()}
+
+
+def difference_cell(
+    value: float | None,
+    tested: Difference | None,
+    not_comparable: Sequence[str],
+    fields: dict[str, Value],
+) -> Cell:
+    """A difference for people, in parentheses where it is not that of the systems alone."""
+    if value is None:
         return Cell(NONE, fields)
-    if test.get("not_comparable"):
-        return Cell(f"({signed(difference)})", fields, dim=True)
-    return Cell(difference_text(test), fields)
+    if not_comparable:
+        return Cell(f"({signed(value)})", fields, dim=True)
+    return Cell(difference_text(value, tested), fields)
 
 
-def _fact_cell(name: str, runs: Sequence[Object]) -> Cell:
-    values = [row[name] for row in runs if row.get(name) is not None]
+def _fact_cell(name: str, facts: Iterable[float | None]) -> Cell:
+    values = [value for value in facts if value is not None]
     if not values:
         return Cell(NONE, {name: None})
     value = mean(values)
     if name == MEMORY:
-        return Cell(amount(max(values)), {name: max(values)})
+        return Cell(amount(int(max(values))), {name: max(values)})
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
 
 
-def axis_table(comparison: Object) -> Table:
+def axis_table(comparison: Comparison) -> Table:
     """One row a split, a metric and a system, one column a number of contexts, or a length.
 
     Args:
-        comparison: the object of `attnkit eval --format json`, whose rows have a word of AXES.
+        comparison: one whose rows have contexts or lengths.
 
     Scores are means over seeds.  A star marks a difference to the baseline at the same place.  The
     numbers for programs are those of `comparison_table`.
     """
-    table = _axis_rows(comparison["rows"], _Scores(comparison))
+    table = _axis_rows(comparison.rows, _Scores(comparison))
     return replace(table, notes=tuple(_axis_notes(comparison)))
 
 
-def _axis_rows(rows: Sequence[Object], scores: _Scores) -> Table:
+def _axis_rows(rows: Sequence[ScoreRow], scores: _Scores) -> Table:
     """The table of some rows, without notes."""
-    axis = axis_of({"rows": rows})
-    places = sorted({row[axis] for row in rows})
-    untrained = all(row["seed"] is None for row in rows)  # models and not variants of a recipe
+    axis, keys = axis_of(rows), [Key.of(row) for row in rows]
+    places = sorted({key.place or 0 for key in keys})
+    untrained = not trained(rows)  # models and not variants of a recipe
     always = {"method"} if axis == "contexts" else {"variant"}
     always |= {"variant"} if untrained else set()
+    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
     shown = [
-        place for place, name in enumerate(SYSTEM)
-        if name in always or len({_key(row)[place] for row in rows}) > 1
+        at for at, names in enumerate(seen) if Key._fields[at] in always or len(names) > 1
     ]  # fmt: skip
-    titles = ["model" if SYSTEM[at] == "variant" and untrained else SYSTEM[at] for at in shown]
-    place = titles.index("split") + 1 if "split" in titles else 0
-    titles.insert(place, "metric")
+    titles = [Key._fields[at] for at in shown]
+    titles = ["model" if title == "variant" and untrained else title for title in titles]
+    column = titles.index("split") + 1 if "split" in titles else 0
+    titles.insert(column, "metric")
     columns = [Column(title, "left", key=True) for title in titles]
     columns += [Column(str(at)) for at in places]
-    keys = [_key(row)[:-1] for row in rows]
-    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)]
-    systems = [one for one in product(*seen) if any((*one, at) in scores.groups for at in places)]
+    systems = [
+        one
+        for one in product(*seen)
+        if any(Key._make([*one, at]) in scores.groups for at in places)
+    ]
     digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
     body = []
     for split, metric in product(seen[0], metrics_of(rows)):
         for system in (one for one in systems if one[0] == split):
-            cells = [_axis_cell((*system, at), metric, scores, digits) for at in places]
+            cells = [_axis_cell(Key._make([*system, at]), metric, scores, digits) for at in places]
             if any(cell.text != NONE for cell in cells):
                 names = [str(system[at]) for at in shown]
-                names.insert(place, metric_facts(metric).title)
+                names.insert(column, metric_facts(metric).title)
                 body.append((*map(Cell, names), *cells))
-    recipes, splits = (joined(row[name] for row in rows) for name in ("recipe", "split"))
+    recipes, splits = (joined(getattr(row, name) for row in rows) for name in IN_TITLE)
     return Table(f"{recipes}: {splits}, by {_along(axis, rows)}", tuple(columns), tuple(body))
 
 
-def _along(axis: str, rows: Sequence[Object]) -> str:
+def _along(axis: str, rows: Sequence[ScoreRow]) -> str:
     """What the columns of a table are numbers of."""
     if axis == "contexts":
         return "number of contexts"
-    made = corpus_cards.row_length(rows[0].get("corpus"))
+    made = corpus_cards.row_length(rows[0].system.corpus)
     return f"length in {made.unit}" if made else "length of the text in tokens"
 
 
 def _axis_cell(key: Key, metric: str, scores: _Scores, digits: int) -> Cell:
-    value = scores.means(key, metric)
+    value = scores.mean(key, metric)
     if value is None:
         return Cell(NONE)
-    p = scores.tests.get((key, metric), {}).get("p_corrected")
+    found = scores.differences.get((key, metric))
+    mark = stars(found.tested.p_holm) if found and found.tested else ""
     # no space before the stars: columns are many
-    return Cell(f"{value:.{digits}f}{stars(p).strip()}", {}, scores.best(key, metric, digits))
+    return Cell(f"{value:.{digits}f}{mark.strip()}", {}, scores.best(key, metric, digits))
 
 
-def _axis_notes(comparison: Object) -> list[str]:
-    rows, asked = comparison["rows"], axis_of(comparison) == "contexts"
-    first = [row for row in rows if asked or row["length"] == rows[0]["length"]]
+def _axis_notes(comparison: Comparison) -> list[str]:
+    rows, asked = comparison.rows, axis_of(comparison.rows) == "contexts"
+    first = [row for row in rows if asked or row.length == rows[0].length]
     notes = signature_notes(first, metrics_of(rows))
     if asked:
-        notes += [_questions(split, rows) for split in dict.fromkeys(row["split"] for row in rows)]
-        if any(row["contexts"] == 1 for row in rows):
+        notes += [_questions(split, rows) for split in dict.fromkeys(row.split for row in rows)]
+        if any(row.contexts == 1 for row in rows):
             notes.append("1 context: what the question needs, alone")
         notes += _truncations(rows)
     else:
         notes.append(_length_note(rows))
     notes += condition_notes(comparison)
-    if seeds := joined(row["seed"] for row in rows):
+    if seeds := joined(row.seed for row in rows):
         notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
     return notes + tuning_notes(first) + _axis_significance(comparison, asked) + run_notes(rows)
 
 
-def _length_note(rows: Sequence[Object]) -> str:
-    if made := corpus_cards.row_length(rows[0].get("corpus")):
+def _length_note(rows: Sequence[ScoreRow]) -> str:
+    if made := corpus_cards.row_length(rows[0].system.corpus):
         low, high = made.trained
         return f"each length: rows of so many {made.unit}; trained on {low} to {high}"
     return "each length: the whole text, cut in windows of so many tokens (blocks)"
 
 
-def _questions(split: str, rows: Sequence[Object]) -> str:
+def _questions(split: str | None, rows: Sequence[ScoreRow]) -> str:
     """How many questions were asked: those that need more contexts are left out of fewer."""
     counts: dict[int, dict[int, None]] = {}
     for row in rows:
-        if row["split"] == split:
-            counts.setdefault(row["sentences"], {})[row["contexts"]] = None
+        if row.split == split:
+            counts.setdefault(row.sentences, {})[row.contexts or 0] = None
     if len(counts) == 1:
         return f"questions: {next(iter(counts)):,} of {split}"
     parts = [f"{questions:,} with {_contexts(some)}" for questions, some in counts.items()]
     return f"questions of {split}: {', '.join(parts)}"
 
 
-def _truncations(rows: Sequence[Object]) -> list[str]:
+def _truncations(rows: Sequence[ScoreRow]) -> list[str]:
     """Where all contexts in one row were longer than it may be."""
-    shares: dict[str, dict[int, list[str]]] = {}
+    shares: dict[str | None, dict[int, list[str]]] = {}
     for row in rows:
-        if row.get("cut"):
-            by_count = shares.setdefault(row["method"], {}).setdefault(row["contexts"], [])
-            by_count.append(f"{row['cut']:,} of {row['sentences']:,}")
+        if row.cut:
+            by_count = shares.setdefault(row.method, {}).setdefault(row.contexts or 0, [])
+            by_count.append(f"{row.cut:,} of {row.sentences:,}")
     notes = []
     for method, counts in shares.items():
         by_share: dict[str, list[int]] = {}
@@ -379,21 +414,22 @@ def _contexts(counts: Iterable[int]) -> str:
     return f"{', '.join(map(str, numbers))} context{'' if numbers == [1] else 's'}"
 
 
-def _axis_significance(comparison: Object, asked: bool) -> list[str]:
+def _axis_significance(comparison: Comparison, asked: bool) -> list[str]:
     """What the stars mean; `asked`: they are of questions."""
-    tests = [test for test in comparison["comparisons"] if test["p"] is not None]
-    if not tests:
+    tested = [one for one in comparison.differences if one.tested]
+    if not tested:
         return []
-    several = len({(row["recipe"], row["variant"]) for row in comparison["rows"]}) > 1
-    names = [tests[0]["baseline"] if several else "", tests[0].get("baseline_method") or ""]
-    columns = [_key(test)[-1:] + (test["split"], test["metric"]) for test in tests]
+    several = len({(row.recipe, row.variant) for row in comparison.rows}) > 1
+    base = tested[0].baseline
+    names = [base.variant if several else "", base.method or ""]
+    columns = [(Key.of(one.row).place, one.row.split, one.metric) for one in tested]
     most = max(columns.count(column) for column in columns)
     corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
-    made = corpus_cards.row_length(comparison["rows"][0].get("corpus"))
+    made = corpus_cards.row_length(comparison.rows[0].system.corpus)
     what = "questions" if asked else "rows" if made else "windows"
     return [
         f"* and **: differs from {' '.join(filter(None, names))} "
         f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "
-        f"0.01: paired bootstrap over {what}, {comparison['resamples']} resamples{corrected}",
-        scope_note(tests, what, trained(comparison["rows"])),
+        f"0.01: paired bootstrap over {what}, {comparison.resamples} resamples{corrected}",
+        scope_note(tests_of(tested), what, trained(comparison.rows)),
     ]

@@ -1,9 +1,8 @@
 """Differences in words: value, interval, p-value, stars, verdict, and what they mean."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-Test = Mapping[str, Any]
+from attnkit.scoring.significance import Difference
 
 
 def signed(value: float) -> str:
@@ -12,18 +11,20 @@ def signed(value: float) -> str:
     return "0.00" if float(text) == 0 else text
 
 
-def difference_text(test: Test) -> str:
+def difference_text(value: float, tested: Difference | None) -> str:
     """A difference with its interval, corrected p, stars, and "level" where that is the verdict.
 
     Of perplexity everything is in percent.
     """
-    value, unit = test["difference"], ""
-    low, high = test.get("interval") or (None, None)
-    if percent := test.get("percent"):
-        (value, low, high), unit = percent, " %"
-    interval = "" if low is None or high is None else f" [{signed(low)}, {signed(high)}]"
-    level = " level" if test.get("verdict") == "level" else ""
-    return f"{signed(value)}{unit}{interval}{significance(test.get('p_corrected'))}{level}"
+    if tested is None:
+        return signed(value)
+    ends, unit = tested.interval, ""
+    if tested.percent:
+        value, low, high = tested.percent
+        ends, unit = (low, high), " %"
+    interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
+    level = " level" if tested.verdict == "level" else ""
+    return f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}"
 
 
 def significance(corrected: float | None) -> str:
@@ -49,12 +50,14 @@ def significance_note(over: str, resamples: int, count: int, noun: str) -> str:
     )
 
 
-def interval_note(tests: Iterable[Test]) -> str:
+def interval_note(tests: Iterable[Difference]) -> str:
     """What intervals are, and within what margin systems are level."""
-    tested = [test for test in tests if test.get("margin") is not None]
-    points = {f"{t['margin']:g} point{'' if t['margin'] == 1 else 's'}"
-              for t in tested if not t.get("percent")}  # fmt: skip
-    ratios = {f"{t['margin']:g} % of perplexity" for t in tested if t.get("percent")}
+    points, ratios = set[str](), set[str]()
+    for test in tests:
+        if test.percent:
+            ratios.add(f"{test.margin:g} % of perplexity")
+        else:
+            points.add(f"{test.margin:g} point{'' if test.margin == 1 else 's'}")
     margins = " or ".join([*sorted(points), *sorted(ratios)])
     where = " (perplexity: in percent of the baseline's)" if ratios else ""
     return (
@@ -63,10 +66,15 @@ def interval_note(tests: Iterable[Test]) -> str:
     )
 
 
-def scope_note(tests: Sequence[Test], what: str, trained: bool) -> str:
-    """What intervals and p-values cover, and what they do not; `trained`: seeds are known."""
-    tested = [test for test in tests if test["p"] is not None]
-    seeds = any(test.get("seed_degrees") for test in tested)
+def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool) -> str:
+    """What intervals and p-values cover, and what they do not.
+
+    Args:
+        tests: with the names of the systems.
+        what: the test set is made of.
+        trained: whether seeds are known.
+    """
+    seeds = any(test.seed_degrees for _, test in tests)
     if not seeds and not trained:
         return (
             f"intervals and p tell whether other test {what} would show the difference between "
@@ -78,21 +86,18 @@ def scope_note(tests: Sequence[Test], what: str, trained: bool) -> str:
             "show the difference between these trained models, not whether training again would"
         )
     text = f"intervals and p cover other test {what} and other training seeds"
-    alone = [test for test in tested if not test.get("seed_degrees")]
-    borrowed = [test for test in tested if test.get("provisional") and test.get("seed_degrees")]
+    alone = dict.fromkeys(name for name, test in tests if not test.seed_degrees)
+    borrowed = dict.fromkeys(name for name, test in tests if test.provisional and test.seed_degrees)
     if borrowed:
         text += (
-            f"; provisional: {_names(borrowed)}: one of the two rows has one seed, so the spread "
-            "over seeds is that of the other row"
+            f"; provisional: {', '.join(borrowed)}: one of the two rows has one seed, so the "
+            "spread over seeds is that of the other row"
         )
     if alone:
-        text += f"; provisional: {_names(alone)}: one seed each, so test {what} alone are covered"
+        text += (
+            f"; provisional: {', '.join(alone)}: one seed each, so test {what} alone are covered"
+        )
     return text
-
-
-def _names(tests: Iterable[Test]) -> str:
-    """Of systems, each once."""
-    return ", ".join(dict.fromkeys(str(test.get("system") or test["variant"]) for test in tests))
 
 
 SEPARABLE_NOTE = (

@@ -93,21 +93,21 @@ def _tested(one: SystemFacts, first: SystemFacts) -> Cell:
     """The difference of a system to the first, with its interval and p where it was tested."""
     if one.difference is None:
         return _difference("difference", one.score, first.score, one is first)
-    test = {"difference": one.difference.value, **one.difference.json()}
-    fields = {name: test[name] for name in ("difference", "low", "high", "p", "p_corrected")}
-    return Cell(difference_text(test), fields)
+    found = one.difference
+    low, high = found.interval or (None, None)
+    fields = {"difference": found.value, "low": low, "high": high, "p": found.p}
+    text = difference_text(found.value, found)
+    return Cell(text, fields | {"p_corrected": found.p_holm})
 
 
 def _significance(comparison: OutputComparison, what: str) -> list[str]:
     """What the tests of the systems cover."""
-    tests = [
-        {"system": one.name, **one.difference.json()}
-        for one in comparison.systems if one.difference
-    ]  # fmt: skip
+    tests = [(one.name, one.difference) for one in comparison.systems if one.difference]
     if not tests:
         return ["no interval and no p of a selection: attnkit eval has them of the whole split"]
     about = significance_note(what, comparison.resamples, len(tests), "systems")
-    return [about, interval_note(tests), scope_note(tests, what, trained=True)]
+    covered = interval_note(test for _, test in tests)
+    return [about, covered, scope_note(tests, what, trained=True)]
 
 
 def _count(name: str, number: int, base: bool) -> Cell:

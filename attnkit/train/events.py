@@ -9,7 +9,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnkit.scoring import Comparison
 
 
 @dataclass(frozen=True)
@@ -142,19 +145,18 @@ class EvaluatedEvent(Event):
 
 @dataclass(frozen=True)
 class ScoredEvent(Event):
-    """All runs are scored; the fields are the keys of `attnkit eval --format json`.
+    """All runs are scored; in JSON it has the keys of `attnkit eval --format json`.
 
     Where `unfinished` is more than 0, it is a first look at some, while so many are not scored yet.
     """
 
-    rows: Sequence[Mapping[str, Any]]
-    baseline: str | None = None
-    comparisons: Sequence[Mapping[str, Any]] = ()
-    best: Sequence[Mapping[str, Any]] = ()
-    published: Sequence[Mapping[str, Any]] = ()
-    resamples: int = 0
-    bootstrap_seed: int = 0
+    comparison: "Comparison"
     unfinished: int = 0
+
+    def json(self) -> dict[str, Any]:
+        found = super().json()
+        del found["comparison"]
+        return {**found, **_plain(self.comparison.json()), "unfinished": self.unfinished}
 
 
 def _plain(value: Any) -> Any:

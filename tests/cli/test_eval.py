@@ -15,7 +15,7 @@ from helpers.trained import ROWS, make_run
 
 from attnkit.recipe import metrics
 from attnkit.runs import Run
-from attnkit.scoring.saved_comparison import saved_entry
+from attnkit.scoring.saved_scores import saved_row
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
@@ -103,7 +103,7 @@ def test_metrics_of_words_and_several_tokenizers(attnkit: Any) -> None:
 
 
 def test_the_help_names_every_metric(attnkit: Any) -> None:
-    text = re.sub(r"\s+", " ", attnkit("--help").out)
+    text = re.sub(r"\s+", " ", re.sub(r"-\s*\n\s+", "-", attnkit("--help").out))
     listed = re.search(r"--metrics M,... (.*?) \[default", text)
     assert listed
     found = re.findall(r"[\w-]+", listed[1])
@@ -199,7 +199,7 @@ def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> 
         (
             "--hyp hyp.txt --ref ref.txt --metrics embedding-average --vectors none",
             66,
-            "word vectors: none: cannot be read",
+            "word vectors: none: no such file",
         ),
         ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
         ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
@@ -436,10 +436,10 @@ def test_settings_of_training_are_refused(attnkit: Any) -> None:
 def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     attnkit("runs", "--device", "cpu")
-    first = saved_entry(Run.open(run.path), "test").row
+    first = saved_row(Run.open(run.path), "test").json()
     assert "decoded" not in attnkit("runs", "--device", "cpu").err
     assert "decoded" in attnkit("runs", "--device", "cpu", "--fresh").err
-    again = saved_entry(Run.open(run.path), "test").row
+    again = saved_row(Run.open(run.path), "test").json()
     assert again["metrics"] == first["metrics"]
 
 

@@ -46,7 +46,7 @@ def test_a_packed_run_opens_elsewhere_with_equal_scores_and_texts(
     pack: Any, mine: Run, tmp_path: Path
 ) -> None:
     """In another process, home and folder, with neither data nor the run that was packed."""
-    scores = evaluate(mine, ["test"], mine.recipe.eval)[0].row["metrics"]
+    scores = evaluate(mine, ["test"], mine.recipe.eval)[0].json()["metrics"]
     texts = attnkit_in(tmp_path)("generate", str(mine.path), stdin="two cats\n").stdout
     done = pack(mine.path, "-o", "run.tar.gz")
     assert done.code == 0, done.err

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.score_rows import compared, fixed_score, score_row
 
 import attnkit.experiment
 from attnkit import errors
 from attnkit.cli import main, streams
+from attnkit.scoring import ScoreRow
 from attnkit.train import events
 
 RECIPE = """\
@@ -38,12 +40,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def row(variant: str, score: float) -> dict[str, Any]:
-    return {
-        "recipe": "toy", "variant": variant, "seed": 1, "split": "test", "sentences": 100,
-        "metrics": {"bleu": {"score": score, "signature": "nrefs:1"}}, "parameters": 37504,
-        "run": f"runs/toy/{variant}/seed-1",
-    }  # fmt: skip
+def row(variant: str, score: float) -> ScoreRow:
+    scores = {"bleu": fixed_score("bleu", score, "nrefs:1")}
+    return score_row(
+        variant, scores, recipe="toy", sentences=100, parameters=37504,
+        run=f"runs/toy/{variant}/seed-1",
+    )  # fmt: skip
 
 
 def good(settings: Any, **_: Any) -> Iterator[events.Event]:
@@ -57,7 +59,7 @@ def good(settings: Any, **_: Any) -> Iterator[events.Event]:
         yield events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where)
         yield events.SavedEvent(100, Path("x"), **where)
         yield events.FinishedEvent(100, 5.0, "steps", **where)
-    yield events.ScoredEvent([row(variant, 90.0) for variant in settings.variants])
+    yield events.ScoredEvent(compared(*(row(variant, 90.0) for variant in settings.variants)))
 
 
 def failing(error: BaseException) -> Training:
@@ -154,7 +156,7 @@ def test_json_is_one_event_a_line_and_nothing_else(
 
 def looking(settings: Any, **more: Any) -> Iterator[events.Event]:
     """As `good`, with a first look at one run."""
-    yield events.ScoredEvent([row(settings.variants[0], 80.0)], unfinished=3)
+    yield events.ScoredEvent(compared(row(settings.variants[0], 80.0)), unfinished=3)
     yield from good(settings, **more)
 
 

@@ -58,8 +58,8 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     *_, scored = convert(settings(run, f"{{{attention}}}"))
     assert isinstance(scored, ScoredEvent)
     names = [f"base-{word}-{stage}" for stage in ("swapped", "transferred", "tuned")]
-    assert [row["variant"] for row in scored.rows] == ["base", *names]
-    assert not any(test["not_comparable"] for test in scored.comparisons)
+    assert [row.variant for row in scored.comparison.rows] == ["base", *names]
+    assert not any(test.not_comparable for test in scored.comparison.differences)
     for converted in stages(run, f"base-{word}"):
         assert converted.finished
         attention = converted.recipe.model.attention
@@ -79,7 +79,7 @@ def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
     (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
     assert loss < 1e-9  # by rounding: with and without gradients
     assert isinstance(told[-1], ScoredEvent)
-    assert told[-1].comparisons[0]["difference"] == 0
+    assert told[-1].comparison.differences[0].value == 0
 
 
 def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:

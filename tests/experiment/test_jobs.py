@@ -112,12 +112,12 @@ def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path:
     told = list(jobs.train(settings, jobs=2) if count == 2 else training.train(settings))
     first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
     assert (first.unfinished, last.unfinished) == (2, 0)
-    assert (len(first.rows), len(last.rows)) == (2, 4)
+    assert (len(first.comparison.rows), len(last.comparison.rows)) == (2, 4)
     done = [
         event for event in told[: told.index(first)] if isinstance(event, events.EvaluatedEvent)
     ]
     assert len(done) == 2
-    assert {(row["variant"], row["seed"]) for row in first.rows} == {
+    assert {(row.variant, row.seed) for row in first.comparison.rows} == {
         (event.variant, event.seed) for event in done
     }
 
@@ -125,10 +125,11 @@ def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path:
 def scores(scored: events.Event) -> list[Any]:
     """What a table says, without places and speeds."""
     assert isinstance(scored, events.ScoredEvent)
-    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in scored.rows]
+    found = scored.comparison.json()
+    rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in found["rows"]]
     compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in
-                scored.comparisons]  # fmt: skip
-    return [rows, scored.baseline, json.dumps(compared, default=str)]
+                found["comparisons"]]  # fmt: skip
+    return [rows, found["baseline"], json.dumps(compared, default=str)]
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def settings(folder: Path, attention: str = "linear", **given: Any) -> Pretraine
 
 def scores(told: list[Any]) -> dict[str, float]:
     assert isinstance(told[-1], ScoredEvent)
-    return {row["variant"]: row["metrics"]["perplexity"]["score"] for row in told[-1].rows}
+    return {row.variant: row.scores["perplexity"].value for row in told[-1].comparison.rows}
 
 
 def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_text_of_its_own_is_scored(model: Path) -> None:
     told = list(convert(settings(model, transfer=0, tune=0, test=test)))
     assert isinstance(told[-1], ScoredEvent)
     length = len(tokenizer()(STORY * 3)["input_ids"])
-    assert {row["sentences"] for row in told[-1].rows} == {length // 16}
+    assert {row.sentences for row in told[-1].comparison.rows} == {length // 16}
 
 
 def read(folder: Path, data: bytes) -> list[int]:

@@ -29,8 +29,8 @@ from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
-from attnkit.scoring.published_figures import published_figures
-from attnkit.scoring.saved_comparison import comparison
+from attnkit.scoring.results import PublishedFigures
+from attnkit.scoring.saved_scores import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train import checkpoint
@@ -130,7 +130,7 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
         {"step": 7, "key": "train.steps", "old": "7", "new": "9"},
     ]
     result = comparison([run])
-    assert result["rows"][0]["changes"] == run.manifest["changes"]
+    assert result.json()["rows"][0]["changes"] == run.manifest["changes"]
     notes = comparison_table(result).notes
     assert any(
         note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr")
@@ -250,7 +250,7 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
     hashes = run.manifest["hashes"]
     run = published_session(tmp_path, second)
     assert run.manifest["hashes"] == hashes
-    assert published_figures([run, run]) == [
+    assert [one.json() for one in PublishedFigures.of_runs([run, run])] == [
         {
             "recipe": "small", "source": "two", "comparable": False, "why": "x", "split": None,
             "scores": {"base": {"bleu": 27.0}},
@@ -259,7 +259,7 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
     assert published_session(tmp_path, None).manifest["published"] is None
     run.update(published={"source": 5})
     with pytest.raises(DataError, match=r"manifest.json: published.source is not what a recipe"):
-        published_figures([run])
+        PublishedFigures.of_runs([run])
 
 
 def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> None:

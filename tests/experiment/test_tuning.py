@@ -81,8 +81,8 @@ def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
         (chosen,) = [e for e in told if isinstance(e, events.TunedEvent) and e.variant == row]
         assert (chosen.value, chosen.monitor) == (best, "loss")
         assert {one["value"] for one in chosen.trials} == {*losses}
-    rows = told[-1].rows  # type: ignore[attr-defined]
-    assert [(row["variant"], row["tuned"]["key"]) for row in rows] == [
+    rows = told[-1].comparison.rows  # type: ignore[attr-defined]
+    assert [(row.variant, row.system.tuned.key) for row in rows] == [
         ("one", "train.lr"), ("two", "train.lr"),
     ]  # fmt: skip
     names = [run.variant for run in find_runs([recipe.parent / "runs"])]

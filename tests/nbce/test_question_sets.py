@@ -54,12 +54,12 @@ def test_a_decoder_of_pairs_is_asked_as_it_was_trained(run: Run) -> None:
 
 def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> None:
     entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu", force=True)
-    kinds = [(entry.row["contexts"], entry.row["method"]) for entry in entries]
+    kinds = [(entry.contexts, entry.method) for entry in entries]
     assert kinds == [(count, method) for count in SPEC.counts for method in SPEC.methods]
     for entry in entries:
-        chooses = entry.row["method"] == "entropy"
+        chooses = entry.method == "entropy"
         assert set(entry.scores) == set(METRICS.metrics[: 3 if chooses else 2])
-        assert entry.row["sentences"] == 6
+        assert entry.sentences == 6
     assert entries[0].scores["context-found"].value == 100  # the right one alone
     stored = run.scores()["test.mean.4"]
     outputs = run.output_path("test.mean.4").read_text(encoding="utf-8").splitlines()
@@ -74,12 +74,12 @@ def test_every_row_says_what_metrics_do_not_read(run: Run, monkeypatch: pytest.M
     monkeypatch.setattr(question_sets, "accepted", lambda row: ("\u5317\u4eac\u5927\u5b66",))
     for force in (True, False):
         entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu", force=force)
-        assert len({text for entry in entries for text in entry.row["warnings"]}) == 1
+        assert len({text for entry in entries for text in entry.warnings}) == 1
         (line,) = warning_lines(side_by_side(entries, {"toy": "base"}, resamples=0))
         assert line.startswith(f"{run.path.as_posix()}: F1, context found: the classic tokenizer ")
     unicode = METRICS.model_copy(update={"words": "unicode"})
     entries = question_sets.evaluate(run, ["test"], unicode, device="cpu")
-    assert not any(entry.row["warnings"] for entry in entries)
+    assert not any(entry.warnings for entry in entries)
     assert "|words:unicode|" in entries[0].scores["context-found"].signature
 
 
@@ -114,19 +114,19 @@ def test_each_method_answers_and_those_that_choose_say_what_they_chose(run: Run)
     spec = ContextsConfig(counts=(3,), methods=ALL, rows=4)
     entries = question_sets.evaluate(run, ["test", "coupled"], METRICS, spec, device="cpu")
     assert len(entries) == 2 * len(ALL)
-    chose = {e.row["method"] for e in entries if "context-found" in e.scores}
+    chose = {e.method for e in entries if "context-found" in e.scores}
     assert chose == {"entropy", "entropy-free", "best", "retrieval"}
 
 
 def test_questions_that_need_more_contexts_are_left_out(run: Run) -> None:
     entries = question_sets.evaluate(run, ["ordered"], METRICS, SPEC, device="cpu")
-    assert {entry.row["contexts"] for entry in entries} == {1, 4}
+    assert {entry.contexts for entry in entries} == {1, 4}
 
 
 def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) -> None:
     spec = ContextsConfig(counts=(1, 4), methods=("concat",), rows=4)
     one, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
-    assert (one.row["cut"], four.row["cut"]) == (0, 4)
+    assert (one.cut, four.cut) == (0, 4)
     found = side_by_side([one, four], {"toy": "base"})
     note = "concat lost contexts that did not fit one row: 4 of 4 questions with 4 contexts"
     assert note in axis_table(found).notes
@@ -135,12 +135,12 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
     entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu")
     found = side_by_side(entries, {"toy": "base"}, resamples=20)
-    assert found["baseline"] == "base"
-    assert {one["baseline_method"] for one in found["comparisons"]} == {"entropy"}
-    kinds = {(one["contexts"], one["method"], one["metric"]) for one in found["comparisons"]}
+    assert found.baseline == "base"
+    assert {one["baseline_method"] for one in found.json()["comparisons"]} == {"entropy"}
+    kinds = {(one["contexts"], one["method"], one["metric"]) for one in found.json()["comparisons"]}
     others = ("mean", "concat", "none")
     assert kinds == {(n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]}
-    json.dumps(found, allow_nan=False)
+    json.dumps(found.json(), allow_nan=False)
     table = axis_table(found)
     assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
     assert len(table.rows) == 4 + 4 + 1
@@ -187,4 +187,4 @@ def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_p
         spec,
         SearchConfig(),
     )
-    assert entry.row["sentences"] == 2
+    assert entry.sentences == 2

@@ -4,35 +4,37 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.score_rows import score_row
 
-from attnkit.scoring import Entry, Score, side_by_side
+from attnkit.recipe.published import Published
+from attnkit.scoring import Comparison, Score, ScoreRow, side_by_side
+from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
 from attnkit.show.comparison_tables import comparison_table
 
 LINES = np.random.default_rng(0).random(200)
 
 
-def entry(variant: str, gain: float, seed: int = 1, **more: Any) -> Entry:
+def entry(variant: str, gain: float, seed: int = 1, **more: Any) -> ScoreRow:
     """A system whose score is about 50 and so many points more, with noise of its own."""
     noise = more.pop("noise", sum(map(ord, variant)) + seed)
     metric, signature = more.pop("metric", "exact-match"), more.pop("signature", "s")
     draw = np.random.default_rng(noise)
     values = LINES + gain / 100 + draw.normal(0, 0.01, LINES.size)
     score = Score.of(metric, np.stack([values, np.ones_like(values)], 1), signature)
-    row = {"recipe": "r", "variant": variant, "seed": seed, "split": "test", "run": variant}
-    return Entry({**row, "metrics": {metric: score.json()}, **more}, {metric: score}, "same")
+    return score_row(variant, {metric: score}, seed=seed, run=variant, **more)
 
 
-def level(result: dict[str, Any]) -> set[str]:
+def level(result: Comparison) -> set[str]:
     """The group that is not separable from the best, by the only metric."""
-    (best,) = result["best"]
-    return {best["variant"], *(other["variant"] for other in best["others"] if other["level"])}
+    (best,) = result.best
+    return {row.variant for row in best.inseparable}
 
 
 def test_those_that_are_not_significantly_worse_than_the_best_are_level_with_it() -> None:
     entries = [entry("base", 0), entry("near", 3), entry("best", 3), entry("far", -5)]
     result = side_by_side(entries, {"r": "base"}, resamples=200)
-    (best,) = result["best"]
+    (best,) = result.json()["best"]
     assert (best["split"], best["metric"], best["variant"]) == ("test", "exact-match", "best")
     assert level(result) == {"best", "near"}
     for other in best["others"]:
@@ -44,21 +46,22 @@ def test_those_that_are_not_significantly_worse_than_the_best_are_level_with_it(
 def test_a_best_baseline_is_level_with_what_does_not_differ_from_it() -> None:
     entries = [entry("base", 3), entry("near", 3), entry("far", -5)]
     result = side_by_side(entries, {"r": "base"}, resamples=200)
-    expected = {"base", *(c["variant"] for c in result["comparisons"] if c["p_corrected"] >= 0.05)}
+    found = result.json()["comparisons"]
+    expected = {"base", *(c["variant"] for c in found if c["p_corrected"] >= 0.05)}
     assert level(result) == expected == {"base", "near"}
 
 
 def test_where_lower_is_better_the_lowest_is_the_best() -> None:
     entries = [entry("a", 0, metric="ter"), entry("b", -9, metric="ter")]
-    (best,) = side_by_side(entries, {"r": "a"}, resamples=50)["best"]
-    assert best["variant"] == "b"
+    (best,) = side_by_side(entries, {"r": "a"}, resamples=50).best
+    assert best.row.variant == "b"
 
 
 def test_identical_systems_are_all_level_and_have_p_1() -> None:
     entries = [entry(name, 0, noise=1) for name in "abc"]
     result = side_by_side(entries, {"r": "a"}, resamples=50)
     assert level(result) == {"a", "b", "c"}
-    assert {record["p"] for record in result["comparisons"]} == {1.0}
+    assert {record["p"] for record in result.json()["comparisons"]} == {1.0}
 
 
 def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
@@ -69,24 +72,23 @@ def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
     ]
     alone = side_by_side([entries[1], entries[4]], {"r": "base"}, resamples=200)
     together = side_by_side(entries, {"r": "base"}, resamples=200)
-    assert alone["comparisons"][0]["p"] < 0.01
-    assert alone["comparisons"][0]["seed_degrees"] == 0
-    assert together["comparisons"][0]["p"] > 0.2
-    assert together["comparisons"][0]["seed_degrees"] == 4
+    (one,), (three,) = (found.json()["comparisons"] for found in (alone, together))
+    assert one["p"] < 0.01 < 0.2 < three["p"]
+    assert (one["seed_degrees"], three["seed_degrees"]) == (0, 4)
     assert level(together) == {"base", "other"}
 
 
 def test_comparisons_have_interval_seeds_and_verdict() -> None:
     entries = [entry("base", 0, seed) for seed in (1, 2, 3)]
     entries += [entry("far", 9, seed) for seed in (1, 2)] + [entry("near", 0.1)]
-    far, near = side_by_side(entries, {"r": "base"}, resamples=200)["comparisons"]
+    far, near = side_by_side(entries, {"r": "base"}, resamples=200).json()["comparisons"]
     assert far["low"] <= far["difference"] <= far["high"]
     assert far["interval"] == [far["low"], far["high"]]
     assert (far["seeds"], far["verdict"], far["provisional"]) == ([2, 3], "better", False)
     assert (near["seeds"], near["provisional"], near["margin"]) == ([1, 3], True, 1.0)
     assert near["verdict"] == "level"
     strict = side_by_side(entries, {"r": "base"}, resamples=200, margins=Margins(points=0.01))
-    assert strict["comparisons"][1]["verdict"] == "undecided"
+    assert strict.json()["comparisons"][1]["verdict"] == "undecided"
     table = comparison_table(side_by_side(entries, {"r": "base"}, resamples=200))
     notes = "\n".join(table.notes)
     assert "unequal numbers of seeds, whose spreads are taken as equal: far 2 to 3, near 1" in notes
@@ -99,7 +101,7 @@ def test_a_seed_without_the_metric_is_left_out_of_it() -> None:
     entries = [entry("base", 0, seed) for seed in (1, 2)]
     entries += [entry("x", 5, seed) for seed in (1, 2)] + [entry("x", 50, 3, metric="ter")]
     result = side_by_side(entries, {"r": "base"}, resamples=100)
-    (record,) = [one for one in result["comparisons"] if one["metric"] == "exact-match"]
+    (record,) = [one for one in result.json()["comparisons"] if one["metric"] == "exact-match"]
     assert record["seeds"] == [2, 2]
     assert record["difference"] == pytest.approx(5, abs=1)
 
@@ -107,7 +109,7 @@ def test_a_seed_without_the_metric_is_left_out_of_it() -> None:
 def test_scores_with_another_signature_are_neither_compared_nor_level() -> None:
     entries = [entry("base", 0), entry("near", 0.1), entry("other", 9, signature="t")]
     result = side_by_side(entries, {"r": "base"}, resamples=50)
-    by_name = {record["variant"]: record for record in result["comparisons"]}
+    by_name = {record["variant"]: record for record in result.json()["comparisons"]}
     assert by_name["other"]["difference"] is None
     assert by_name["other"]["p"] is None
     assert by_name["near"]["p"] is not None
@@ -117,23 +119,26 @@ def test_scores_with_another_signature_are_neither_compared_nor_level() -> None:
 @pytest.mark.parametrize("baselines", [{}, {"r": "not trained"}])
 def test_without_a_baseline_the_best_is_found_all_the_same(baselines: dict[Any, str]) -> None:
     result = side_by_side([entry("a", 0), entry("b", 9)], baselines, resamples=50)
-    assert (result["baseline"], result["comparisons"]) == (None, [])
+    assert (result.baseline, result.differences) == (None, ())
     assert level(result) == {"b"}
 
 
 def test_without_resamples_there_are_differences_and_no_judgement() -> None:
     result = side_by_side([entry("a", 0), entry("b", 9)], {"r": "a"}, resamples=0)
-    (record,) = result["comparisons"]
+    (record,) = result.json()["comparisons"]
     assert record["difference"] == pytest.approx(9, abs=1)
     assert (record["p"], record["p_corrected"], record["interval"]) == (None, None, None)
-    assert result["best"] == []
+    assert result.best == ()
 
 
 def test_one_system_alone_is_not_judged() -> None:
     result = side_by_side([entry("a", 0)], {"r": "a"}, resamples=50)
-    assert (result["baseline"], result["comparisons"], result["best"]) == (None, [], [])
+    assert (result.baseline, result.differences, result.best) == (None, (), ())
 
 
 def test_published_figures_are_handed_on() -> None:
-    figures = {"recipe": "r", "source": "s", "scores": {"a": {"bleu": 1.0}}}
-    assert side_by_side([entry("a", 0)], {}, published=[figures])["published"] == [figures]
+    figures = {"source": "s", "comparable": False, "why": "w", "split": None}
+    figures |= {"scores": {"a": {"bleu": 1.0}}}
+    published = [PublishedFigures("r", Published.model_validate(figures))]
+    found = side_by_side([entry("a", 0)], {}, published=published).json()["published"]
+    assert found == [{"recipe": "r", **figures}]

@@ -23,8 +23,9 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score, side_by_side
+from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.saved_comparison import baselines, comparison, saved_entry
+from attnkit.scoring.saved_scores import comparison, saved_row
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
     encode_rows,
@@ -52,12 +53,12 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
     references = [row.references or (row.target,) for row in ROWS]
     expected = score(METRICS.metrics, hypotheses, references, METRICS)
     for name, value in expected.items():
-        assert entry.row["metrics"][name] == value.json()
-    assert list(entry.row["metrics"]) == [
+        assert entry.json()["metrics"][name] == value.json()
+    assert list(entry.json()["metrics"]) == [
         "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact-match", "accuracy", "perplexity",
     ]  # fmt: skip
     facts = json.loads((run.path / "scores.json").read_bytes())["test"]
-    assert facts["metrics"] == entry.row["metrics"]
+    assert facts["metrics"] == entry.json()["metrics"]
     assert facts["sentences"] == 5
     assert facts["weights"] == run.manifest["files"]["model.safetensors"]
     assert facts["search"]["beam"] == 2
@@ -71,14 +72,14 @@ def test_a_run_that_cannot_be_written_is_scored_all_the_same(
     run = make()
     monkeypatch.setattr("os.access", lambda path, mode: False)
     (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
-    assert entry.row["warnings"][-1] == "scores are not kept, as the run cannot be written"
+    assert entry.json()["warnings"][-1] == "scores are not kept, as the run cannot be written"
     assert not (run.path / "scores.json").exists()
 
 
 def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) -> None:
     run = make("linear", 3)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu")
-    row = entry.row
+    row = entry.json()
     assert (row["recipe"], row["variant"], row["seed"], row["split"]) == (
         "toy", "linear", 3, "test",
     )  # fmt: skip
@@ -103,7 +104,7 @@ def test_what_is_known_is_not_computed_again(
     monkeypatch.setattr(Run, "model", refuse)
     monkeypatch.setattr(module, "score", refuse)
     (again,) = evaluate(run, ["test"], METRICS, device="cpu")
-    assert again.row == first.row
+    assert again.json() == first.json()
     for name, value in again.scores.items():
         np.testing.assert_array_equal(value.statistics, first.scores[name].statistics)
     assert (run.path / "scores.json").read_bytes() == before
@@ -116,7 +117,7 @@ def test_a_new_metric_reuses_the_outputs_and_keeps_the_other_scores(
     evaluate(run, ["test"], EvalConfig(metrics=("bleu",)), device="cpu")
     monkeypatch.setattr(Run, "model", None)
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("chrf",)), device="cpu")
-    assert list(entry.row["metrics"]) == ["chrf"]
+    assert list(entry.json()["metrics"]) == ["chrf"]
     assert list(run.scores()["test"]["metrics"]) == ["bleu", "chrf"]
 
 
@@ -127,7 +128,7 @@ def test_other_settings_score_the_same_outputs_afresh(
     evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf")), device="cpu")
     monkeypatch.setattr(Run, "model", None)
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("bleu",), lowercase=True), device="cpu")
-    assert "case:lc" in entry.row["metrics"]["bleu"]["signature"]
+    assert "case:lc" in entry.json()["metrics"]["bleu"]["signature"]
     assert list(run.scores()["test"]["metrics"]) == ["bleu"]
 
 
@@ -158,10 +159,10 @@ def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
     runs = [make("vanilla"), make("linear")]
     for run in runs:
         (entry,) = evaluate(run, ["test"], eval, device="cpu")
-        assert list(entry.row["metrics"]) == ["bleu", "bleu-char", "chrf"]
-        assert saved_entry(run, "test").scores == entry.scores
+        assert list(entry.json()["metrics"]) == ["bleu", "bleu-char", "chrf"]
+        assert saved_row(run, "test").scores == entry.scores
     result = comparison(runs, metrics=["chrf", "bleu"], resamples=10)
-    assert [record["metric"] for record in result["comparisons"]] == ["chrf", "bleu", "bleu-char"]
+    assert [found.metric for found in result.differences] == ["chrf", "bleu", "bleu-char"]
 
 
 def test_scores_of_other_word_vectors_are_not_reused(
@@ -210,7 +211,7 @@ def test_other_search_settings_force_and_damage_decode_again(
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
-    assert saved_entry(run, "test").row["search"]["beam"] == 2
+    assert saved_row(run, "test").json()["search"]["beam"] == 2
 
 
 def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
@@ -219,22 +220,22 @@ def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
     """They overwrote each other, so what `comparison` and the files said depended on the order."""
     run = make()
     greedy = SearchConfig(method="greedy", max_length=8)
-    own = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0].row]
-    other = [evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)[0].row]
+    own = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json()]
+    other = [evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)[0].json()]
     monkeypatch.setattr(Run, "model", None)  # nothing is decoded again
     own += [
-        evaluate(run, ["test"], EvalConfig(), device="cpu")[0].row,
-        saved_entry(run, "test").row,
+        evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json(),
+        saved_row(run, "test").json(),
     ]
     same = greedy.model_copy(update={"beam": 9, "batch_tokens": 99})  # greedy knows no beam
-    other += [evaluate(run, ["test"], EvalConfig(), device="cpu", search=same)[0].row]
+    other += [evaluate(run, ["test"], EvalConfig(), device="cpu", search=same)[0].json()]
     assert {row["search"]["method"] for row in own} == {"beam"}
     assert {row["search"]["method"] for row in other} == {"greedy"}
     assert {row["split"] for row in own + other} == {"test"}
     names = sorted(path.name for path in (run.path / "outputs").glob("*.hyp.txt"))
     assert names[1] == "test.hyp.txt"
     assert names[0].startswith("test.greedy-")
-    assert len(comparison([run])["rows"]) == 1
+    assert len(comparison([run]).rows) == 1
 
 
 def test_an_old_file_of_another_search_is_found_and_then_set_aside(
@@ -253,12 +254,12 @@ def test_an_old_file_of_another_search_is_found_and_then_set_aside(
     with monkeypatch.context() as patch:
         patch.setattr(Run, "model", None)
         (found,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
-        assert saved_entry(run, "test").row["search"]["method"] == "greedy"
+        assert saved_row(run, "test").json()["search"]["method"] == "greedy"
     evaluate(run, ["test"], EvalConfig(), device="cpu")
-    assert saved_entry(run, "test").row["search"]["method"] == "beam"
+    assert saved_row(run, "test").json()["search"]["method"] == "beam"
     monkeypatch.setattr(Run, "model", None)
     (again,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
-    assert again.row["metrics"] == found.row["metrics"]
+    assert again.json()["metrics"] == found.json()["metrics"]
 
 
 def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:
@@ -266,7 +267,7 @@ def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> N
     evaluate(run, ["test"], EvalConfig(), device="cpu")
     (run.path / "outputs" / "test.stats.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"evaluation of test is damaged .*: score again with"):
-        saved_entry(run, "test")
+        saved_row(run, "test")
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_a_split_that_the_corpus_lacks_is_named(make: Callable[..., Run]) -> Non
 
 def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
     with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
-        saved_entry(make(), "test")
+        saved_row(make(), "test")
 
 
 def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run]) -> None:
@@ -359,9 +360,9 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
     assert any(
         re.fullmatch(r"1 of 6 inputs was cut to data\.max_length=\d+ tokens", text)
-        for text in entry.row["warnings"]
+        for text in entry.json()["warnings"]
     )
-    assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.row["warnings"]
+    assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings
 
 
 def test_empty_references_are_noted_once_a_split(make: Callable[..., Run]) -> None:
@@ -381,7 +382,7 @@ def test_empty_references_are_noted_once_a_split(make: Callable[..., Run]) -> No
 def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[..., Run]) -> None:
     run = make(task="language-modeling")
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("perplexity", "accuracy")), device="cpu")
-    metrics = entry.row["metrics"]
+    metrics = entry.json()["metrics"]
     assert list(metrics) == ["perplexity", "accuracy", "word-perplexity"]
     statistics = entry.scores["perplexity"].statistics
     nll, tokens = statistics.sum(0)
@@ -390,7 +391,7 @@ def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[
     target = run.tokenizer().target
     assert tokens == sum(len(target.encode([line])[0]) + 1
                          for line in ("ein hund", "zwei katzen und ein hund"))  # fmt: skip
-    assert entry.row["decode_sentences_per_second"] is None
+    assert entry.json()["decode_sentences_per_second"] is None
 
 
 def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]) -> None:
@@ -479,7 +480,7 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
     runs = [make(variant, seed) for variant in ("vanilla", "linear") for seed in (1, 2)]
     for run in runs:
         evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
-    result = comparison(runs, ["test"], resamples=50)
+    result = comparison(runs, ["test"], resamples=50).json()
     assert result["baseline"] == "vanilla"
     assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
         ("vanilla", 1), ("vanilla", 2), ("linear", 1), ("linear", 2),
@@ -494,7 +495,7 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
         assert 0 < record["p"] <= record["p_corrected"] <= 1
         assert record["seed_degrees"] == 2
     json.dumps(result, allow_nan=False)
-    chosen = comparison(runs, metrics=["chrf"], baseline="linear", resamples=0)
+    chosen = comparison(runs, metrics=["chrf"], baseline="linear", resamples=0).json()
     assert chosen["baseline"] == "linear"
     (only,) = chosen["comparisons"]
     assert (only["variant"], only["metric"], only["p"]) == ("vanilla", "chrf", None)
@@ -504,9 +505,9 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
 def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., Run]) -> None:
     runs = [make("a"), make("b")]
     entries = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0] for run in runs]
-    assert baselines(entries) == {"toy": "a"}
-    assert baselines(entries, "b") == {"toy": "b"}
-    assert baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
+    assert first_baselines(entries) == {"toy": "a"}
+    assert first_baselines(entries, "b") == {"toy": "b"}
+    assert first_baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
 
 
 def test_a_device_that_is_not_there_is_named() -> None:

@@ -17,8 +17,7 @@ from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
 from attnkit.runs import Run, run_path
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.saved_comparison import comparison, saved_entries
-from attnkit.scoring.saved_scores import stored_splits
+from attnkit.scoring.saved_scores import comparison, saved_rows, stored_splits
 from attnkit.scoring.teacher_forced import encode_rows
 
 LENGTHS = (3, LENGTH, 50)
@@ -82,24 +81,24 @@ def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Pa
     hidden = None
     if objective == "masked":
         hidden = mask_tokens(encode_rows(rows, MASKING, 10**6, stream=True), MASKING.target, 10**6)
-    assert [entry.row["length"] for entry in entries] == [*LENGTHS]
+    assert [entry.length for entry in entries] == [*LENGTHS]
     for entry, length in zip(entries, LENGTHS, strict=True):
-        assert entry.row["split"] == "test"
+        assert entry.split == "test"
         scores = [entry.scores[name].value for name in METRICS.metrics]
         assert scores == pytest.approx(plain(run, rows, length, hidden), rel=1e-4)
         assert f"|blocks:{length}|" in entry.scores["perplexity"].signature
     assert [*run.scores()] == stored_splits(METRICS)
-    assert [e.row["length"] for e in saved_entries(run)] == [*LENGTHS]
+    assert [e.length for e in saved_rows(run)] == [*LENGTHS]
 
 
 def test_each_length_is_compared_by_itself(tmp_path: Path) -> None:
     runs = [made(tmp_path, name) for name in ("plain", "other")]
     entries = [e for run in runs for e in evaluate(run, ["test"], METRICS, device="cpu")]
     found = side_by_side(entries, {"toy": "plain"}, resamples=20)
-    tests = [one for one in found["comparisons"] if one["metric"] == "perplexity"]
+    tests = [one for one in found.json()["comparisons"] if one["metric"] == "perplexity"]
     assert [(one["variant"], one["length"]) for one in tests] == [("other", n) for n in LENGTHS]
     assert not any(one["not_comparable"] for one in tests)
-    assert comparison(runs, stored_splits(METRICS), resamples=20)["comparisons"]
+    assert comparison(runs, stored_splits(METRICS), resamples=20).differences
 
 
 def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +106,7 @@ def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     first = evaluate(run, ["test"], METRICS, device="cpu")
     monkeypatch.setattr(Run, "model", lambda *_: pytest.fail("scored again"))
     again = evaluate(run, ["test"], METRICS, device="cpu")
-    assert [e.row["metrics"] for e in again] == [e.row["metrics"] for e in first]
+    assert [e.json()["metrics"] for e in again] == [e.json()["metrics"] for e in first]
 
 
 def test_a_window_that_is_longer_than_the_text_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
 from attnkit.scoring.output_comparison import LineFilter, OutputComparison, compare_outputs
-from attnkit.scoring.saved_comparison import comparison
+from attnkit.scoring.saved_scores import comparison
 from attnkit.show.output_comparison_tables import tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
@@ -73,7 +73,7 @@ def test_the_whole_split_is_tested_as_eval_does_and_a_selection_is_not(
     assert first is None
     assert other is not None
     (expected,) = [
-        one for one in comparison(runs, ["test"])["comparisons"] if one["metric"] == "chrf"
+        one for one in comparison(runs, ["test"]).json()["comparisons"] if one["metric"] == "chrf"
     ]
     assert (other.value, other.low, other.high, other.p) == tuple(
         expected[name] for name in ("difference", "low", "high", "p")

@@ -52,6 +52,6 @@ def test_files_with_the_same_stem_are_named_by_their_paths(tmp_path: Path) -> No
         (tmp_path / folder / "out.txt").write_text("x\n", encoding="utf-8")
         names.append(str(tmp_path / folder / "out.txt"))
     entries = score_files(names, names[:1], EvalConfig(), stdin=NOTHING)
-    assert [entry.row["variant"] for entry in entries] == names
+    assert [row.variant for row in entries] == names
     single = score_files(names[:1], names[:1], EvalConfig(), stdin=NOTHING)
-    assert single[0].row["variant"] == "hyp"
+    assert single[0].variant == "hyp"

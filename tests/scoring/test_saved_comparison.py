@@ -11,7 +11,7 @@ from attnkit.errors import MissingInputError
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.saved_comparison import saved_entries
+from attnkit.scoring.saved_scores import saved_rows
 
 OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund", "katzen", "eine katze"]
 
@@ -19,8 +19,8 @@ OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund", "katzen", "eine katze"]
 def test_texts_come_back_as_they_were_scored(tmp_path: Path) -> None:
     run = scored_run(tmp_path, "base", OUTPUTS, ("bleu", "chrf"))
     measured = evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf")))
-    (saved,) = saved_entries(run)
-    assert saved.row == measured[0].row
+    (saved,) = saved_rows(run)
+    assert saved.json() == measured[0].json()
     assert list(saved.scores) == ["bleu", "chrf"]
     assert saved.references == measured[0].references
 
@@ -28,15 +28,15 @@ def test_texts_come_back_as_they_were_scored(tmp_path: Path) -> None:
 def test_metrics_of_the_recipe_come_before_others(tmp_path: Path) -> None:
     run = scored_run(tmp_path, "base", OUTPUTS, ("ter", "chrf", "bleu"))
     assert run.recipe.eval.metrics == ("bleu",)
-    assert list(saved_entries(run)[0].scores) == ["bleu", "ter", "chrf"]
+    assert list(saved_rows(run)[0].scores) == ["bleu", "ter", "chrf"]
 
 
 def test_answers_come_back_with_method_and_contexts(tmp_path: Path) -> None:
     run = questioned.make_run(tmp_path)
     measured = question_sets.evaluate(run, ["test"], run.recipe.eval)
-    saved = saved_entries(run)
-    assert [entry.row for entry in saved] == [entry.row for entry in measured]
-    assert {(one.row["method"], one.row["contexts"]) for one in saved} == {
+    saved = saved_rows(run)
+    assert [row.json() for row in saved] == [row.json() for row in measured]
+    assert {(one.method, one.contexts) for one in saved} == {
         (method, count) for method in ("entropy", "mean", "concat", "none") for count in (1, 2, 4)
     }
 
@@ -44,4 +44,4 @@ def test_answers_come_back_with_method_and_contexts(tmp_path: Path) -> None:
 def test_a_run_without_scores_is_told_what_to_do(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     with pytest.raises(MissingInputError, match=r"not scored yet: run `attnkit eval .*` first"):
-        saved_entries(run)
+        saved_rows(run)

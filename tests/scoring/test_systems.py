@@ -4,18 +4,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.score_rows import score_row
 
 from attnkit.recipe.schema import SearchConfig
 from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_name, search_text
-from attnkit.scoring import Entry, Score, side_by_side
-from attnkit.scoring.systems import differences, name_systems
+from attnkit.runs.json_files import RecordedChange
+from attnkit.scoring import Score, ScoreRow, side_by_side
+from attnkit.scoring.comparison import name_systems, reasons
+from attnkit.scoring.results import Budget
 
 VALUES = np.stack([np.random.default_rng(0).random(60), np.ones(60)], 1)
 BEAM, GREEDY = ({"method": method, "beam": 4, "max_length": 9} for method in ("beam", "greedy"))
-BUDGET = {"steps": 650, "batch_tokens": 1024, "accumulate": 1}
+
+CHANGE = RecordedChange(step=60, key="train.lr", old="1", new="2")
 
 
-def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Entry:
+def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> ScoreRow:
     """A run of recipe r; `steps` is its setting and its budget."""
     steps = more.pop("steps", 650)
     settings = {"train.steps": str(steps), "train.lr": "0.1"} | more.pop("settings", {})
@@ -24,14 +28,12 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> En
         name: Score.of(name, VALUES + np.array([gain, 0]), more.get("signature", "s"))
         for name in ("exact-match", "accuracy")
     }
-    row = {
-        "recipe": "r", "variant": variant, "seed": seed, "split": "test", "search": BEAM,
-        "run": f"runs/r/{variant}/seed-{seed}", "budget": BUDGET | {"steps": steps},
-        "training_data": "t",
-        "digests": {"source": "x", "references": references},
-        "metrics": {name: score.json() for name, score in scores.items()},
+    more.pop("signature", None)
+    plain = {
+        "seed": seed, "search": BEAM, "run": f"runs/r/{variant}/seed-{seed}", "source": "x",
+        "budget": Budget(steps, 1024, 1), "training_data": "t", "settings": settings,
     }  # fmt: skip
-    return Entry(row | more, scores, references, settings)
+    return score_row(variant, scores, references=references, **(plain | more))
 
 
 @pytest.mark.parametrize(
@@ -47,13 +49,15 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> En
          ["a (runs/r/a)", "a (runs/r/a)", "a (b)"]),
         ([entry(search=BEAM), entry(search=GREEDY)],
          ["a (beam 4, length penalty 1.0, max_length 9)", "a (greedy, max_length 9)"]),
-        ([entry(), entry(changes=[{"step": 60, "key": "train.lr", "old": "1", "new": "2"}])],
+        ([entry(), entry(changes=(CHANGE,))],
          ["a", "a (changed: train.lr at step 60)"]),
         ([entry(settings={f"k.{i}": "1" for i in range(5)}), entry()],
          ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
     ],
 )  # fmt: skip
-def test_only_seeds_of_equal_recipes_are_one_system(entries: list[Entry], names: list[str]) -> None:
+def test_only_seeds_of_equal_recipes_are_one_system(
+    entries: list[ScoreRow], names: list[str]
+) -> None:
     assert name_systems(entries) == names
 
 
@@ -68,53 +72,53 @@ def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
 def test_two_budgets_are_two_rows_and_no_spread() -> None:
     """650 and 120 steps became `43.24 +- 55.58, seeds: 1`."""
     result = side_by_side([entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, resamples=50)
-    assert [row["system"] for row in result["rows"]] == ["a (steps=650)", "a (steps=120)"]
-    record = result["comparisons"][0]
+    assert [row.name for row in result.rows] == ["a (steps=650)", "a (steps=120)"]
+    record = result.json()["comparisons"][0]
     assert (record["variant"], record["system"]) == ("a", "a (steps=120)")
     assert (record["baseline"], record["baseline_system"]) == ("a", "a (steps=650)")
     assert record["not_comparable"] == ["budget"]
     assert record["difference"] < 0
     assert (record["p"], record["p_corrected"], record["interval"]) == (None, None, None)
-    assert result["best"] == []
+    assert result.best == ()
 
 
 @pytest.mark.parametrize("chosen", ["b", "b/seed-1"])
 def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
     entries = [entry("a"), entry("b", run="b/seed-1")]
-    assert side_by_side(entries, {"r": chosen}, resamples=0)["baseline"] == "b"
+    assert side_by_side(entries, {"r": chosen}, resamples=0).baseline == "b"
 
 
 @pytest.mark.parametrize(
-    ("more", "metric", "reasons"),
+    ("more", "metric", "expected"),
     [
         ({}, "exact-match", []),
         ({"search": GREEDY}, "exact-match", ["search"]),
         ({"search": GREEDY}, "accuracy", []),
         ({"search": BEAM | {"batch_tokens": 9, "temperature": 2.0}}, "exact-match", []),
         ({"references": "other"}, "exact-match", ["data"]),
-        ({"digests": {"source": "other"}}, "exact-match", ["data"]),
+        ({"source": "other"}, "exact-match", ["data"]),
         ({"signature": "t"}, "exact-match", ["metric"]),
         ({"training_data": "other"}, "exact-match", ["training data"]),
-        ({"budget": None, "search": None, "digests": None}, "exact-match", []),
+        ({"budget": None, "search": None, "source": None}, "exact-match", []),
         ({"steps": 9, "search": GREEDY}, "exact-match", ["search", "budget"]),
     ],
 )
 def test_what_makes_scores_not_comparable(
-    more: dict[str, Any], metric: str, reasons: list[str]
+    more: dict[str, Any], metric: str, expected: list[str]
 ) -> None:
-    assert differences(entry(), entry("b", **more), metric) == reasons
+    assert reasons(entry(), entry("b", **more), metric) == expected
 
 
 def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
     old = [entry("a"), entry("b")]
     new = [entry("b", references="o", run="x/r/b/seed-1")]
     result = side_by_side([*old, *new], {"r": "a"}, resamples=20)
-    marked = {c["system"]: c for c in result["comparisons"] if c["metric"] == "exact-match"}
+    marked = {c["system"]: c for c in result.json()["comparisons"] if c["metric"] == "exact-match"}
     assert marked["b (x/r/b)"]["not_comparable"] == ["data"]
     assert marked["b (x/r/b)"]["difference"] is None
     both = [*old, entry("a", references="o", run="x/r/a/seed-1"), *new]
     result = side_by_side(both, {"r": "a"}, resamples=20)
-    bases = {c["system"]: c["baseline_system"] for c in result["comparisons"]}
+    bases = {c["system"]: c["baseline_system"] for c in result.json()["comparisons"]}
     assert bases == {"b (runs/r/b)": "a (runs/r/a)", "b (x/r/b)": "a (x/r/a)"}
 
 

@@ -3,8 +3,17 @@
 from typing import Any
 
 import pytest
+from helpers.score_rows import (
+    against,
+    changed,
+    compared,
+    fixed_difference,
+    fixed_score,
+    score_row,
+)
 from helpers.screens import drawn
 
+from attnkit.scoring import Comparison, ScoreRow
 from attnkit.show.comparison_tables import axis_of, axis_table
 
 COUNTS = (1, 2, 4, 8, 16, 32)
@@ -12,33 +21,31 @@ METHODS = ("entropy", "entropy-free", "mean", "concat")
 METRICS = ("answer-match", "context-found")
 
 
-def row(method: str, contexts: int, value: float, **changed: Any) -> dict[str, Any]:
+def row(method: str | None, contexts: int | None, value: float, **more: Any) -> ScoreRow:
     """One way of asking, with the same value by every metric."""
-    metrics = {name: {"score": value, "signature": f"{name}|v1"} for name in METRICS}
+    scores = {name: fixed_score(name, value, f"{name}|v1") for name in METRICS}
     if method in ("mean", "concat"):
-        del metrics["context-found"]
+        del scores["context-found"]
     plain = {
-        "recipe": "r", "variant": "base", "seed": 1, "split": "test", "metrics": metrics,
         "sentences": 40, "run": "runs/r/base/seed-1", "method": method, "contexts": contexts,
-        "cut": 40 if method == "concat" and contexts > 2 else 0,
+        "cut": 40 if method == "concat" and (contexts or 0) > 2 else 0,
     }  # fmt: skip
-    return plain | changed
+    return score_row(more.pop("variant", "base"), scores, **(plain | more))
 
 
-def comparison(rows: list[dict[str, Any]] | None = None, **changed: Any) -> dict[str, Any]:
-    """All others against entropy, each significant at 1 %."""
-    given = rows or [row(m, n, 91.5 - n) for n in COUNTS for m in METHODS]
-    compared = [
-        {
-            "recipe": "r", "variant": "base", "split": "test", "method": one["method"],
-            "contexts": one["contexts"], "baseline": "base", "baseline_method": "entropy",
-            "baseline_recipe": "r", "metric": metric, "difference": -1.0, "p": 0.001,
-            "p_corrected": 0.004, "interval": [-2, 0],
-        }
-        for one in given if one.get("method", "entropy") != "entropy" for metric in one["metrics"]
-    ]  # fmt: skip
-    plain = {"rows": given, "comparisons": compared, "baseline": "base", "resamples": 1000}
-    return plain | changed
+def comparison(
+    *rows: ScoreRow, corrected: dict[tuple[str, int], float] | None = None
+) -> Comparison:
+    """All others against entropy, each significant at 1 % unless another p is given."""
+    given = rows or tuple(row(m, n, 91.5 - n) for n in COUNTS for m in METHODS)
+    differences = []
+    for one in given:
+        if one.method not in ("entropy", None):
+            p = (corrected or {}).get((one.method, one.contexts or 0), 0.004)
+            base = changed(one, method="entropy")
+            tested = fixed_difference(-1.0, 0.001, p)
+            differences += [against(base, one, metric, tested) for metric in one.scores]
+    return compared(*given, differences=tuple(differences), baseline="base", resamples=1000)
 
 
 def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
@@ -55,12 +62,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 
 def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
-    given = comparison()
-    for one in given["comparisons"]:
-        if (one["method"], one["contexts"]) == ("mean", 4):
-            one["p_corrected"] = 0.02
-        if one["contexts"] == 8:
-            one["p_corrected"] = 0.3
+    given = comparison(corrected={("mean", 4): 0.02, **{(name, 8): 0.3 for name in METHODS}})
     lines = {
         line[1].text: line for line in axis_table(given).rows
         if line[0].text == "answer match"
@@ -72,14 +74,14 @@ def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
 
 def test_the_best_of_a_column_is_bold_unless_all_are_equal() -> None:
     rows = [row("entropy", 1, 50), row("mean", 1, 50), row("entropy", 2, 40), row("mean", 2, 30)]
-    table = axis_table(comparison(rows))
+    table = axis_table(comparison(*rows))
     bold = [[cell.best for cell in line[2:]] for line in table.rows]
     assert bold[:2] == [[False, True], [False, False]]
 
 
 def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 50, seed=2)]
-    table = axis_table(comparison(rows))
+    table = axis_table(comparison(*rows))
     assert table.rows[0][2].text == "45.0"
     assert "seeds: 1, 2 (means over seeds)" in table.notes
 
@@ -87,7 +89,7 @@ def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
 def test_questions_that_need_more_contexts_are_counted_apart() -> None:
     rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9),
             row("entropy", 4, 40, sentences=9)]  # fmt: skip
-    notes = axis_table(comparison(rows)).notes
+    notes = axis_table(comparison(*rows)).notes
     assert "questions of test: 7 with 1 context, 9 with 2, 4 contexts" in notes
 
 
@@ -102,7 +104,7 @@ def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
 
 def test_models_from_elsewhere_are_named() -> None:
     rows = [row("entropy", 1, 40, seed=None, variant="a/b", run="runs/r/models/a--b")]
-    table = axis_table(comparison(rows))
+    table = axis_table(comparison(*rows))
     assert [column.title for column in table.columns] == ["metric", "model", "method", "1"]
     assert table.rows[0][1].text == "a/b"
     assert not any(note.startswith("seeds") for note in table.notes)
@@ -110,30 +112,26 @@ def test_models_from_elsewhere_are_named() -> None:
 
 def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 60, recipe="s")]
-    table = axis_table(comparison(rows))
+    table = axis_table(comparison(*rows))
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "r", "entropy", "40.0"],
         ["answer match", "s", "entropy", "60.0"],
     ]
 
 
-def windows(variant: str, length: int, value: float) -> dict[str, Any]:
+def windows(variant: str, length: int, value: float) -> ScoreRow:
     """One variant at one length."""
-    plain = row("entropy", 1, value, variant=variant, length=length, run=f"runs/r/{variant}/seed-1")
-    for name in ("method", "contexts", "cut"):
-        del plain[name]
-    return plain
+    run = f"runs/r/{variant}/seed-1"
+    return row(None, None, value, variant=variant, length=length, run=run, cut=None)
 
 
 def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
     rows = [windows(v, n, 64 / n + i) for i, v in enumerate(("plain", "scaled")) for n in (64, 256)]
-    tests = [
-        {"recipe": "r", "variant": "scaled", "split": "test", "length": n, "baseline": "plain",
-         "baseline_recipe": "r", "metric": "answer-match", "difference": 1.0, "p": p,
-         "p_corrected": p, "interval": [0, 2]}
-        for n, p in ((64, 0.5), (256, 0.001))
-    ]  # fmt: skip
-    table = axis_table(comparison(rows, comparisons=tests))
+    tests = tuple(
+        against(rows[at], rows[at + 2], "answer-match", fixed_difference(1.0, p, p))
+        for at, p in enumerate((0.5, 0.001))
+    )
+    table = axis_table(compared(*rows, differences=tests, resamples=1000))
     assert table.title == "r: test, by length of the text in tokens"
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "plain", "1.00", "0.25"],
@@ -146,6 +144,6 @@ def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
 
 
 def test_the_axis_is_that_of_the_rows() -> None:
-    assert axis_of(comparison()) == "contexts"
-    assert axis_of({"rows": [windows("plain", 64, 1)]}) == "length"
-    assert axis_of({"rows": [{"split": "test"}]}) == ""
+    assert axis_of(comparison().rows) == "contexts"
+    assert axis_of([windows("plain", 64, 1)]) == "length"
+    assert axis_of([score_row("plain")]) == ""

@@ -67,7 +67,8 @@ def test_one_script_and_one_style_run_and_nothing_is_fetched() -> None:
         return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
     assert policy == (
-        f"default-src 'none'; script-src '{hashed(script)}'; style-src '{hashed(style)}'; "
+        f"default-src 'none'; img-src data:; script-src '{hashed(script)}'; "
+        f"style-src '{hashed(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -5,14 +5,20 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers import score_rows
+from helpers.score_rows import changed, compared, fixed_difference, fixed_score, score_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from attnkit.recipe.published import Published
+from attnkit.scoring import Comparison, ScoreRow
+from attnkit.scoring.results import BestSystem, PublishedFigures, SystemDifference
 from attnkit.show import table_formats
 from attnkit.show.comparison_notes import run_notes
 from attnkit.show.comparison_tables import comparison_table
@@ -22,75 +28,57 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 HOSTILE = "\x1b]0;x\x07[/b]\u202e&<|_*\\%${}#~^\n`"
 
 
-def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> dict[str, Any]:
+RECIPE = "translation/multi30k"
+
+
+def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> ScoreRow:
     """One row of a comparison."""
-    return {
-        "recipe": "translation/multi30k",
-        "variant": variant,
-        "seed": seed,
-        "split": "test",
-        "metrics": {
-            "bleu": {"score": score, "signature": SIGNATURE},
-            "ter": {"score": ter, "signature": "nrefs:1|case:lc|version:2.6.0"},
-        },
-        "sentences": 1000,
-        "parameters": 5412864,
-        "train_tokens_per_second": 7712.25,
-        "decode_sentences_per_second": 45.625,
+    scores = {
+        "bleu": fixed_score("bleu", score, SIGNATURE),
+        "ter": fixed_score("ter", ter, "nrefs:1|case:lc|version:2.6.0"),
+    }
+    plain = {
+        "recipe": RECIPE, "seed": seed, "parameters": 5412864,
+        "train_tokens_per_second": 7712.25, "sentences_per_second": 45.625,
         "run": f"runs/translation/multi30k/{variant}/seed-{seed}",
-        **more,
-    }
+    }  # fmt: skip
+    return score_row(variant, scores, **(plain | more))
 
 
-def against(variant: str, metric: str, difference: float | None, p: float) -> dict[str, Any]:
+def against(
+    variant: str, metric: str, difference: float | None, p: float, *why: str, **more: Any
+) -> SystemDifference:
     """One comparison with the baseline."""
-    return {
-        "recipe": "translation/multi30k",
-        "variant": variant,
-        "split": "test",
-        "metric": metric,
-        "baseline": "vanilla",
-        "baseline_recipe": "translation/multi30k",
-        "difference": difference,
-        "p": None if difference is None else p,
-        "p_corrected": None if difference is None else 4 * p,
-        "interval": None if difference is None else [difference - 1, difference + 1],
-        "seeds": [2, 2],
-        "margin": 1.0,
-        "sentences": 1000,
-        "seed_degrees": 2,
-    }
+    base, row = run("vanilla", 1, 0, 0), run(variant, 1, 0, 0)
+    tested = None if difference is None else fixed_difference(difference, p, 4 * p, **more)
+    return score_rows.against(base, row, metric, tested, *why)
 
 
-def comparison() -> dict[str, Any]:
-    """Three variants with two seeds."""
-    rows = [
+def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
+    """The given rows, else three variants with two seeds."""
+    if rows:
+        return compared(*rows, **more)
+    rows = (
         run("vanilla", 1, 39.0, 44.0),
         run("vanilla", 2, 40.0, 43.0),
         run("synthesizer-random", 1, 37.0, 46.0),
         run("synthesizer-random", 2, 37.5, 45.0),
         run("linear", 1, 41.0, 43.0),
         run("linear", 2, 41.5, 42.0),
-    ]
-    comparisons = [
+    )
+    differences = (
         against("synthesizer-random", "bleu", -2.25, 0.000999),
         against("synthesizer-random", "ter", 2.0, 0.02),
         against("linear", "bleu", 1.75, 0.008),
         against("linear", "ter", -1.0, 0.01),
-    ]
-    recipe = {"recipe": "translation/multi30k"}
-    best = [
-        {
-            "split": "test", "variant": "linear", "metric": metric, **recipe,
-            "others": [{"variant": "vanilla", "separable": separable, **recipe},
-                       {"variant": "synthesizer-random", "separable": True, **recipe}],
-        }
-        for metric, separable in (("bleu", True), ("ter", False))
-    ]  # fmt: skip
-    return {
-        "rows": rows, "baseline": "vanilla", "comparisons": comparisons, "resamples": 1000,
-        "best": best,
-    }  # fmt: skip
+    )
+    best = tuple(
+        BestSystem(rows[4], metric, ((rows[0], fixed_difference(1, p, p)),
+                                     (rows[2], fixed_difference(1, 0.001, 0.001))))
+        for metric, p in (("bleu", 0.01), ("ter", 0.5))
+    )  # fmt: skip
+    plain = {"baseline": "vanilla", "differences": differences, "resamples": 1000, "best": best}
+    return compared(*rows, **(plain | more))
 
 
 def shown(table: Table, width: int, **options: Any) -> str:
@@ -126,12 +114,11 @@ def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
 def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -> None:
     """The numbers for programs are in points too."""
     rows = [run(name, 1, 100.0, 100.0) for name in ("vanilla", "linear")]
-    for row in rows:
-        row["metrics"] = {"perplexity": row["metrics"]["bleu"]}
-    test = against("linear", "perplexity", 1.0, 0.1) | {
-        "percent": [1.0, -0.5, 2.5], "interval": [-0.5, 2.5], "verdict": "level", "margin": 3.0,
-    }  # fmt: skip
-    table = comparison_table(comparison() | {"rows": rows, "comparisons": [test], "best": []})
+    rows = [replace(row, scores={"perplexity": row.scores["bleu"]}) for row in rows]
+    test = against(
+        "linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0
+    )
+    table = comparison_table(comparison(*rows, differences=(test,), resamples=1000))
     assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
     assert any("level: all of it lies within 3 % of perplexity" in note for note in table.notes)
     row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
@@ -166,8 +153,8 @@ def test_what_is_not_separable_from_the_best_is_marked_in_every_format() -> None
 
 
 def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
-    tests = [test | {"p": None, "p_corrected": None} for test in comparison()["comparisons"]]
-    table = comparison_table(comparison() | {"best": [], "comparisons": tests, "resamples": 0})
+    tests = tuple(replace(test, tested=None) for test in comparison().differences)
+    table = comparison_table(comparison(best=(), differences=tests, resamples=0))
     assert not any(cell.inseparable for row in table.rows for cell in row)
     assert any("eval.bootstrap is 0" in note for note in table.notes)
     assert "ter_not_separable_from_best" not in table_formats.csv_text(table)
@@ -175,29 +162,33 @@ def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
 
 def test_a_metric_without_a_test_is_not_said_to_be_below_the_best() -> None:
     """Nothing is known of it: an absent column, not False."""
-    best = [one for one in comparison()["best"] if one["metric"] == "ter"]
-    text = table_formats.csv_text(comparison_table(comparison() | {"best": best}))
+    best = tuple(one for one in comparison().best if one.metric == "ter")
+    text = table_formats.csv_text(comparison_table(comparison(best=best)))
     assert "ter_not_separable_from_best" in text
     assert "bleu_not_separable_from_best" not in text
 
 
 def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
-    tests = [test | {"seed_degrees": 0} for test in comparison()["comparisons"]]
-    notes = comparison_table(comparison() | {"comparisons": tests}).notes
+    tests = tuple(
+        replace(test, tested=test.tested and replace(test.tested, seed_degrees=0))
+        for test in comparison().differences
+    )
+    notes = comparison_table(comparison(differences=tests)).notes
     (note,) = [note for note in notes if note.startswith("provisional: one seed each")]
     assert note.endswith("between these trained models, not whether training again would")
 
 
-def published(**changed: Any) -> dict[str, Any]:
+def published(**changed: Any) -> tuple[PublishedFigures]:
     """Figures for one variant of the comparison."""
-    return {
-        "recipe": "translation/multi30k", "source": "Some 2021, table 1", "comparable": False,
-        "why": "another corpus", "split": None, "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
-    } | changed  # fmt: skip
+    plain = {
+        "source": "Some 2021, table 1", "comparable": False, "why": "another corpus",
+        "split": None, "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
+    }  # fmt: skip
+    return (PublishedFigures(RECIPE, Published.model_validate(plain | changed)),)
 
 
 def test_published_figures_stand_beside_with_their_source() -> None:
-    table = comparison_table(comparison() | {"published": [published()]})
+    table = comparison_table(comparison(published=published()))
     place = [column.title for column in table.columns].index("published BLEU")
     assert [row[place].text for row in table.rows] == ["(27.67)", "-", "-"]
     assert table.rows[0][place].dim
@@ -208,12 +199,12 @@ def test_published_figures_stand_beside_with_their_source() -> None:
 
 
 def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
-    figures = published(comparable=True, why=None, split="test")
-    table = comparison_table(comparison() | {"published": [figures]})
+    figures: Any = {"comparable": True, "why": None}
+    table = comparison_table(comparison(published=published(**figures, split="test")))
     place = [column.title for column in table.columns].index("published BLEU")
     assert table.rows[0][place].text == "27.67"
     assert "published: Some 2021, table 1; comparable" in table.notes
-    elsewhere = comparison_table(comparison() | {"published": [figures | {"split": "valid"}]})
+    elsewhere = comparison_table(comparison(published=published(**figures, split="valid")))
     assert not any("published" in column.title for column in elsewhere.columns)
     assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
 
@@ -224,9 +215,11 @@ def test_ten_variants_by_two_metrics_are_three_lines_each_on_80_columns() -> Non
         run(name, seed, 39.0 + seed, 44.0 + seed, train_peak_memory_bytes=1.5e9)
         for name in names for seed in (1, 2)
     ]  # fmt: skip
-    tests = [against(name, metric, -0.5, 0.01) for name in names[1:] for metric in ("bleu", "ter")]
-    given = {"rows": rows, "baseline": names[0], "comparisons": tests, "resamples": 1000}
-    lines = shown(comparison_table(given | {"published": [published()]}), 80).split("\n")
+    tests = tuple(
+        against(name, metric, -0.5, 0.01) for name in names[1:] for metric in ("bleu", "ter")
+    )
+    given = comparison(*rows, differences=tests, resamples=1000, published=published())
+    lines = shown(comparison_table(given), 80).split("\n")
     first = next(at for at, line in enumerate(lines) if line.startswith(names[1]))
     last = next(at for at, line in enumerate(lines) if line.startswith(names[9]))
     assert last - first == 3 * 8
@@ -239,7 +232,7 @@ def test_ten_variants_by_two_metrics_are_three_lines_each_on_80_columns() -> Non
 
 def test_the_most_memory_of_all_seeds_is_shown() -> None:
     rows = [run("a", seed, 1.0, 1.0, train_peak_memory_bytes=seed * 10**9) for seed in (1, 2)]
-    table = comparison_table({"rows": rows, "comparisons": []})
+    table = comparison_table(comparison(*rows))
     assert table.columns[-1].title == "peak memory"
     assert table.rows[0][-1].text == "2 GB"
 
@@ -247,32 +240,30 @@ def test_the_most_memory_of_all_seeds_is_shown() -> None:
 def test_how_the_models_were_trained_is_noted() -> None:
     facts = {"train_precision": "bf16", "train_device": "cpu", "train_threads": 2}
     rows = [run(name, 1, 1.0, 1.0, train_updates=n, **facts) for name, n in (("a", 900), ("b", 50))]
-    notes = comparison_table({"rows": rows, "comparisons": []}).notes
+    notes = comparison_table(comparison(*rows)).notes
     assert "training: 50 to 900 updates in bf16 on cpu with 2 threads" in notes
 
 
 def test_seeds_that_differ_are_named() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0),
             run("c", 1, 1.0, 1.0)]  # fmt: skip
-    notes = comparison_table({"rows": rows, "comparisons": []}).notes
+    notes = comparison_table(comparison(*rows)).notes
     assert "seeds: 1; a: 1, 2 (mean \u00b1 standard deviation over seeds)" in notes
 
 
 def test_there_is_no_best_where_neither_higher_nor_lower_is_better() -> None:
-    rows = comparison()["rows"]
-    for row in rows:
-        row["metrics"] = {"length-ratio": row["metrics"]["bleu"]}
-    table = comparison_table({"rows": rows, "comparisons": []})
+    rows = [replace(row, scores={"length-ratio": row.scores["bleu"]}) for row in comparison().rows]
+    table = comparison_table(comparison(*rows))
     assert not any(cell.best for row in table.rows for cell in row)
 
 
 def test_one_variant_alone_is_not_the_best() -> None:
-    alone = comparison_table({"rows": comparison()["rows"][:2], "comparisons": []})
+    alone = comparison_table(comparison(*comparison().rows[:2]))
     assert not any(cell.best for row in alone.rows for cell in row)
 
 
 def test_one_seed_has_no_spread() -> None:
-    table = comparison_table({"rows": [run("base", 1, 39.0, 44.0)], "comparisons": []})
+    table = comparison_table(comparison(run("base", 1, 39.0, 44.0)))
     assert table.rows[0][1].text == "39.00"
     assert "seeds: 1" in table.notes
 
@@ -299,9 +290,8 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
 
 
 def test_scores_that_cannot_be_compared_say_so() -> None:
-    test = against("linear", "bleu", None, 1) | {"not_comparable": ["metric"]}
-    given = comparison() | {"comparisons": [test]}
-    table = comparison_table(given)
+    test = against("linear", "bleu", None, 1, "metric")
+    table = comparison_table(comparison(differences=(test,)))
     assert [row[2].text for row in table.rows] == ["-", "-", "-"]
     note = (
         "not comparable, so not tested, differences in parentheses: linear to vanilla (other metric"
@@ -311,8 +301,8 @@ def test_scores_that_cannot_be_compared_say_so() -> None:
 
 def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0)]
-    rows += [row | {"split": "test_2017"} for row in reversed(rows)]
-    table = comparison_table({"rows": rows, "comparisons": []})
+    rows += [changed(row, split="test_2017") for row in reversed(rows)]
+    table = comparison_table(comparison(*rows))
     assert [[cell.text for cell in row[:3]] for row in table.rows] == [
         ["test", "a", "1.00"], ["test", "b", "2.00"],
         ["test_2017", "b", "2.00"], ["test_2017", "a", "1.00"],
@@ -322,8 +312,8 @@ def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
 
 def test_a_missing_metric_or_speed_is_a_dash() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0, parameters=None)]
-    del rows[0]["metrics"]["ter"]
-    table = comparison_table({"rows": rows, "comparisons": []})
+    rows[0] = rows[0].only(["bleu"])
+    table = comparison_table(comparison(*rows))
     assert [cell.text for cell in table.rows[0][:3]] == ["a", "1.00", "-"]
     assert table.rows[1][4].text == "-"
 
@@ -454,25 +444,22 @@ def test_json_has_the_rows_as_named_values() -> None:
 
 def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     """Both were called base, so "difference: to base" did not say whose."""
-    rows = [
-        run("base", 1, 39.0, 44.0) | {"recipe": name, "run": f"runs/{name}/base/seed-1"}
-        for name in ("A", "B")
-    ]
-    record = against("base", "bleu", 0.5, 0.2)
-    record |= {"recipe": "B", "baseline": "base", "baseline_recipe": "A"}
-    found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
+    a, b = (
+        run("base", 1, 39.0, 44.0, recipe=name, run=f"runs/{name}/base/seed-1") for name in "AB"
+    )
+    test = score_rows.against(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
+    found = comparison(a, b, differences=(test,), resamples=1000)
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
     assert note.startswith("difference: to base of A (runs/A/base/seed-1); p: ")
 
 
 def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
     rows = [
-        run("base", seed, 39.0, 44.0) | {"recipe": name, "search": {"method": "beam", "beam": beam}}
+        run("base", seed, 39.0, 44.0, recipe=name, search={"method": "beam", "beam": beam})
         for name, seed, beam in (("A", 1, 2), ("A", 2, 2), ("B", 3, 5))
     ]
-    record = against("base", "bleu", None, 1) | {"not_comparable": ["search"]}
-    record |= {"recipe": "B", "baseline": "base", "baseline_recipe": "A"}
-    found = {"rows": rows, "baseline": "base", "comparisons": [record], "resamples": 1000}
+    test = score_rows.against(rows[0], rows[2], "bleu", None, "search")
+    found = comparison(*rows, differences=(test,), resamples=1000)
     notes = "\n".join(comparison_table(found).notes)
     assert "seeds: 1, 2; base of B: 3 (" in notes
     assert "(base of A); " in notes
@@ -480,14 +467,13 @@ def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
 
 
 def test_p_is_corrected_for_the_rows_of_one_baseline() -> None:
-    rows, tests = [], []
+    rows, tests = list[ScoreRow](), list[SystemDifference]()
     for name in ("A", "B"):
-        for variant in ("base", "one", "two"):
-            rows.append(run(variant, 1, 39.0, 44.0) | {"recipe": name})
-        for variant in ("one", "two"):
-            recipe = {"recipe": name, "baseline": "base", "baseline_recipe": name}
-            tests.append(against(variant, "bleu", 0.5, 0.2) | recipe)
-    found = {"rows": rows, "baseline": "base", "comparisons": tests, "resamples": 1000}
+        made = [run(variant, 1, 39.0, 44.0, recipe=name) for variant in ("base", "one", "two")]
+        tested = fixed_difference(0.5, 0.2, 0.8)
+        tests += [score_rows.against(made[0], row, "bleu", tested) for row in made[1:]]
+        rows += made
+    found = comparison(*rows, differences=tuple(tests), resamples=1000)
     assert any("corrected for 2 variants" in note for note in comparison_table(found).notes)
 
 
@@ -507,8 +493,8 @@ def test_the_note_of_runs_is_what_a_shell_expands() -> None:
     result = comparison()
     names = ["vanilla,lr=0.1", "vanilla,lr=0.2", "linear"]
     paths = [f"runs/a/{name}/seed-{seed}" for name in names for seed in (1, 2)]
-    row = result["rows"][0]
-    (note,) = run_notes([row | {"run": path} for path in paths])
+    row = result.rows[0]
+    (note,) = run_notes([changed(row, run=path) for path in paths])
     command = ["bash", "-c", f"printf '%s\\n' {note.removeprefix('runs: ')}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == paths

@@ -8,6 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from attnkit.scoring import Comparison
 from attnkit.show import training_board
 from attnkit.show.training_board import Board, BoardRun
 from attnkit.train import events
@@ -183,7 +184,7 @@ def test_the_last_board_has_no_bar() -> None:
         (1, events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1)),
         (2, events.ProgressEvent(10, 10, 1.5, 1e-3, 100.0, None, 0.0, variant="a", seed=1)),
         (3, events.FinishedEvent(10, 3700.0, "steps", variant="a", seed=1)),
-        (9, events.ScoredEvent(())),
+        (9, events.ScoredEvent(Comparison(()))),
     )
     title, run = text(state, 80).splitlines()
     assert title == "translation/toy · 1 of 1 done"

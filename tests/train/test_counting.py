@@ -69,8 +69,8 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     assert run.finished
     run.verify()
     validated = next(event for event in events if isinstance(event, ValidatedEvent))
-    scores = next(event for event in reversed(events) if hasattr(event, "rows"))
-    row = scores.rows[0]
+    scores = next(event for event in reversed(events) if hasattr(event, "comparison"))
+    row = scores.comparison.rows[0].json()
     assert row["metrics"]["perplexity"]["score"] == pytest.approx(validated.perplexity, rel=1e-4)
     assert row["budget"] is None
     assert row["parameters"] == run.model().numbers > 0  # type: ignore[attr-defined]

@@ -28,7 +28,8 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import Entry
+    from attnkit.scoring import ScoreRow
+    from attnkit.scoring.results import PublishedFigures
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
 """Options that do nothing with --hyp."""
@@ -36,14 +37,14 @@ OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
 
 
-class ScoredEntries(NamedTuple):
+class ScoredRows(NamedTuple):
     """Scores to be compared."""
 
-    entries: "Sequence[Entry]"
+    rows: "Sequence[ScoreRow]"
     baselines: Baselines
     method: str | None  # baseline among the methods that answer questions; None: the first
     settings: "EvalConfig"  # of the comparison
-    published: "Sequence[dict[str, Any]]" = ()  # figures from elsewhere to stand beside them
+    published: "Sequence[PublishedFigures]" = ()  # figures from elsewhere to stand beside them
 
 
 def eval(
@@ -206,14 +207,14 @@ def eval(
         from attnkit.show.score_details_table import details_table
 
         console.write("\n" * (format != "csv"))
-        output.write_tables([details_table([entry.row for entry in scored.entries])], format)
+        output.write_tables([details_table(scored.rows)], format)
 
 
-def _detailed(scored: ScoredEntries) -> ScoredEntries:
+def _detailed(scored: ScoredRows) -> ScoredRows:
     """The same with the intervals and parts of all scores."""
     from attnkit.scoring.details import with_details
 
-    return scored._replace(entries=with_details(scored.entries, scored.settings.bootstrap))
+    return scored._replace(rows=with_details(scored.rows, scored.settings.bootstrap))
 
 
 def _changes(
@@ -251,7 +252,7 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEntries:
+def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredRows:
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED
@@ -263,8 +264,8 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredEnt
     if of_models := [name for name in settings.metrics if name in of_runs]:
         lacks = of_runs[of_models[0]]
         raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
-    entries = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return ScoredEntries(entries, {None: str(entries[0].row["variant"])}, None, settings)
+    rows = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
+    return ScoredRows(rows, {None: rows[0].variant}, None, settings)
 
 
 def _baseline(
@@ -287,7 +288,7 @@ def _baseline(
 
 def _models(
     targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
-) -> ScoredEntries:
+) -> ScoredRows:
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = _questions(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
@@ -300,7 +301,7 @@ def _models(
     from attnkit.runs import Run, is_run
 
     corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
-    entries: list[Entry] = []
+    rows: list[ScoreRow] = []
     mixed = not all(map(is_run, models))
     for model in models:
         limit, opening = None, how
@@ -314,7 +315,7 @@ def _models(
         with loading(model):
             reader = open_model(model, **opening)
         with progress_bar("sentences decoded") as progress:
-            entries += question_sets.evaluate_model(
+            rows += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading
                 ),
@@ -326,7 +327,7 @@ def _models(
                 force=request.fresh,
                 progress=progress,
             )
-    return ScoredEntries(entries, baselines, method, settings)
+    return ScoredRows(rows, baselines, method, settings)
 
 
 def _questions(
@@ -354,9 +355,7 @@ def _questions(
     return file.name, recipe
 
 
-def _runs(
-    targets: Sequence[str], device: str, request: EvalRequest, *, mixed: bool
-) -> ScoredEntries:
+def _runs(targets: Sequence[str], device: str, request: EvalRequest, *, mixed: bool) -> ScoredRows:
     """Decode and score the finished runs that the command line names, each once."""
     from attnkit.runs import one_task
 
@@ -382,7 +381,7 @@ def _runs(
     from attnkit.nbce import question_sets
     from attnkit.scoring import evaluation
 
-    entries: list[Entry] = []
+    rows: list[ScoreRow] = []
     with progress_bar("sentences decoded") as progress:
         for run, recipe, search_from in tasks:
             questions = run.recipe.task == QUESTIONS
@@ -397,8 +396,8 @@ def _runs(
                 **request.corpus,
                 **({"spec": recipe.contexts} if questions else {}),
             )
-            entries += [replace(e, row={**e.row, "search_from": search_from}) for e in scored]
-    return ScoredEntries(entries, baselines, method, tasks[0].recipe.eval, found.published)
+            rows += [replace(row, search_from=search_from) for row in scored]
+    return ScoredRows(rows, baselines, method, tasks[0].recipe.eval, found.published)
 
 
 def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
@@ -407,7 +406,7 @@ def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
     return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
 
 
-def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: bool) -> None:
+def _print(scored: ScoredRows, format: str, columns: str | None, *, average: bool) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
@@ -415,25 +414,26 @@ def _print(scored: ScoredEntries, format: str, columns: str | None, *, average: 
     from attnkit.show import comparison_tables as shown
     from attnkit.show.average_table import average_table
 
-    entries, baselines, method, settings, published = scored
+    rows, baselines, method, settings, published = scored
     resamples, margins = settings.bootstrap, Margins.of(settings)
     result = side_by_side(
-        entries, baselines, method=method, published=published, margins=margins,
+        rows, baselines, method=method, published=published, margins=margins,
         resamples=resamples if format == "json" or not average else 0,
     )  # fmt: skip
     if average:
-        result["averages"] = averages(entries, baselines, resamples=resamples, margins=margins)
+        found = averages(rows, baselines, resamples=resamples, margins=margins)
+        result = replace(result, averages=found)
     for text in shown.warning_lines(result):
         console.warn(text)
     if average and format != "json":
-        drawn = [average_table(one) for one in result["averages"]]
+        drawn = [average_table(one) for one in found]
         output.write_tables(output.choose(drawn, columns), format)
     elif format == "json":
-        output.write_json(result)
+        output.write_json(result.json())
     elif format == "table":
         output.write_tables(output.choose(shown.tables(result), columns), format)
     else:
         # programs want a column per metric
-        across = shown.axis_of(result) and format != "csv"
+        across = shown.axis_of(result.rows) and format != "csv"
         table = (shown.axis_table if across else shown.comparison_table)(result)
         output.write_tables(output.choose([table], columns), format)

@@ -48,10 +48,14 @@ class Score:
         """Whether the paired bootstrap applies."""
         return metric_facts(self.metric).resampled
 
+    @property
+    def finite(self) -> bool:
+        """Whether the value is a number that can be shown."""
+        return math.isfinite(self.value)
+
     def json(self) -> dict[str, Any]:
         """Score and signature; a value that is not finite becomes null."""
-        value = self.value if math.isfinite(self.value) else None
-        return {"score": value, "signature": self.signature}
+        return {"score": self.value if self.finite else None, "signature": self.signature}
 
 
 @cache

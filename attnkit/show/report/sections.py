@@ -24,9 +24,9 @@ from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
 from attnkit.scoring.output_comparison import compare_lines
-from attnkit.scoring.saved_comparison import saved_entries
+from attnkit.scoring.results import PublishedFigures, ScoreRow
+from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import Margins
-from attnkit.scoring.systems import Entry
 from attnkit.show import comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import example_rows, groups
@@ -67,7 +67,7 @@ class ReportRequest:
     """Finished ones, the baseline of each recipe first."""
     baselines: dict[str | None, str]
     """Recipe -> the variant that others are compared with."""
-    published: Sequence[dict[str, Any]]
+    published: Sequence[PublishedFigures]
     command: str
     maps: bool = True
     sentence: str | None = None
@@ -86,10 +86,9 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     """
     runs = request.runs
     one_task(runs, "make a report for each task")
-    entries = _entries(runs)
     settings = runs[0].recipe.eval
     result = side_by_side(
-        entries,
+        _rows(runs),
         request.baselines,
         published=request.published,
         resamples=settings.bootstrap,
@@ -97,7 +96,7 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     )
     for text in comparison_tables.warning_lines(result):
         warn(text)
-    systems = _systems(result["rows"], runs)
+    systems = _systems(result.rows, runs)
     sections = [
         ReportSection("Results", comparison_tables.tables(result)),
         ReportSection("Learning curves", _curves(runs)),
@@ -110,7 +109,7 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
         sections.append(_maps(request, systems, lines))
     sections += [
         ReportSection("Recipes", _recipes(systems, request.baselines)),
-        ReportSection("Environment", _environment(runs, result["rows"])),
+        ReportSection("Environment", _environment(runs, result.rows)),
     ]
     names = ", ".join(dict.fromkeys(run.name for run in runs))
     counts = {"system": len(systems), "run": len(runs)}
@@ -121,24 +120,24 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     )
 
 
-def _entries(runs: Sequence[Run]) -> list[Entry]:
+def _rows(runs: Sequence[Run]) -> list[ScoreRow]:
     """What was scored of all runs; an error names the first that was not."""
     unscored = [run for run in runs if not run.scores()]
     if unscored:
         more = f" (and {len(unscored) - 1} more)" if len(unscored) > 1 else ""
         path = unscored[0].path
         raise MissingInputError(f"{path}{more}: not scored yet: run `attnkit eval {path}` first")
-    return [entry for run in runs for entry in saved_entries(run)]
+    return [row for run in runs for row in saved_rows(run)]
 
 
-def _systems(rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Run]:
+def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
     """The first run of each system by its name, which has the recipe's where there are several."""
     paths = {run.path.as_posix(): run for run in runs}
     several = len({run.name for run in runs}) > 1
     systems: dict[str, Run] = {}
     for row in rows:
-        name = f"{row['recipe']} {row['system']}" if several else row["system"]
-        systems.setdefault(name, paths[row["run"]])
+        name = f"{row.recipe} {row.name}" if several else row.name
+        systems.setdefault(name, paths[str(row.run)])
     return systems
 
 
@@ -262,7 +261,7 @@ def _differences(names: Sequence[str], base: str, values: Sequence[Mapping[str, 
     return Table(f"Keys with another value than {base} has", columns, rows)
 
 
-def _environment(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list[Block]:
+def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     """Versions, machines and hashes of all runs, and what was changed on the way."""
     training, hashes = [], []
     for run in runs:
@@ -281,7 +280,7 @@ def _environment(runs: Sequence[Run], rows: Sequence[Mapping[str, Any]]) -> list
             name: str(known.get(name) or NONE)[:DIGITS]
             for name in ("weights", "recipe", "data", "tokenizer")
         })  # fmt: skip
-    changed = {row["run"]: changes_of(row) for row in rows}
+    changed = {row.run: changes_of(row.system) for row in rows}
     notes = [f"{run}: changed after training began: {c}" for run, c in changed.items() if c]
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sacrebleu"))
     here = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 import pytest
+from helpers.score_rows import score_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring import Entry, score, side_by_side
+from attnkit.scoring import score, side_by_side
 
 NAMES = ["distinct-1", "distinct-2", "seq-rep-4"]
 LINES = st.lists(
@@ -51,12 +52,9 @@ def test_distinct_is_not_tested_for_significance_and_repetition_is() -> None:
     entries = []
     for name, lines in (("one", ["a b c d e f", "a b"]), ("two", ["a a a a a a", "a"])):
         scores = score(NAMES, lines, [["x"]] * 2, EvalConfig())
-        row = {
-            "recipe": None, "variant": name, "split": None,
-            "metrics": {metric: value.json() for metric, value in scores.items()},
-        }  # fmt: skip
-        entries.append(Entry(row, scores, ""))
+        entries.append(score_row(name, scores, recipe=None))
     result = side_by_side(entries, {None: "one"}, resamples=20)
-    tested = {record["metric"]: record["p"] is not None for record in result["comparisons"]}
+    found = result.json()["comparisons"]
+    tested = {record["metric"]: record["p"] is not None for record in found}
     assert tested == {"distinct-1": False, "distinct-2": False, "seq-rep-4": True}
-    assert all(record["difference"] is not None for record in result["comparisons"])
+    assert all(record["difference"] is not None for record in found)
