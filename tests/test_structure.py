@@ -1,6 +1,7 @@
 """The shape of the source: who imports whom, what is never called, how long things get."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,3 +192,21 @@ def test_every_package_says_in_one_line_what_it_is_for() -> None:
     for path in ROOT.rglob("__init__.py"):
         first = (ast.get_docstring(tree_of(path)) or "").partition("\n")[0]
         assert first.endswith("."), f"{name_of(path)}: {first!r}"
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*/__init__.py")), ids=name_of)
+def test_a_package_says_where_to_start(path: Path) -> None:
+    """Its docstring names three things of it, which are there, and what it imports."""
+    said = " ".join((ast.get_docstring(tree_of(path)) or "").split())
+    if path.parent.name == "cli":
+        return
+    start = re.search(r"Start with .*", said)
+    assert start, "no 'Start with'"
+    assert "Imports " in start[0]
+    named = re.findall(r"`(\w+)\.(\w+)`", start[0])
+    for module, name in named:
+        assert re.search(
+            rf"^(class|def) {name}\b|^{name}\b.* = ",
+            (path.parent / f"{module}.py").read_text("utf-8"),
+            re.MULTILINE,
+        ), name

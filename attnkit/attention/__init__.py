@@ -1,4 +1,8 @@
-"""The contract of a mechanism: masks, states, and the families that share one form."""
+"""The contract of a mechanism: masks, states, and the families that share one form.
+
+Start with `base.Attention` (what a mechanism is), `scored.Scored` (mechanisms that form scores)
+and `mask.Mask` (which keys each query may see). Imports `ops` and what is below them.
+"""
 
 from attnkit.attention.base import Attention, Out, Shape, Unscored, one_head
 from attnkit.attention.cache import State, append, reorder

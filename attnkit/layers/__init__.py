@@ -1,4 +1,9 @@
-"""The parts of a model around a mechanism: projections, positions, feed-forward, blocks."""
+"""The parts of a model around a mechanism: projections, positions, feed-forward, blocks.
+
+Start with `multi_head.MultiHead` (projections around a mechanism), `block.Block` (attention and
+feed-forward with norms) and `positions` (rotary, ALiBi, relative). Imports `mechanisms` and what
+is below them.
+"""
 
 from attnkit.layers.block import Block, Carried, Memory
 from attnkit.layers.dropout import Dropout

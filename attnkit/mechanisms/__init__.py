@@ -2,6 +2,9 @@
 
 What is known of them without importing torch comes from `attnkit.recipe.mechanism_registry` and is
 handed on here; this module imports their files and builds them.
+
+Start with `load` (a word becomes a class), and as an example of a file `dot.Dot`. Imports
+`attention`, `ops` and what is below them.
 """
 
 import importlib

@@ -1,4 +1,8 @@
-"""Models: one type a file; `build` gives the one that a recipe describes."""
+"""Models: one type a file; `build` gives the one that a recipe describes.
+
+Start with `base.Model` (the verbs `start` and `step`), `base.Decode` (the state between steps)
+and `transformer.Transformer`. Imports `layers` and what is below them.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

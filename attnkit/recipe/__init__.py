@@ -2,10 +2,12 @@
 
 From text to types: `yaml_nodes` reads text with positions, `settings` puts files, variants and
 overrides into one table, `values` and `build` make typed recipes of it, `rules`, `data_rules` and
-`capability` say what does not go together.  The three to know: `load` (a file and its variants),
-`schema.Recipe` (every key with type, range, default and meaning), `issues.ValidationIssue` (what is
-wrong, where, and what to do).  It imports `errors` and `text` of the root only; mechanisms
-are known by their files' text (`mechanism_file`), never imported.
+`capability` say what does not go together.
+
+Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range,
+default and meaning) and `issues.ValidationIssue` (what is wrong, where, and what to do).  Imports
+`errors` and `text` of the root only; mechanisms are known by their files' text (`mechanism_file`),
+never imported.
 """
 
 from attnkit.recipe.build import relative_to

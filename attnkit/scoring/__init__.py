@@ -1,4 +1,9 @@
-"""Scores of text, their significance, and systems side by side."""
+"""Scores of text, their significance, and systems side by side.
+
+Start with `results.Comparison` (rows, differences, one JSON form), `evaluation.evaluate` (a run
+becomes scores) and `significance.compare` (differences with their intervals). Imports `search`,
+`runs` and what is below them.
+"""
 
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.metrics import (
