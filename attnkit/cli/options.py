@@ -244,10 +244,10 @@ def search_settings(
     Raises:
         UsageError: options exclude each other, do nothing together, or are out of range.
     """
-    from attnkit.recipe.build import field_type
-    from attnkit.recipe.issues import COMMAND_LINE, ValidationIssue
-    from attnkit.recipe.values import read
-    from attnkit.recipe.yaml_nodes import Scalar
+    from pydantic import ValidationError
+
+    from attnkit.recipe.schema import SearchConfig
+    from attnkit.recipe.values import first_wrong
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
@@ -256,12 +256,11 @@ def search_settings(
     for name in SAMPLING:
         if name in given and method != "sample":
             raise UsageError(f"{_flag(name)} is for sampling: add --sample")
-    for name, option in given.items():
-        try:
-            read(Scalar(COMMAND_LINE, str(option)), field_type(("search", name)))
-        except ValidationIssue as issue:
-            raise UsageError(f"{_flag(name)}: {issue.text}") from None
-    spec = recipe.model_copy(update=given | {"method": method})
+    try:
+        spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
+    except ValidationError as error:
+        name, wrong = first_wrong(error, SearchConfig)
+        raise UsageError(f"{_flag(name)}: {wrong}") from None
     if spec.min_length >= spec.max_length:
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"

@@ -21,6 +21,7 @@ from attnkit.analysis.recorder import attention_layers
 from attnkit.attention import Mask, Out
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
+from attnkit.experiment.update_progress import Update
 from attnkit.layers import MultiHead
 from attnkit.models import Model
 
@@ -91,15 +92,10 @@ def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, "
     return torch.stack(losses).mean()
 
 
-def rate_at(update: int, updates: int) -> float:
-    """The learning rate of an update, counted from 0: it falls linearly."""
-    return RATE * (1 - update / updates)
-
-
 def transfer(
     student: Model, teacher: Model, kinds: Sequence[str], take: Callable[[], Batch], updates: int
-) -> Iterator[float]:
-    """Train the student's layers of these kinds in place; yields the loss before each update.
+) -> Iterator[Update]:
+    """Train the student's layers of these kinds in place; the learning rate falls linearly.
 
     Args:
         student, teacher: both in evaluation mode, so that nothing is dropped or drawn.
@@ -109,13 +105,15 @@ def transfer(
     weights = dict.fromkeys(weight for layer in ours.values() for weight in layer.parameters())
     optimizer = torch.optim.Adam(list(weights), lr=RATE, fused=True)
     for update in range(updates):
+        rate = RATE * (1 - update / updates)
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(update, updates)
-        loss = matching_loss(ours, layer_calls(teacher, theirs, take()))
+            group["lr"] = rate
+        batch = take()
+        loss = matching_loss(ours, layer_calls(teacher, theirs, batch))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        yield loss.item()
+        yield Update(loss.item(), rate, batch.tokens)
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from attnkit.experiment import attention_transfer, initial_weights
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import Experiment
+from attnkit.experiment.update_progress import progress
 from attnkit.models import Model
 from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, digest, load
@@ -44,8 +45,6 @@ ENTRY = "converted"
 """What the manifest calls the run that one was made of, and how."""
 MAP_BATCHES = 32
 """Batches of the training text over which maps are averaged, at most."""
-TELL_EVERY = 1.0
-"""Seconds between two reports of the progress."""
 Making = Generator[Event, None, tuple[Model, dict[str, Any]]]
 """The making of a model, and in the end what the manifest says of it."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
@@ -301,24 +300,16 @@ class _Conversion:
         model = last.model(device)
         size = sum(weight.numel() for weight in model.parameters())
         yield events.StartedEvent(run.name, updates, size, device, "fp32")
-        losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
 
         def take() -> Batch:
-            nonlocal tokens
             (batch,) = stream.take(1)
-            tokens += batch.tokens
             return batch
 
-        for loss in attention_transfer.transfer(model, self.teacher, self.kinds, take, updates):
-            losses.append(loss)
-            done, seconds = len(losses), time.perf_counter() - begin
+        def check(done: int, loss: float) -> None:
             self._obey("during attention transfer, which starts over with the same command")
-            if seconds - told > TELL_EVERY or done == updates:
-                told, rate = seconds, attention_transfer.rate_at(done - 1, updates)
-                speed, left = tokens / seconds, seconds / done * (updates - done)
-                yield events.ProgressEvent(
-                    done, updates, loss, rate, speed, None, left, "mean squared error"
-                )
+
+        made = attention_transfer.transfer(model, self.teacher, self.kinds, take, updates)
+        losses = yield from progress(made, updates, "mean squared error", check)
         ends = {"first": losses[0], "last": mean(losses[-10:])}
         yield NoteEvent(
             f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import mean
@@ -31,6 +31,7 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
+from attnkit.experiment.update_progress import Update, progress
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.recipe.mechanism_registry import from_nodes
@@ -53,8 +54,6 @@ HELD_OUT = 10
 """Without a text to test on, this part of the text (a tenth) is kept for it."""
 MOST_TEXT = 2**25
 """Bytes of a text that are read, at most."""
-TELL_EVERY = 1.0
-"""Seconds between two reports of the progress."""
 SEED = 1
 
 
@@ -195,10 +194,8 @@ class _PretrainedConversion:
         entries = list[ScoreRow]()
         for stage in settings.stages:
             at: Any = {"variant": stage, "seed": SEED}
-            if stage == "transferred":
-                yield from self._train(stage, self._transfer(student, [*made], text), student)
-            elif stage == "tuned":
-                yield from self._train(stage, self._tune(student, text), student)
+            for event in self._training(stage, student, [*made], text):
+                yield replace(event, **at)
             yield NoteEvent(f"perplexity of {stage}", passing=True, **at)
             entries.append(self._entry(stage, model if stage == "before" else student, test))
             yield events.EvaluatedEvent(("test",), **at)
@@ -254,19 +251,22 @@ class _PretrainedConversion:
             raise DataError(f"{path}: has {len(ids)} tokens, a window needs {length} (--length)")
         return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
-    def _train(
-        self, stage: str, updates: Iterator[tuple[int, float, float]], student: nn.Module
+    def _training(
+        self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
     ) -> Iterator[Event]:
-        """Make updates (number, loss, learning rate) and tell how far they are."""
-        settings, at = self.settings, {"variant": stage, "seed": SEED}
-        steps = settings.transfer if stage == "transferred" else settings.tune
+        """Make the updates of a stage, if it has any, and tell how far they are."""
+        if stage == "transferred":
+            made, updates = self._transfer(student, layers, text), self.settings.transfer
+        elif stage == "tuned":
+            made, updates = self._tune(student, text), self.settings.tune
+        else:
+            return
+        name, device = self.settings.name, str(self.teacher.device)
         size = sum(weight.numel() for weight in student.parameters())
-        device = str(self.teacher.device)
-        yield events.StartedEvent(settings.name, steps, size, device, settings.precision, **at)  # type: ignore[arg-type]
-        losses, begin, told = list[float](), time.perf_counter(), 0.0
-        what = "mean squared error" if stage == "transferred" else "training loss"
-        for done, loss, rate in updates:
-            losses.append(loss)
+        yield events.StartedEvent(name, updates, size, device, self.settings.precision)
+        begin = time.perf_counter()
+
+        def check(done: int, loss: float) -> None:
             if signal := self.stop.requested:
                 raise StoppedError(f"stopped by {signal}; nothing was written")
             if not np.isfinite(loss):
@@ -274,15 +274,11 @@ class _PretrainedConversion:
                     f"{stage}: the loss is not finite after {done} updates"
                     + (": give a lower train.lr" if stage == "tuned" else "")
                 )
-            seconds = time.perf_counter() - begin
-            if seconds - told > TELL_EVERY or done == steps:
-                told = seconds
-                speed, left = done * self._rows * settings.length / seconds, seconds / done
-                yield events.ProgressEvent(
-                    done, steps, loss, rate, speed, None, left * (steps - done), what, **at  # type: ignore[arg-type]
-                )  # fmt: skip
-        yield NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}", **at)  # type: ignore[arg-type]
-        yield events.FinishedEvent(steps, time.perf_counter() - begin, "steps", **at)  # type: ignore[arg-type]
+
+        what = "mean squared error" if stage == "transferred" else "training loss"
+        losses = yield from progress(made, updates, what, check)
+        yield NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}")
+        yield events.FinishedEvent(updates, time.perf_counter() - begin, "steps")
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""
@@ -306,7 +302,7 @@ class _PretrainedConversion:
 
     def _transfer(
         self, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
-    ) -> Iterator[tuple[int, float, float]]:
+    ) -> Iterator[Update]:
         """Each new layer learns the old one's answer to the old one's input."""
         updates, parts = self.settings.transfer, dict(student.named_modules())
         weights = {id(w): w for name in layers for w in parts[name].parameters()}
@@ -325,11 +321,9 @@ class _PretrainedConversion:
                 (loss / len(layers)).backward()
                 losses.append(loss.item())
             optimizer.step()
-            yield done, mean(losses), rate
+            yield Update(mean(losses), rate, ids.numel())
 
-    def _tune(
-        self, student: nn.Module, text: Int[Tensor, "N L"]
-    ) -> Iterator[tuple[int, float, float]]:
+    def _tune(self, student: nn.Module, text: Int[Tensor, "N L"]) -> Iterator[Update]:
         """All weights learn the next token; the learning rate falls linearly after a tenth."""
         updates, highest = self.settings.tune, self.settings.lr
         optimizer = torch.optim.Adam(student.parameters(), lr=highest)
@@ -343,7 +337,7 @@ class _PretrainedConversion:
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
             optimizer.step()
-            yield done, loss.item(), rate
+            yield Update(loss.item(), rate, ids.numel())
 
     @torch.no_grad()
     def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:

@@ -98,7 +98,7 @@ def ask(
     read = [_rows(reader, method, *pair, spec.max_length, limit) for pair in pairs]
     merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
     if method in POOLS:
-        merging = rule._replace(pool=method)  # type: ignore[arg-type]
+        merging = rule._replace(pool=method)
     found = search([rows for rows, _ in read], merging, emit=emit)
     return [Reply.of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
 

@@ -79,12 +79,24 @@ def read(node: Node, kind: TypeAdapter[Any], default: Any = None) -> Any:
         assert isinstance(above, Mapping)
         known = [name for member in members(_schema(kind, path[:-1])) for name in _names(member)]
         raise ValidationIssue(unknown_key(key[-1], known), key, place=above.fields[key[-1]][0])
-    schema = _schema(kind, path)
-    advice = next(_advice(at, schema), None) if isinstance(at, Scalar) else None
+    raise ValidationIssue(_wrong(at, _schema(kind, path), default), key, place=at.place)
+
+
+def first_wrong(error: ValidationError, section: type[Section]) -> tuple[str, str]:
+    """The first field of a section that pydantic refuses, and what is wrong with its value."""
+    first = error.errors()[0]
+    name = str(first["loc"][0])
+    node = Scalar(COMMAND_LINE, str(first["input"]))
+    return name, _wrong(node, _schema(TypeAdapter(section), (name,)))
+
+
+def _wrong(node: Node, schema: Json, default: Any = None) -> str:
+    """What was wanted instead of a value, and the nearest valid one."""
+    advice = next(_advice(node, schema), None) if isinstance(node, Scalar) else None
     if advice is None and default is not None:
         advice = f"the default is {shown(default)}"
-    text = f"must be {phrase(schema)}, got {written(at)}"
-    raise ValidationIssue(f"{text}; {advice}" if advice else text, key, place=at.place)
+    text = f"must be {phrase(schema)}, got {written(node)}"
+    return f"{text}; {advice}" if advice else text
 
 
 def _locate(node: Node, location: Path) -> tuple[Path, Node]:

@@ -222,8 +222,9 @@ def _search(
     if temperature == 0 and sample:
         raise UsageError("--temperature 0 is greedy: leave --sample out")
     base = SearchConfig(method="greedy", max_length=LONGEST)
-    options = {"beam": beam, "seed": seed, "max_length": max_length}
-    options |= {"temperature": temperature or None}
+    options = {
+        "beam": beam, "seed": seed, "max_length": max_length, "temperature": temperature or None,
+    }  # fmt: skip
     return search_settings(base, options, sample or bool(temperature))
 
 
