@@ -3,7 +3,8 @@
     python benchmarks/publish.py [--check]
 
 Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
-results/kept/: what `attnkit eval` prints of it, and on what its rows were trained.  With --check
+results/kept/: what `attnkit eval` prints of it, and on what its rows were trained; claims.md there
+judges the statements of claims.yaml.  With --check
 nothing is written; the exit code is 1 where a page is not what its runs give, or has none.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import claims
 from common import ROOT, say, table
 
 from attnkit.cli import main as attnkit
@@ -72,7 +74,9 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     os.chdir(ROOT)  # pages name runs relative to it
-    pages = {file_of(name): page(name, runs) for name, runs in recipes().items()}
+    kept = recipes()
+    pages = {file_of(name): page(name, runs) for name, runs in kept.items()}
+    pages[PAGES / "claims.md"] = claims.page(kept)
     if options.check:
         there = {path: path.read_text("utf-8") for path in PAGES.glob("*.md")}
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]

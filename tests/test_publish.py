@@ -1,12 +1,63 @@
-"""Pages of results are those that the kept runs give."""
+"""Pages of results are those that the kept runs give, and verdicts follow the rules on the page."""
 
+import importlib
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-SCRIPT = Path(__file__).resolve().parents[1] / "benchmarks" / "publish.py"
+import pytest
+
+from attnkit.scoring.significance import Difference
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
 def test_every_page_of_kept_runs_can_be_recomputed() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
+    script = BENCHMARKS / "publish.py"
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("claims")
+
+
+UNFIT, CONFIRMED, REFUTED = "not confirmed here", "confirmed", "refuted"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "above", "below", "level", "at_least"),
+    [
+        (0.2, 0.8, 0.01, CONFIRMED, REFUTED, CONFIRMED, CONFIRMED),
+        (0.2, 2.2, 0.01, CONFIRMED, REFUTED, UNFIT, CONFIRMED),
+        (1.2, 2.2, 0.01, CONFIRMED, REFUTED, REFUTED, CONFIRMED),
+        (-2.2, -1.2, 0.01, REFUTED, CONFIRMED, REFUTED, REFUTED),
+        (-2.2, -0.2, 0.01, REFUTED, CONFIRMED, UNFIT, REFUTED),
+        (-2.2, -0.2, 0.09, UNFIT, UNFIT, UNFIT, UNFIT),
+        (-0.5, 0.6, 0.8, UNFIT, UNFIT, CONFIRMED, CONFIRMED),
+        (-math.inf, math.inf, 1.0, UNFIT, UNFIT, UNFIT, UNFIT),
+    ],
+)
+def test_verdicts_follow_interval_and_corrected_p(
+    claims: Any, low: float, high: float, p: float, above: str, below: str, level: str,
+    at_least: str,
+) -> None:  # fmt: skip
+    value = (low + high) / 2 if math.isfinite(low) else 0.3
+    inside = low >= -1 and high <= 1
+    found = Difference(value, low, high, p, p, (3, 3), 1.0, inside, "higher", 4)
+    said = [claims.judge(say, found) for say in ("above", "below", "level", "level-or-above")]
+    assert said == [above, below, level, at_least]
+
+
+def test_a_statement_about_a_row_that_is_not_there_is_refused(
+    claims: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = claims.FILE.read_text("utf-8").replace("rows: [fixed-random]", "rows: [fixed-radnom]")
+    (tmp_path / "claims.yaml").write_text(text, "utf-8")
+    monkeypatch.setattr(claims, "FILE", tmp_path / "claims.yaml")
+    with pytest.raises(SystemExit, match="translation/multi30k has no row fixed-radnom"):
+        claims.groups()

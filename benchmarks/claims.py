@@ -1,0 +1,174 @@
+"""Verdicts on statements of others (claims.yaml), computed from kept runs."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import yaml
+from common import ROOT, table
+from pydantic import BaseModel, ConfigDict
+
+from attnkit.recipe import load, shipped
+from attnkit.recipe.metrics import metric_facts
+from attnkit.runs import Run
+from attnkit.scoring.results import SystemDifference
+from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.significance import Difference, Margins
+
+FILE = ROOT / "benchmarks/claims.yaml"
+RULES = """\
+Each line is one statement about one row and one test set. The difference is that of the scores
+(mean over seeds), with its 95 % interval over test sentences and seeds, not corrected; p is
+corrected over the rows of the recipe (Holm); see [Reading a
+comparison](../../../docs/comparing.md).
+
+- *above*, *below*: confirmed if p < 0.05 and the sign is the stated one, refuted if the sign is
+  the other one.
+- *level*: confirmed if the interval lies within the margin of the recipe (1 point, 3 % of
+  perplexity), refuted if it lies beyond it. *level or above*: confirmed if level or significantly
+  above, refuted if significantly below and not level.
+- All else is not confirmed here; without kept runs it is unfinished. One seed on a side:
+  provisional. Worded after the numbers were seen: exploratory.
+
+Our corpora and models are smaller than the published ones: a verdict says whether a statement
+carries over, not whether its source erred."""
+
+
+class Strict(BaseModel):
+    """A mapping without other keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Statement(Strict):
+    """What a source says of rows of a recipe."""
+
+    text: str
+    source: str
+    rows: tuple[str, ...]
+    say: Literal["above", "below", "level", "level-or-above"]
+    to: str
+    worded: Literal["before", "after"] = "before"
+
+
+class Group(Strict):
+    """Statements about one recipe."""
+
+    title: str
+    recipe: str
+    metrics: tuple[str, ...]
+    splits: tuple[str, ...]
+    lengths: tuple[int, ...] = ()
+    """Of rows that were scored by length."""
+    note: str
+    statements: tuple[Statement, ...]
+
+
+class Line(NamedTuple):
+    """A verdict, and what it rests on."""
+
+    statement: Statement
+    row: str
+    place: str
+    found: Difference | None
+
+    @property
+    def verdict(self) -> str:
+        if self.found is None:
+            return "unfinished"
+        provisional = "provisional" if self.found.provisional else ""
+        exploratory = "exploratory" if self.statement.worded == "after" else ""
+        marks = ", ".join(filter(None, (provisional, exploratory)))
+        return judge(self.statement.say, self.found) + (f" ({marks})" if marks else "")
+
+
+def judge(say: str, found: Difference) -> str:
+    """The verdict on a statement by the rules above."""
+    sign = found.significant and (1 if found.value > 0 else -1)
+    if say in ("above", "below"):
+        stated = 1 if say == "above" else -1
+        return {stated: "confirmed", -stated: "refuted"}.get(sign, "not confirmed here")
+    if found.within_margin or (say == "level-or-above" and sign == 1):
+        return "confirmed"
+    if say == "level-or-above":
+        return "refuted" if sign == -1 else "not confirmed here"
+    low, high = (found.percent or (0, found.low, found.high))[1:]
+    return "refuted" if low > found.margin or high < -found.margin else "not confirmed here"
+
+
+def groups() -> list[Group]:
+    """The statements, checked against the recipes that they name."""
+    found = [Group(**one) for one in yaml.safe_load(FILE.read_text("utf-8"))]
+    for group in found:
+        variants = load(shipped()[group.recipe]).variants
+        for one in group.statements:
+            if missing := {*one.rows, one.to} - {*variants}:
+                raise SystemExit(f"{FILE}: {group.recipe} has no row {', '.join(sorted(missing))}")
+    return found
+
+
+def lines_of(group: Group, runs: Sequence[Run]) -> Iterator[Line]:
+    """The verdicts of a recipe, one a statement, row and test set."""
+    margins = Margins.of(next(iter(load(shipped()[group.recipe]).variants.values())).eval)
+    trained = {run.variant for run in runs}
+    differences = {
+        to: comparison(runs, metrics=group.metrics, baseline=to, margins=margins).differences
+        for to in {one.to for one in group.statements} & trained
+    }
+    for statement in group.statements:
+        for row in statement.rows:
+            for split in group.splits:
+                for length in group.lengths or (None,):
+                    for metric in group.metrics:
+                        where = [split, *([] if length is None else [f"length {length}"])]
+                        place = ", ".join([*where, metric_facts(metric).title])
+                        known = differences.get(statement.to, ())
+                        yield Line(statement, row, place, _of(known, row, split, length, metric))
+
+
+def _of(
+    known: Iterable[SystemDifference], row: str, split: str, length: int | None, metric: str
+) -> Difference | None:
+    for one in known:
+        if (one.row.variant, one.row.split, one.row.length, one.metric) == (
+            row, split, length, metric,
+        ):  # fmt: skip
+            return one.tested
+    return None
+
+
+def page(kept: dict[str, list[Run]]) -> str:
+    """The page of all statements: counts first."""
+    judged = [(group, list(lines_of(group, kept.get(group.recipe, [])))) for group in groups()]
+    kinds = ["confirmed", "refuted", "not confirmed here", "unfinished"]
+    counts = [
+        [group.title, *(str(_counted(lines)[kind]) for kind in kinds)] for group, lines in judged
+    ]
+    out = ["# Statements of others, and what was found here", "", RULES, ""]
+    out += [*table(["", *kinds], counts), ""]
+    for group, lines in judged:
+        out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
+        body = [
+            [
+                line.statement.text, line.statement.source,
+                f"{line.row} {line.statement.say.replace('-', ' ')} {line.statement.to}",
+                line.place, *_numbers(line.found), line.verdict,
+            ]
+            for line in lines
+        ]  # fmt: skip
+        head = ["statement", "source", "test", "set", "difference", "p", "seeds", "verdict"]
+        out += [*table(head, body), ""]
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _counted(lines: Iterable[Line]) -> Counter[str]:
+    return Counter(line.verdict.partition(" (")[0] for line in lines)
+
+
+def _numbers(found: Difference | None) -> tuple[str, str, str]:
+    """Difference with interval, p and seeds, as a table has them."""
+    if found is None:
+        return "", "", ""
+    seeds = " and ".join(map(str, found.seeds))
+    ends = f"{found.value:+.2f} [{found.low:+.2f}, {found.high:+.2f}]"
+    return ends, "<0.001" if found.p_holm < 0.001 else f"{found.p_holm:.3f}", seeds
