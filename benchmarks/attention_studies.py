@@ -134,7 +134,7 @@ def entropy(quickstart: Runs, multi30k: Runs) -> Result:
     body = [
         "All numbers are means over the heads of a layer, queries and the 400 rows of the "
         "validation split of the embedded corpus. Entropy is a share of the largest, log2 of the "
-        "keys that a query sees; the gradient is |dp/ds|_1 / 2 = a (1 - sum p^2) of scores times a.",
+        "keys that a query sees; the gradient is |dp/ds|_1 / 2 = a (1 - sum p^2), scores times a.",
         "",
         "## Over training",
         "",
