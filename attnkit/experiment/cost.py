@@ -133,7 +133,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
         return _counted_memory(recipe, sizes, shape)
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         model = models.build_for(recipe, sizes).to(DTYPES[precision])
         few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
     each = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
@@ -186,7 +186,7 @@ def operations(recipe: Recipe, prepared: PreparedData) -> float:
     """
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     planned, counts = batches(recipe, prepared), list[int]()
-    with torch.random.fork_rng(), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         model = models.build_for(recipe, sizes)
         for place in range(COUNTED):
             shape = _shape(prepared, planned[place * len(planned) // COUNTED])

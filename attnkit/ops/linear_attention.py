@@ -163,11 +163,13 @@ def causal_sums(
         y, sums = _causal_exponents(features, phi, values, old)
         return y.flatten(2, 3)[:, :, :length], sums
     outer = phi.transpose(-1, -2) @ values  # [B, H, chunks, M, E + 1]
-    after = outer.cumsum(2) if old is None else outer.cumsum(2) + old[0].unsqueeze(2)
-    before = after - outer
+    # sums of the chunks before, moved up by one: the difference of sums would lose them to rounding
+    # where later keys are much larger, and let the future show in what is left
+    before = F.pad(outer[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))
+    before = before if old is None else before + old[0].unsqueeze(2)
     square = (features @ phi.transpose(-1, -2)).tril()
     y = quotient(square @ values + features @ before)
-    return y.flatten(2, 3)[:, :, :length], (after[:, :, -1], None)
+    return y.flatten(2, 3)[:, :, :length], (before[:, :, -1] + outer[:, :, -1], None)
 
 
 def _causal_exponents(

@@ -108,7 +108,8 @@ def _body(
     with _response(url, path) as response:
         announced = response.headers.get("Content-Length", "")
         total = int(announced) if announced.isdecimal() else size
-        for block in response.iter_content(BLOCK):
+        # as it was sent: a .gz that is served with `Content-Encoding: x-gzip` stays one
+        for block in response.raw.stream(BLOCK, decode_content=False):
             done += len(block)
             if max(done, total or 0, size or 0) > LIMIT:
                 raise DataError(f"{url}: larger than the limit of {LIMIT:,} bytes")
@@ -129,6 +130,7 @@ def _body(
 def _response(url: str, path: Path) -> Iterator["requests.Response"]:
     """The server's response with status 200; `path` is for messages about it and its body."""
     import requests
+    import urllib3
 
     def check_redirect(response: requests.Response, *_: Any, **__: Any) -> None:
         if response.is_redirect:
@@ -141,12 +143,15 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
     headers = {"User-Agent": f"attnkit/{__version__}", "Accept-Encoding": "identity"}
     hooks = {"response": check_redirect}
     try:
-        with (
-            requests.Session() as session,
-            session.get(url, headers=headers, hooks=hooks, stream=True, timeout=TIMEOUT) as found,
-        ):
-            found.raise_for_status()
-            yield found
+        with requests.Session() as session:
+            session.auth = lambda request: request  # no credentials of ~/.netrc
+            with session.get(
+                url, headers=headers, hooks=hooks, stream=True, timeout=TIMEOUT
+            ) as found:
+                found.raise_for_status()
+                if found.status_code != requests.codes.ok:
+                    raise _unavailable(url, path, f"the server answered {found.status_code}")
+                yield found
     except requests.HTTPError as error:
         status = f"the server answered {found.status_code} {found.reason}"
         if found.status_code in TRANSIENT:
@@ -154,7 +159,7 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
         raise _unavailable(url, path, status) from error
     except requests.exceptions.SSLError as error:
         raise _unavailable(url, path, f"its certificate is not valid ({error})") from error
-    except requests.exceptions.ChunkedEncodingError as error:
+    except urllib3.exceptions.HTTPError as error:  # while the body is read
         raise _BrokenTransfer(f"the transfer broke off: {error}") from error
     except (requests.ConnectionError, requests.Timeout) as error:
         raise _BrokenTransfer(f"no connection: {error}") from error
@@ -185,7 +190,7 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
-    """Write the named members of a tar archive (plain or compressed) to files; member -> SHA-256.
+    """Write the named members of a tar archive (plain or by gzip) to files; member -> SHA-256.
 
     Only regular files with exactly these names are taken: no other name, link or device of the
     archive ever becomes a file.  After a fault none is left.
@@ -198,7 +203,9 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder, writing(archive.parent):
         found = set[str]()
         try:
-            with tarfile.open(archive, "r:*") as tar:
+            with open_file(archive) as start:
+                packed = start.read(2) == b"\x1f\x8b"
+            with tarfile.open(archive, "r:gz" if packed else "r:") as tar:
                 size = 0
                 for info in tar:
                     size += info.size

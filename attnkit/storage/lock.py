@@ -33,7 +33,6 @@ def held(path: Path, what: str) -> Iterator[str | None]:
     lock, warning = FileLock(path, fallback_to_soft=False), None
     try:
         with writing(path):
-            path.touch()
             try:
                 lock.acquire(timeout=_TRIED_FOR, poll_interval=_TRIED_FOR / 5)
             except Timeout as error:
@@ -51,8 +50,8 @@ def held(path: Path, what: str) -> Iterator[str | None]:
         yield warning
     finally:
         if lock.is_locked:
-            _ours.pop(path.absolute(), None)
             lock.release()
+        _ours.pop(path.absolute(), None)
 
 
 def is_lost(path: Path) -> bool:

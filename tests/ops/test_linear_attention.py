@@ -147,6 +147,19 @@ def test_a_huge_later_key_changes_nothing_before_it(
         torch.testing.assert_close(made(q, k, v, mask).y[:, :, :19], before)
 
 
+def test_keys_that_grow_within_a_chunk_leave_earlier_sums_exact() -> None:
+    """In float32 against float64: the chunk with the large keys holds queries before them."""
+    made = mechanism("linear", {"feature_map": "exp"})
+    torch.manual_seed(0)
+    q, k, v = (0.1 * torch.randn(1, HEADS, 256, WIDTH, dtype=torch.float64) for _ in range(3))
+    k = k + torch.where(torch.arange(256) < 230, -8.0, 8.0)[:, None]
+    mask = Mask.of(torch.ones(1, 256, dtype=torch.bool), queries=256, causal=True, start=0)
+    with torch.no_grad():
+        exact = made(q, k, v, mask).y
+        found = made.float()(q.float(), k.float(), v.float(), mask).y
+    torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
+
+
 def test_sums_after_a_calm_start_go_on_in_another_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     made = mechanism("linear", {"feature_map": "exp"})
     q, k, v = (x.detach() for x in inputs(60))
