@@ -43,7 +43,7 @@ def test_a_finished_run_is_evaluated_as_it_was(folder: Path) -> None:
     assert (run.name, run.variant, run.seed, run.finished) == ("tiny", "base", 1, True)
     assert [record["step"] for record in run.log.records()] == [3, 6, 6, 9, 12, 12]
     entry = evaluate(run, ["test"], run.recipe.eval)[0]
-    assert entry.row["metrics"]["chrf"]["score"] == pytest.approx(2.17, abs=0.1)
+    assert entry.json()["metrics"]["chrf"]["score"] == pytest.approx(2.17, abs=0.1)
 
 
 def test_a_stopped_run_resumes_to_the_weights_of_the_finished_one(folder: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_run_is_scored_without_its_corpus_from_any_folder(
     shutil.move(run.path, moved)
     monkeypatch.chdir("/")
     again = evaluate(Run.open(moved), ["test"], eval, force=True)[0]
-    assert again.row["metrics"] == scored.row["metrics"]
+    assert again.json()["metrics"] == scored.json()["metrics"]
     assert again.references == scored.references
 
 
