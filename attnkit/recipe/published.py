@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from collections.abc import Mapping as Table
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from attnkit.recipe.issues import Issues, ValidationIssue
 from attnkit.recipe.metrics import ScoreName
@@ -27,7 +28,7 @@ class Published(Section):
     """Why they are not comparable, in one line; required when comparable is false."""
     split: str | None = None
     """The split they belong to; null is every split."""
-    scores: dict[str, dict[ScoreName, float]]
+    scores: dict[str, Annotated[dict[ScoreName, float], Field(min_length=1)]] = Field(min_length=1)
     """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 

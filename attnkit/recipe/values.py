@@ -223,7 +223,7 @@ def phrase(schema: Json) -> str:
         "number": "a number",
         "string": "text",
         "null": "null",
-        "object": "a mapping",
+        "object": "a mapping of at least one" if schema.get("minProperties") else "a mapping",
     }
     signs = {">=": "minimum", ">": "exclusiveMinimum", "<=": "maximum", "<": "exclusiveMaximum"}
     bounds = [
@@ -239,7 +239,7 @@ def written(node: Node) -> str:
     if isinstance(node, Sequence):
         return f"a list of {len(node.items)}" if node.items else "an empty list"
     if isinstance(node, Mapping):
-        return "a mapping"
+        return "a mapping" if node.fields else "an empty mapping"
     if node.null:
         return "null" if node.text else "nothing"
     return quoted(node.text)

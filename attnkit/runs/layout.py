@@ -10,7 +10,6 @@ from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
 
 RECIPE, MANIFEST, LOG, LOCK = "recipe.yaml", "manifest.json", "metrics.jsonl", ".lock"
-MANIFEST_LOCK = ".manifest.lock"  # held while manifest.json is changed
 MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log

@@ -94,7 +94,7 @@ class Results:
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
         files.make_folder(path.parent, self.fs, parents=self.may_be_made)
-        with exclusive(path.parent / layout.LOCK):
+        with exclusive(path.parent):
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()
             self.record(layout.SCORES, None)

@@ -131,8 +131,7 @@ class Run(Results):
         Call it holding the lock.
         """
         with files.writing(self.path):
-            own = (*layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE, layout.MANIFEST_LOCK)
-            for name in (layout.MANIFEST, *own):
+            for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path, self.fs)
@@ -220,7 +219,7 @@ class Run(Results):
         What other processes have written meanwhile stays.
         """
         self.require_locked()
-        with exclusive(self.path / layout.MANIFEST_LOCK):
+        with exclusive(self.path):
             self.__dict__.pop("manifest", None)
             entries = dict(self.manifest)
             for key, value in fields.items():

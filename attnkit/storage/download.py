@@ -6,7 +6,6 @@ Not by pooch, which bounds neither sizes nor redirects, and leaves connections o
 import hashlib
 import os
 import tarfile
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -22,9 +21,11 @@ from attnkit.storage.files import (
     atomic_write,
     make_folder,
     open_file,
+    remove,
     remove_leftovers,
     replacing,
     sha256_file,
+    temporary,
     writing,
 )
 
@@ -189,6 +190,18 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
     )
 
 
+@contextmanager
+def _scratch(path: Path) -> Iterator[Path]:
+    """A folder beside a file, which `remove_leftovers` knows where this process is killed."""
+    folder = temporary(path)
+    with writing(path.parent):
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            remove(folder)
+
+
 def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
     """Write the named members of a tar archive (plain or by gzip) to files; member -> SHA-256.
 
@@ -200,7 +213,7 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
         OutputPathError, OutputError: a file cannot be written.
     """
     open_file(archive).close()
-    with tempfile.TemporaryDirectory(dir=archive.parent) as folder, writing(archive.parent):
+    with _scratch(archive) as folder:
         found = set[str]()
         try:
             with open_file(archive) as start:
@@ -212,7 +225,8 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
                     if size > EXTRACTED_LIMIT:
                         raise DataError(f"{archive}: holds more than {EXTRACTED_LIMIT:,} bytes")
                     if info.name in members and info.isreg() and info.name not in found:
-                        tar.extract(info, folder, filter="data")
+                        own = info.replace(mode=None, deep=False)  # type: ignore[arg-type]
+                        tar.extract(own, folder, filter="data")  # by the umask, as other files
                         found.add(info.name)
                 stream: Any = tar.fileobj
                 while stream.read(BLOCK):  # the checksum of gzip is at the end

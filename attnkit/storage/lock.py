@@ -88,13 +88,17 @@ def is_held(path: Path) -> bool:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Wait for a lock file and hold it; where there can be none, nothing is waited for."""
-    from filelock import FileLock
+    """Wait for a folder or a lock file, which is made, and hold it.
 
-    lock = FileLock(path, fallback_to_soft=False)
-    with suppress(OSError):
-        lock.acquire()
+    Where there are no locks nothing is waited for.  Not by filelock, which has to write a file:
+    whoever may read a folder can hold the folder itself, and nothing is left in it.
+    """
+    made = 0 if path.is_dir() else os.O_CREAT
+    with writing(path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | made, 0o666)
     try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        lock.release()
+        os.close(descriptor)

@@ -122,10 +122,11 @@ def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             # The library maps the file: without a copy, a later change of it would change them.
             tensors = {name: file.get_tensor(name).clone() for name in names}
+        bad = not_finite(tensors)
     except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise DataError(f"{path}: not a valid safetensors file: {reason}") from error
-    if (bad := not_finite(tensors)) is not None:
+    if bad is not None:
         raise DataError(f"{path}: tensor {bad} holds NaN or infinity")
     return tensors
 

@@ -90,6 +90,23 @@ def refuse(server: Server, path: Path, kind: type[Exception], **options: object)
     return str(caught.value)
 
 
+def packed(handler: Handler) -> None:
+    """As servers are set up that call a .gz an encoding of what is in it."""
+    handler.head(Content_Length=str(len(BODY)), Content_Encoding="x-gzip")
+    handler.wfile.write(BODY)
+
+
+def test_a_file_arrives_as_it_was_sent(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = packed
+    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256) == SHA256
+    assert (tmp_path / "file").read_bytes() == BODY
+
+
+def test_an_answer_without_content_is_no_file(server: Server, tmp_path: Path) -> None:
+    server.answers["/file"] = lambda handler: handler.head(204)
+    assert "the server answered 204" in refuse(server, tmp_path / "file", UnavailableError)
+
+
 def unannounced(handler: Handler) -> None:
     handler.head()
     handler.wfile.write(BODY)

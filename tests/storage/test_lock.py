@@ -43,3 +43,23 @@ def test_who_only_looks_does_not_stop_a_training(tmp_path: Path) -> None:
     finally:
         stop.set()
         watcher.join()
+
+
+def test_a_folder_is_held_by_one_at_a_time_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    """Also by who may only read it."""
+    tmp_path.chmod(0o500)
+    order = list[str]()
+
+    def second() -> None:
+        with lock.exclusive(tmp_path):
+            order.append("second")
+
+    other = threading.Thread(target=second)
+    with lock.exclusive(tmp_path):
+        other.start()
+        other.join(0.1)
+        order.append("first")
+    other.join()
+    tmp_path.chmod(0o700)
+    assert order == ["first", "second"]
+    assert list(tmp_path.iterdir()) == []
