@@ -105,9 +105,9 @@ def test_scores_may_lie_beyond_the_range_of_exponentials(
     assert (parts[0] @ parts[1].mT).max() / WIDTH**0.5 > 150  # e^89 is beyond float32
     mask = Mask.packed(100, q.device, causal=causal)
     fast, slow = both_paths(made, [x.detach().requires_grad_() for x in parts], mask, monkeypatch)
-    for one, other in zip(fast, slow, strict=True):
-        # an ulp of a score is 1.5e-5, and the gradient of k is multiplied by 20
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=5e-3)
+    # an ulp of a score is 1.5e-5; the gradient of k is multiplied by 20 and reaches 229
+    for one, other, atol in zip(fast, slow, (1e-4, 1e-3, 5e-3, 1e-3), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=atol)
 
 
 @pytest.mark.parametrize(("word", "options"), WORDS)
