@@ -9,7 +9,7 @@ from typing import NamedTuple
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
-from attnkit.scoring.significance import Difference
+from attnkit.scoring.significance import UNTESTED, Difference
 from attnkit.show.comparison_notes import (
     changes_of,
     comparison_notes,
@@ -255,13 +255,8 @@ def difference_fields(
         named["low"], named["high"] = tested.interval
     if tested and tested.percent:
         named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
-    for name, attribute in (
-        ("p", "p"),
-        ("p_corrected", "p_holm"),
-        ("verdict", "verdict"),
-        ("provisional", "provisional"),
-    ):
-        named[name] = getattr(tested, attribute, None)
+    told = tested.json() if tested else UNTESTED
+    named |= {name: told[name] for name in ("p", "p_corrected", "verdict", "provisional")}
     return {f"{prefix}{name}": value for name, value in named.items()}
 
 
