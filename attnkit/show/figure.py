@@ -89,12 +89,16 @@ def rendered(figure: "Figure", format: str, title: str) -> bytes:
     metadata: dict[str, str | None] = {"Title": safe_text(title)}
     undated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}
     metadata[undated[format]] = None
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # laid out once
-    drawn = figure.get_tightbbox().padded(0.06)  # inches; "tight" would draw a third time
     data = io.BytesIO()
-    figure.savefig(data, format=format, dpi=RESOLUTION, bbox_inches=drawn, facecolor="white",
-                   metadata=metadata)  # fmt: skip
+    figure.savefig(
+        data,
+        format=format,
+        dpi=RESOLUTION,
+        bbox_inches="tight",
+        pad_inches=0.06,
+        facecolor="white",
+        metadata=metadata,
+    )
     return data.getvalue()
 
 
