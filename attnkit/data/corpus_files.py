@@ -6,7 +6,6 @@ beside the file, and a later change is an error.
 """
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable
@@ -18,13 +17,8 @@ from urllib.parse import urlsplit
 from attnkit.data.formats import count_lines
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.corpus_cards import Archive, Card, File
-from attnkit.storage.files import (
-    atomic_write,
-    check_file,
-    make_folder,
-    remove_leftovers,
-    sha256_file,
-)
+from attnkit.storage.cache import read_note, write_note
+from attnkit.storage.files import atomic_write, check_file, sha256_file
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a stage, how much is done, and the total where it is known.
@@ -52,11 +46,9 @@ def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     full = os.path.abspath(path)
     state = [full, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     note = cache / "facts" / f"{hashlib.sha256(os.fsencode(full)).hexdigest()[:32]}.json"
-    known = None
-    with suppress(OSError, ValueError, TypeError):
-        saved, *values = json.loads(note.read_bytes())
-        if saved == state:
-            known = FileFacts(*values)
+    kept, known = read_note(note, tuple[list[str | int], str, int | None]), None
+    if kept is not None and kept[0] == state:
+        known = FileFacts(*kept[1:])
     if known is not None and (known.lines is not None or not lines):
         return known
     facts = FileFacts(
@@ -65,9 +57,7 @@ def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     # A file written a moment ago may change again within one tick of the clock.
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
         with suppress(AttnkitError):  # a cache that cannot be written costs time, nothing else
-            make_folder(note.parent)
-            remove_leftovers(note.parent)
-            atomic_write(note, json.dumps([state, *facts]))
+            write_note(note, [state, *facts])
     return facts
 
 

@@ -5,13 +5,12 @@ by a hash of everything that it depends on: the corpus' fingerprint, the recipe'
 version of sentencepiece.
 """
 
-import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import sentencepiece
 
@@ -35,10 +34,21 @@ from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
 from attnkit.storage import files
-from attnkit.storage.cache import cache_dir, read_or_build
-from attnkit.storage.files import read_json, sha256_json, write_synced
+from attnkit.storage.cache import cache_dir, note_text, read_note, read_or_build
+from attnkit.storage.files import sha256_json, write_synced
 
 _REPORT_EVERY = 10_000
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What a cached tokenizer was learned from."""
+
+    digest: str
+    rows: int
+    seen: int
+    """Rows of the corpus, of which `rows` were used."""
+    unknown_words: int
 
 
 @dataclass(frozen=True)
@@ -330,20 +340,20 @@ def _tokenizer(
             chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
         trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
         trained.save(draft)
-        meta = {"digest": trained.digest, "rows": used, "seen": seen, "unknown_words": words}
-        write_synced(draft / "meta.json", json.dumps(meta))
+        facts = TokenizerFacts(trained.digest, used, seen, words)
+        write_synced(draft / "meta.json", note_text(vars(facts)))
 
-    def read(path: Path) -> tuple[Tokenizer, dict[str, Any]]:
-        meta, saved = read_json(path / "meta.json"), Tokenizer.load(path, form)
-        if saved.digest != meta.get("digest"):
+    def read(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
+        facts, saved = read_note(path / "meta.json", TokenizerFacts), Tokenizer.load(path, form)
+        if facts is None or saved.digest != facts.digest:
             raise DataError(f"{path}: the model does not match its SHA-256")
-        return saved, meta
+        return saved, facts
 
-    (tokenizer, meta), note = read_or_build(cache / "tokenizers" / key, read, build)
-    return tokenizer, _about(spec, tokenizer, meta) + ([note] if note else [])
+    (tokenizer, facts), note = read_or_build(cache / "tokenizers" / key, read, build)
+    return tokenizer, _about(spec, tokenizer, facts) + ([note] if note else [])
 
 
-def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, Any]) -> list[str]:
+def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, facts: TokenizerFacts) -> list[str]:
     lines = []
     sides = {"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()
     for name, vocabulary in sides.items():
@@ -351,13 +361,13 @@ def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, meta: dict[str, A
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"
         lines.append(line)
-    if words := meta["unknown_words"]:
+    if words := facts.unknown_words:
         lines.append(
             f"tokenizer: {UNKNOWN_WORD} is a word of the text ({words:,} times) and has a piece of "
             "its own, as any other word may"
         )
-    if meta["rows"] < meta["seen"]:
-        lines.append(f"tokenizer: learned from {meta['rows']:,} of {meta['seen']:,} rows")
+    if facts.rows < facts.seen:
+        lines.append(f"tokenizer: learned from {facts.rows:,} of {facts.seen:,} rows")
     return lines
 
 

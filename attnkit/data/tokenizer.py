@@ -282,15 +282,19 @@ class Tokenizer(NamedTuple):
             atomic_write(folder / TARGET_FILE, self.target.model)
 
     @classmethod
-    def load(cls, folder: Path, form: NormalForm = "none") -> "Tokenizer":
+    def load(
+        cls, folder: Path, form: NormalForm = "none", shared: bool | None = None
+    ) -> "Tokenizer":
         """Read what `save` wrote; `form` is the recipe's normal form (`data.normalize`).
+
+        `shared` says whether there is one vocabulary; None asks the folder.
 
         Raises:
             MissingInputError: there is no tokenizer.model.
             DataError: a file is damaged.
         """
         source = _read(folder / SOURCE_FILE, form)
-        if not (folder / TARGET_FILE).exists():
+        if not (folder / TARGET_FILE).exists() if shared is None else shared:
             return cls(source, source)
         return cls(source, _read(folder / TARGET_FILE, form))
 

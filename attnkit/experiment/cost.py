@@ -8,7 +8,6 @@ import hashlib
 import json
 import platform
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import islice
 from statistics import mean, median
 from typing import NamedTuple
@@ -27,8 +26,7 @@ from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
 from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
-from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import atomic_write, make_folder
+from attnkit.storage.cache import cache_dir, read_note, write_note
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import optimizer
@@ -276,16 +274,14 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
     options = _precisions(device)
     if len(options) == 1:
         return options[0], "this GPU has no bfloat16"
-    path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.txt"
-    with suppress(OSError, UnicodeError):
-        if (stored := path.read_text("utf-8").strip()) in options:
-            return stored, "as chosen before on this machine"
+    path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.json"
+    if (stored := read_note(path, str)) in options:
+        return str(stored), "as chosen before on this machine"
     rows = list(islice(batches(recipe, prepared), 2))
     times = _timed(recipe, prepared, rows, options, device, PRECISION_REPEATS)
     ratio = median(np.divide(times["bf16"], times["fp32"]).tolist())
     chosen = "bf16" if ratio < 1 else "fp32"
-    make_folder(path.parent)
-    atomic_write(path, f"{chosen}\n".encode())
+    write_note(path, chosen)
     return chosen, f"bf16 takes {ratio:.2f} of the time of fp32 here"
 
 

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -46,25 +47,61 @@ class Check(NamedTuple):
     """Of a score: as it is stored."""
 
 
+class TableScore(json_files.Schema):
+    """A score of a table."""
+
+    score: float | None
+
+
+class TableRow(json_files.Schema):
+    """A row of a table, as `attnkit.scoring.results.ScoreRow` writes it."""
+
+    split: str
+    method: str | None = None
+    contexts: int | None = None
+    metrics: dict[str, TableScore]
+    run: str | None = None
+    run_id: str | None = None
+
+
+class ScoreTable(json_files.Schema):
+    """What `attnkit eval --format json` prints, as far as it is checked."""
+
+    rows: list[TableRow]
+
+
 def verify(
-    path: Path, lines: int = 20, *, device: str = "cpu", data_dir: Path | None = None
+    path: Path,
+    lines: int = 20,
+    *,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    fault: str = "",
 ) -> Iterator[Check]:
     """Check one run: its files, its scores, and as many lines of each split decoded again.
 
-    Faults of the run are found, not raised; nothing is written, and nothing is downloaded.
+    Faults of the run are found, not raised; nothing is written, and nothing is downloaded.  `fault`
+    is what is already known of the path (see `attnkit.runs.layout.run_paths`).
     """
     try:
+        if fault:
+            raise DataError(fault)
         run = Run.open(path)
     except AttnkitError as error:
         why = _short(error, path)
-        name = layout.RECIPE if why.startswith(layout.RECIPE) else layout.MANIFEST
+        name = layout.RECIPE if layout.RECIPE in why else "." if fault else layout.MANIFEST
         yield Check(path.as_posix(), "", "file", name, "different", why)
         return
     verification = _Verification(run, lines, device, data_dir)
     if run.in_training:
         yield verification.check("file", "run", "not checked", "is being trained")
         return
-    yield from verification.files()
+    try:
+        with run.unchanged():
+            found = list(verification.files())
+        yield from found
+    except AttnkitError as error:
+        yield verification.check("file", "run", "different", _short(error, path))
     yield from verification.splits()
 
 
@@ -79,22 +116,20 @@ def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[
     known: dict[tuple[str, str, str], list[float | None]] = {}
     for check in checks:
         known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
-    try:
-        for row in table["rows"]:
-            asked = [str(row[key]) for key in ("split", "method", "contexts") if key in row]
-            for metric, value in row["metrics"].items():
-                split, told = ".".join(asked), value["score"]
-                found = known.get((row["run_id"], split, metric), [])
-                state: State = "same"
-                text = ""
-                if not any(_same(one, told) for one in found):
-                    state, text = "different", "no run has this id and score"
-                    if found:
-                        text = f"the table says {told}, the run {found[0]}"
-                run, cell = str(row["run"]), f"{split} {metric}"
-                yield Check(run, row["run_id"], "table", cell, state, text, split, metric, told)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError("the table is not what `attnkit eval --format json` prints") from error
+    where = "the table is not what `attnkit eval --format json` prints"
+    for row in json_files.parse(table, ScoreTable, where).rows:
+        asked = [row.split, row.method, None if row.contexts is None else str(row.contexts)]
+        split, run_id = ".".join(filter(None, asked)), row.run_id or ""
+        for metric, value in row.metrics.items():
+            told, found = value.score, known.get((run_id, split, metric), [])
+            state: State = "same"
+            text = ""
+            if not any(_same(one, told) for one in found):
+                state, text = "different", "no run has this id and score"
+                if found:
+                    text = f"the table says {told}, the run {found[0]}"
+            cell = f"{split} {metric}"
+            yield Check(row.run or "", run_id, "table", cell, state, text, split, metric, told)
 
 
 class _Again(NamedTuple):
@@ -125,58 +160,86 @@ class _Verification:
         return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
 
     def files(self) -> Iterator[Check]:
-        """Every file that has a hash or should have one."""
+        """Every file that is there or should be; what is not recorded is not used."""
         run = self.run
-        if not run.read_json(layout.MANIFEST).get("sha256"):
-            yield self.check("file", layout.MANIFEST, "not checked", "no hash recorded")
-        else:
-            yield self.check("file", layout.MANIFEST)
-        here = [layout.SCORES, *([layout.MODEL, layout.LOG] if run.finished else [])]
-        notes = sorted((run.path / layout.DATA).glob("*.json"))
-        here = [name for name in here if run.has(name)]
-        here += [note.relative_to(run.path).as_posix() for note in notes]
         recorded = [name for name, value in run.manifest["files"].items() if value is not None]
-        for name in dict.fromkeys([*recorded, *here]):
-            try:
-                hashed = run.check_file(name)
-            except AttnkitError as error:
-                yield self.check("file", name, "different", _short(error, run.path / name))
-                continue
-            why = "" if hashed else "no hash recorded"
+        why = "" if run.sealed else "no hash recorded"
+        yield self.check("file", layout.MANIFEST, "same" if run.sealed else "not checked", why)
+        used = {layout.MANIFEST, *recorded}
+        for name in recorded:
+            why = ""
             if name in run.left_out:
                 why = "left out of packed results"
             elif name == layout.LOG and run.left_out:
                 why = f"thinned from {run.manifest[layout.LEFT_OUT]['log_records']} records"
-            yield self.check("file", name, "same" if hashed else "not checked", why)
-        for step in run.checkpoint_steps():
+            yield self._file(name, partial(run.check_file, name), why)
+        corpus = RunCorpus(run, offline=True)
+        for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:
+            rows = name.removesuffix(".json") + ".jsonl"
+            split, kept = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
+            with suppress(AttnkitError):  # which is said of the file itself
+                kept = corpus.keeps(split)
+            if kept:
+                used.add(rows)
+                yield self._file(rows, partial(corpus.kept_rows, split), "")
+        steps = run.checkpoint_steps()
+        for step in steps:
             fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")
             name = f"{layout.CHECKPOINTS}/step-{step}"
             yield self.check("file", name, "different" if fault else "same", fault or "")
+        if steps and layout.LOG not in used:
+            used.add(layout.LOG)
+            yield self._file(layout.LOG, partial(checkpoint.check_log, run), "")
+        with suppress(AttnkitError):
+            for name in run.scores():  # what is in these is compared with scores.json
+                output = run.output_path(name).relative_to(run.path).as_posix()
+                used |= {output, output.removesuffix(".hyp.txt") + ".stats.npz"}
+        for name in run.names():
+            if name not in used:
+                why = "not recorded, so it is not used" if run.sealed else "no hash recorded"
+                yield self.check("file", name, "not checked", why)
+
+    def _file(self, name: str, whole: Callable[[], object], why: str) -> Check:
+        """One file; `whole` says whether there is something to compare it with, or raises."""
+        try:
+            hashed = whole()
+        except AttnkitError as error:
+            return self.check("file", name, "different", _short(error, self.run.path / name))
+        return self.check("file", name, "same" if hashed else "not checked", why)
 
     def splits(self) -> Iterator[Check]:
         """Every split that was scored."""
         if not self.run.finished:
             yield self.check("score", "all", "not checked", "training is not finished")
             return
+        found = dict[str, SavedScores | AttnkitError]()
         try:
-            stored = self.run.scores()
+            with self.run.unchanged():
+                stored = self.run.scores()
+                for name, entry in stored.items():
+                    try:
+                        split = entry.get("split") or name
+                        if saved := SavedScores.read(self.run, split, name):
+                            found[name] = saved
+                    except AttnkitError as error:
+                        found[name] = error
         except AttnkitError as error:
             yield self.check("score", "all", "different", _short(error, self.run.path))
             return
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
-        for name in stored:
+        for name, one in found.items():
             cells = [f"{name} {metric}" for metric in stored[name].get("metrics", {})] or [name]
             try:
-                yield from self._split(name, stored[name])
+                if isinstance(one, AttnkitError):
+                    raise one
+                yield from self._split(name, one, stored[name])
             except AttnkitError as error:
                 for cell in cells:
                     yield self.check("score", cell, _state(error), _short(error, self.run.path))
 
-    def _split(self, name: str, entry: Mapping[str, Any]) -> Iterator[Check]:
+    def _split(self, name: str, saved: SavedScores, entry: Mapping[str, Any]) -> Iterator[Check]:
         """The scores and outputs of one split by one search."""
-        saved = SavedScores.read(self.run, entry.get("split") or name, name)
-        assert saved is not None
         if saved.weights != self.run.manifest["files"].get(layout.MODEL):
             yield self.check("score", name, "different", "the scores are of other weights")
             return
@@ -264,11 +327,14 @@ class _Verification:
     def _answered_again(self, saved: SavedScores, corpus: RunCorpus) -> _Again:
         """The same of questions that were answered in one way."""
         found = CONDITION.match(saved.split)
-        assert found is not None
-        merging = saved.search["contexts"]
+        merging = saved.search.get("contexts")
+        if found is None or not isinstance(merging, Mapping):
+            raise DataError(f"{layout.SCORES}: {saved.name}: is not of questions")
         known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
-        update = {"counts": (int(found[3]),), "methods": (found[2],), **known}
-        spec = self.run.recipe.contexts.model_copy(update=update)
+        known |= {"counts": [int(found[3])], "methods": [found[2]]}
+        where = f"{layout.SCORES}: {saved.name}.search.contexts"
+        ours = self.run.recipe.contexts.model_dump(mode="json")
+        spec = json_files.parse(ours | known, ContextsConfig, where)
         (setting,) = question_sets.conditions(corpus, found[1], spec)
         references = [list(accepted(row)) for row, _ in setting.questions]
         source = [[row.source, *contexts] for row, contexts in setting.questions]

@@ -8,10 +8,12 @@ import gzip
 import os
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.runs import layout, plugins
+from attnkit.runs.results import files_below
 from attnkit.runs.results_file import archive_member
 from attnkit.runs.run import Run
 from attnkit.runs.run_corpus import RunCorpus
@@ -32,6 +34,13 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
         OutputPathError: two runs have one name, or the archive would lie in a run.
         OutputError: the disk is full.
     """
+    with ExitStack() as stack:
+        for run in runs:
+            stack.enter_context(run.unchanged())
+        return _pack(runs, target, checkpoints)
+
+
+def _pack(runs: Sequence[Run], target: Path, checkpoints: bool) -> int:
     members: dict[str, Path] = {}
     for run in runs:
         if target.resolve().is_relative_to(run.path.resolve()):
@@ -41,7 +50,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
         folder = layout.run_path("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):
             raise OutputPathError(f"{run.path}: a second run called {folder}; pack them one by one")
-        for path in _files(run.path, checkpoints):
+        for path in files_below(run.path, () if checkpoints else (layout.CHECKPOINTS,)):
             members[f"{folder}/{path.relative_to(run.path).as_posix()}"] = path
     with files.replacing(target) as prepared, open(prepared, "xb") as file:
         with (
@@ -80,17 +89,3 @@ def keep_rows(runs: Iterable[Run], data_dir: Path | None = None) -> Iterator[str
         for word, entry in run.manifest.get(plugins.KEY, {}).items():
             if entry is not None:
                 yield f"{run.path}: needs the mechanism {word} from {entry['from']}: send it along"
-
-
-def _files(folder: Path, checkpoints: bool) -> Iterator[Path]:
-    """The files of a run that go into an archive."""
-    left_out = {layout.TENSORBOARD, layout.WANDB} | (set() if checkpoints else {layout.CHECKPOINTS})
-    with files.reading(folder):
-        children = sorted(folder.iterdir())
-    for child in children:
-        if child.name.startswith(".") or child.name in left_out or files.owner(child) is not None:
-            continue
-        if child.is_dir() and not child.is_symlink():
-            yield from _files(child, checkpoints)
-        elif child.is_file():
-            yield child

@@ -1,11 +1,13 @@
 """Finding runs in folders."""
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from attnkit.errors import MissingInputError, UsageError
-from attnkit.runs.layout import MANIFEST, is_results_file, require_runs, run_paths
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.runs.layout import MANIFEST, TRIAL, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 
 VARIANTS, BASELINE = "variants", "baseline"
@@ -33,45 +35,89 @@ def is_run(name: str) -> bool:
     return False
 
 
+def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run | AttnkitError]]:
+    """Every run in a folder, trials among them if asked for; or why one cannot be opened.
+
+    Raises:
+        MissingInputError: there is no such folder.
+    """
+    require_runs(folder, MAKES_RUNS)
+    for path, fault in run_paths(folder, trials=trials):
+        try:
+            yield path, DataError(f"{path}: {fault}") if fault else Run.open(path)
+        except AttnkitError as error:
+            yield path, error
+
+
 def find_runs(
     paths: Iterable[str | Path],
     *,
     unfinished: bool = False,
     trials: bool = False,
-    note: Callable[[str], object] | None = None,
+    note: Callable[[str], object] = warnings.warn,
 ) -> list[Run]:
     """The finished runs in run folders, variant folders, recipe folders or roots of runs.
 
     Results files are found like runs.
 
-    Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set; else they are
-    skipped, and `note` is called with a sentence about each.  Trials of a tuned key are left out
-    unless `trials` is set.
+    Sorted by `order`.  Unfinished ones are returned too where `unfinished` is set.  Trials of a
+    tuned key are left out unless `trials` is set.
+
+    Args:
+        note: called with a sentence about each run that is left out, and about seeds that a recipe
+            names and that are not here.
 
     Raises:
         MissingInputError: a path does not exist, or no such run is in any of them.
-        DataError: a manifest is damaged.
+        AttnkitError: of a path that is itself a damaged run; of the first one, where all are.
     """
     found: dict[Path, Run] = {}
-    skipped = []
+    skipped, unfinished_seeds, damaged = list[str](), set[tuple[str, str, int]](), list[Exception]()
     folders = [Path(path) for path in paths]
     for folder in folders:
-        require_runs(folder, MAKES_RUNS)
-        for path in run_paths(folder, trials=trials):
-            run = Run.open(path)
-            if run.finished or unfinished:
+        for path, run in open_runs(folder, trials=trials):
+            if isinstance(run, AttnkitError):
+                if path == folder:
+                    raise run
+                damaged.append(run)
+                skipped.append(f"{run}; left out")
+            elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)
             else:
+                unfinished_seeds.add((run.name, run.variant, run.seed))
                 skipped.append(f"{path}: training is not finished; skipped")
+    if not found and damaged:
+        raise damaged[0]
     if not found:
         where = ", ".join(map(str, folders)) or "no folder given"
         why = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
         kind = "run" if unfinished else "finished run"
         raise MissingInputError(f"{where}: no {kind} is here ({why})")
-    if note is not None:
-        for text in skipped:
-            note(text)
-    return sorted(found.values(), key=order)
+    runs = sorted(found.values(), key=order)
+    named = [run for path, run in found.items() if path in {one.resolve() for one in folders}]
+    for text in (*skipped, *_absent_seeds(runs, unfinished_seeds, named)):
+        note(text)
+    return runs
+
+
+def _absent_seeds(
+    runs: Iterable[Run], elsewhere: set[tuple[str, str, int]], named: Iterable[Run]
+) -> Iterator[str]:
+    """A sentence about each variant without all seeds of its recipe; not where runs are named."""
+    groups: dict[tuple[str, str, Path], list[Run]] = {}
+    for run in runs:
+        if TRIAL not in run.manifest and run not in named:
+            groups.setdefault((run.name, run.variant, run.path.parent), []).append(run)
+    for (name, variant, folder), group in groups.items():
+        wanted = set[int]()
+        for run in group:
+            with suppress(AttnkitError):  # whoever needs the recipe says what is wrong with it
+                wanted |= {*run.recipe.train.seeds}
+        wanted -= {run.seed for run in group}
+        if absent := sorted(s for s in wanted if (name, variant, s) not in elsewhere):
+            seeds = f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+            verb = "are" if len(absent) > 1 else "is"
+            yield f"{folder}: {seeds} of its recipe {verb} not here"
 
 
 def order(run: Run) -> tuple[Any, ...]:

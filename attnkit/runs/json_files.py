@@ -1,5 +1,7 @@
 """The JSON files of a run: what each must hold, and the one reader of all of them."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -90,9 +92,43 @@ class LeftOut(Schema):
     log_sha256: Sha256 | None
 
 
+SEALED = 2
+"""Format of manifests with a SHA-256 of themselves."""
+OWN, _FORMAT = "sha256", "format"
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest with its format and the SHA-256 of all its entries."""
+    entries = {**entries, _FORMAT: SEALED}
+    return {**entries, OWN: files.sha256_json(entries)}
+
+
+def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict[str, Any]:
+    """The entries of a manifest, compared with their SHA-256 and of this form.
+
+    A manifest of this format must have it; in an older one without it no entry may look like it
+    under another name.
+
+    Raises:
+        DataError: it was changed or is damaged.
+    """
+    rest = {key: value for key, value in entries.items() if key != OWN}
+    strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
+    sealed = OWN in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, strange))
+    if sealed and entries.get(OWN) != files.sha256_json(rest):
+        raise DataError(
+            f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
+            f"{OWN}); restore it from a copy, or train again with --fresh"
+        )
+    parse(rest, schema, where)
+    return {key: value for key, value in rest.items() if key != _FORMAT}
+
+
 class Manifest(Schema):
     """manifest.json of a run."""
 
+    format: Literal[2] | None = None
     recipe: str
     variant: str
     seed: int
@@ -148,13 +184,31 @@ class StoredSearch(Schema):
     contexts: dict[str, Any] = {}
 
 
+class StoredDecoding(Schema):
+    """How outputs were made, and how fast: see `attnkit.scoring.saved_scores.Decoding`."""
+
+    seconds: Seconds | None = None
+    sentences_per_second: Seconds | None = None
+    tokens_per_second: Seconds | None = None
+    tokens: Count | None = None
+    device: str | None = None
+    threads: Count | None = None
+    lines: Count | None = None
+    empty: Count | None = None
+    truncated: Count | None = None
+    unfinished: Count | None = None
+    chosen: list[Count | None] | None = None
+    cut: Count | None = None
+
+
 class StoredSplit(Schema):
     """What scores.json says of a split."""
 
     metrics: dict[str, StoredMetric] = {}
     sentences: Count = 0
     empty_references: Count = 0
-    decode: dict[str, Any] = {}
+    decode: StoredDecoding | None = None
+    unknown: dict[str, str] = {}
     warnings: list[str] = []
     split: str = ""
     weights: str = ""
@@ -176,6 +230,17 @@ class KeptSplit(Schema):
     contexts: Count | None
 
 
+class KeptRow(Schema):
+    """A line of data/<split>.jsonl: see `attnkit.data.rows.Row`."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    source: str
+    target: str
+    references: list[str] = []
+    contexts: list[str] = []
+    gold: Count | None = None
+
+
 CheckpointFileName = Annotated[
     str, Field(pattern=r"^(tensors\.safetensors|state\.json|shard-[a-z0-9-]+\.safetensors)$")
 ]
@@ -191,7 +256,7 @@ class CheckpointFile(Schema):
 class CheckpointManifest(Schema):
     """manifest.json of a checkpoint."""
 
-    format: Literal[1]
+    format: Literal[1, 2]
     step: Count
     files: dict[CheckpointFileName, CheckpointFile] = Field(min_length=2)
     log: Sha256 | None = None

@@ -1,10 +1,11 @@
 """Names of a run's files, and the folders that hold runs."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
@@ -15,6 +16,8 @@ CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
 TUNE = "tune"  # beside the runs of a variant, the folder of the trials that chose its values
 TRIAL, TUNED = "trial", "tuned"  # entries of the manifest: of a trial; of a run that trials chose
+EXPORTED = "export.json"  # of an exported model, which has a recipe too
+SEED = re.compile(r"seed-\d+", re.ASCII)  # names of runs
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
 WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
@@ -78,20 +81,32 @@ def require_runs(path: Path, hint: str) -> None:
         files.check_file(path)
 
 
-def run_paths(path: Path, *, trials: bool = False) -> Iterator[Path]:
-    """The folders of runs and the results files in a folder, itself included, sorted by path.
+class FoundPath(NamedTuple):
+    """A folder that is a run or was one, a results file, or what hides runs."""
 
-    Hidden folders and links to folders are passed over, and results files beside their runs.  So
-    are trials (see `TUNE`), unless they are asked for or the folder is one of a trial, of a value
-    or of all trials of a variant.
+    path: Path
+    fault: str = ""
+    """Why it is not opened, where its place alone tells."""
 
-    Raises:
-        MissingInputError: a folder cannot be read.
+
+def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
+    """The runs and results files in a folder, itself included, sorted by path; damaged ones too.
+
+    Hidden folders are passed over, and results files beside their runs.  So are trials (see
+    `TUNE`), unless they are asked for or the folder is one of a trial, of a value or of all trials
+    of a variant.  Links to folders are not followed: one with a run that is not found elsewhere is
+    a fault.
     """
-    for found in _runs_below(path, 8):
-        near = found, found.parent, found.parent.parent
-        if trials or path in near or not _is_trial(found):
+    links, real = list[Path](), set[Path]()
+    for found in _runs_below(path, 8, links):
+        near = found.path, found.path.parent, found.path.parent.parent
+        real.add(found.path.resolve())
+        if trials or path in near or not _is_trial(found.path):
             yield found
+    for link in links:
+        runs = (one.path for one in _runs_below(link, 4, []) if link.exists() and not one.fault)
+        if not link.exists() or any(run.resolve() not in real for run in runs):
+            yield FoundPath(link, "is a symbolic link, which is not followed; name it itself")
 
 
 def refuse_trial(path: Path, manifest: Mapping[str, Any]) -> None:
@@ -112,25 +127,37 @@ def _is_trial(path: Path) -> bool:
     return False
 
 
-def _runs_below(path: Path, depth: int) -> Iterator[Path]:
-    """The folders of runs and the results files in a folder, so many folders down."""
+def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath]:
+    """What is in a folder, so many folders down; links to folders and dead ones go to `links`."""
     if is_results_file(path) and path.is_file():
-        yield path
+        yield FoundPath(path)
         return
-    if (path / MANIFEST).is_file() and (path / RECIPE).is_file():
-        yield path
+    try:
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        yield FoundPath(path, f"cannot be read: {error.strerror}")
         return
-    with files.reading(path):
-        children = sorted(path.iterdir())
-    for child in children if depth else []:
-        if child.name.startswith("."):
-            continue
-        if child.is_dir() and not child.is_symlink():
-            yield from _runs_below(child, depth - 1)
+    if _was_run(path.name, names):
+        yield FoundPath(path)
+        return
+    for child in (path / name for name in names if depth and not name.startswith(".")):
+        if child.is_symlink() and (child.is_dir() or SEED.fullmatch(child.name)):
+            links.append(child)
+        elif child.is_dir():
+            yield from _runs_below(child, depth - 1, links)
         elif is_results_file(child) and child.is_file():
             run = path / child.name.removesuffix(RESULTS_FILE)
             if not (run / MANIFEST).is_file():
-                yield child
+                yield FoundPath(child)
+
+
+def _was_run(name: str, inside: list[str]) -> bool:
+    """Whether a folder of this name, with these in it, is a run or what is left of one."""
+    parts = {*inside} & {*OWN} - {LOCK}
+    most = {*inside} & {RECIPE, MANIFEST, MODEL, LOG, SCORES, CHECKPOINTS, TOKENIZERS[0]}
+    if EXPORTED in inside:
+        return {RECIPE, MANIFEST} <= most
+    return len(most) > 1 or bool(parts and SEED.fullmatch(name))
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

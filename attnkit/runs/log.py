@@ -24,6 +24,7 @@ class Log:
     def __init__(self, path: Path, fs: Filesystem = DISK, content: bytes | None = None) -> None:
         """`content` is that of a log in a results file, where `path` is only its name."""
         self.path, self._fs, self._content = path, fs, content
+        self._written: Any = None  # SHA-256 of what this process wrote and found whole
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; log all that belongs to a step before its checkpoint is saved.
@@ -38,8 +39,12 @@ class Log:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in record.items()
         }
+        line = (json.dumps(finite, allow_nan=False) + "\n").encode("utf-8")
+        if self._written is None:
+            self._written = hashlib.sha256(self.content())
         with files.writing(self.path), self._fs.append(self.path) as file:
-            self._fs.write(file, (json.dumps(finite, allow_nan=False) + "\n").encode("utf-8"))
+            self._fs.write(file, line)
+        self._written.update(line)
 
     def flush(self) -> None:
         """Force the log to the disk; saving a checkpoint does so first."""
@@ -67,8 +72,24 @@ class Log:
             return file.read()
 
     def sha256(self) -> str | None:
-        """SHA-256 of the whole file; None where there is none yet."""
+        """SHA-256 of the whole file as it was written here, else as it is; None without one."""
+        if self._written is not None:
+            return str(self._written.hexdigest())
         return files.sha256_file(self.path) if self.path.exists() else None
+
+    def until(self, step: int | None) -> tuple[int, "hashlib._Hash"]:
+        """Bytes and SHA-256 of the records until a step; of none with None.
+
+        Raises:
+            DataError: a line at or before that step is damaged.
+        """
+        size = 0
+        if step is not None:
+            for record, end in self._lines():
+                if record["step"] > step:
+                    break
+                size = end
+        return size, hashlib.sha256(self.content()[:size])
 
     def truncate(self, step: int | None, sha256: str | None = None) -> None:
         """Drop the records after `step`, before a resumed run adds new ones; with None, all.
@@ -78,17 +99,11 @@ class Log:
                 than they must; or it is no regular file.
         """
         if not self.path.exists() and sha256 is None:
+            self._written = hashlib.sha256()
             return
         files.check_file(self.path)
-        size = 0
-        if step is not None:
-            for record, end in self._lines():
-                if record["step"] > step:
-                    break
-                size = end
-        with files.reading(self.path), self.path.open("rb") as whole:
-            kept = hashlib.sha256(whole.read(size)).hexdigest()
-        if sha256 not in (None, kept):
+        size, kept = self.until(step)
+        if sha256 not in (None, kept.hexdigest()):
             raise DataError(
                 f"{self.path}: the records until step {step} are not those that were written "
                 "(their SHA-256 differs from the checkpoint's); restore them, or resume all the "
@@ -97,6 +112,7 @@ class Log:
         with files.writing(self.path), self._fs.append(self.path) as file:
             self._fs.truncate(file, size)
             self._fs.fsync(file)
+        self._written = kept
 
     def digest(self) -> str:
         """SHA-256 of all but the wall-clock values: equal for a resumed and an unbroken run."""

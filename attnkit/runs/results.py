@@ -3,7 +3,8 @@
 import hashlib
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,10 +13,27 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
-from attnkit.storage.lock import exclusive
+from attnkit.storage.lock import exclusive, shared
 
 SCORES_LIMIT = 64 << 20
 """Bytes of scores.json that are read, at most."""
+
+
+def files_below(folder: Path, left_out: Container[str] = ()) -> Iterator[Path]:
+    """The files in a folder, sorted, but for hidden ones, copies of the log and leftovers.
+
+    Links to folders are not followed.
+    """
+    with files.reading(folder):
+        children = sorted(folder.iterdir())
+    for child in children:
+        copy = child.name in (layout.TENSORBOARD, layout.WANDB) or child.name in left_out
+        if child.name.startswith(".") or copy or files.owner(child) is not None:
+            continue
+        if child.is_dir() and not child.is_symlink():
+            yield from files_below(child, left_out)
+        elif child.is_file():
+            yield child
 
 
 class Results:
@@ -48,6 +66,14 @@ class Results:
         if self.packed is not None:
             return name in self.packed
         return (self.path / name).exists()
+
+    def names(self) -> Iterator[str]:
+        """All its files, but for hidden ones, checkpoints, copies of the log and leftovers."""
+        if self.packed is not None:
+            yield from self.packed
+            return
+        for path in files_below(self.path, {layout.CHECKPOINTS}):
+            yield path.relative_to(self.path).as_posix()
 
     def open_file(self, name: str) -> BinaryIO:
         """One of its files, for reading.
@@ -94,7 +120,7 @@ class Results:
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
         files.make_folder(path.parent, self.fs, parents=self.may_be_made)
-        with exclusive(path.parent):
+        with self.changing():
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()
             self.record(layout.SCORES, None)
@@ -109,23 +135,42 @@ class Results:
         Raises:
             DataError: scores.json is damaged; scoring again with force repairs it.
         """
-        if not self.has(layout.SCORES):
-            return {}
-        self.check_file(layout.SCORES)
-        try:
-            stored = self.read_json(layout.SCORES, SCORES_LIMIT)
-            json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES))
-            return stored
-        except DataError as error:
-            raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
+        with self.unchanged():
+            if not self.has(layout.SCORES) or not self.recorded(layout.SCORES):
+                return {}
+            self.check_file(layout.SCORES)
+            try:
+                stored = self.read_json(layout.SCORES, SCORES_LIMIT)
+                json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES))
+                return stored
+            except DataError as error:
+                raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 
     def remove_scores(self) -> None:
         """Forget the scores of all splits: of other weights, or in a damaged file."""
         path = self.path / layout.SCORES
         if path.exists() or path.is_symlink():
-            self.record(layout.SCORES, None)
-            with files.writing(path):
+            with self.changing(), files.writing(path):
+                self.record(layout.SCORES, None)
                 files.remove(path, self.fs)
+
+    def changing(self) -> AbstractContextManager[None]:
+        """Inside, no other process changes these files or reads several of them."""
+        return exclusive(self.path)
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Inside, all files belong together: who changes them waits."""
+        with nullcontext() if self.packed is not None else shared(self.path):
+            self.refresh()
+            yield
+
+    def refresh(self) -> None:
+        """Forget what was read before; a folder without a run remembers nothing."""
+
+    def recorded(self, name: str) -> bool:
+        """Whether a file may be used; a folder without a run records none."""
+        return True
 
     def check_file(self, name: str) -> bool:
         """Compare a file with its recorded SHA-256; a folder without a run records none."""

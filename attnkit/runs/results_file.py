@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attnkit.errors import DataError, MissingInputError, OutputPathError
-from attnkit.runs import layout
+from attnkit.runs import json_files, layout
 from attnkit.storage import files
 
 if TYPE_CHECKING:
@@ -129,7 +129,10 @@ def pack_results(run: "Run", folder: Path) -> Path:
     if target.resolve().is_relative_to(run.path.resolve()) and run.path.is_dir():
         raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
     packed = io.BytesIO()
-    with tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive:
+    with (
+        run.unchanged(),
+        tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive,
+    ):
         for inside, content in sorted(_contents(run).items()):
             added = archive_member(f"{name.as_posix()}/{inside}", len(content))
             archive.addfile(added, io.BytesIO(content))
@@ -187,8 +190,8 @@ def _contents(run: "Run") -> dict[str, bytes]:
         "log_records": len(run.log.records()),
         "log_sha256": run.log.sha256(),
     }
-    sealed = manifest | {"sha256": files.sha256_json(manifest)}
-    return found | {layout.MANIFEST: files.json_text(sealed).encode("utf-8")}
+    manifest = json_files.sealed(manifest)
+    return found | {layout.MANIFEST: files.json_text(manifest).encode("utf-8")}
 
 
 def _smaller(content: bytes, path: Path) -> bytes:

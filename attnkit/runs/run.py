@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
-_OWN = "sha256"
-"""Entry of manifest.json: the SHA-256 of all others."""
 _REMEDY = {
     layout.SCORES: "replace it by `attnkit eval --fresh`",
     layout.DATA: "remove it to read the corpus again",
@@ -46,6 +44,8 @@ class Run(Results):
     """
 
     may_be_made = False  # one that was moved away must not come back empty
+    sealed = True
+    """Whether manifest.json has a SHA-256 of itself, as of the last time that it was read."""
 
     @cached_property
     def log(self) -> Log:
@@ -66,7 +66,8 @@ class Run(Results):
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not run.has(name):
-                near = ", ".join(map(str, islice(layout.run_paths(run.path), 3)))
+                found = (str(one.path) for one in layout.run_paths(run.path))
+                near = ", ".join(islice((path for path in found if path != str(run.path)), 3))
                 hint = f"; there are runs in {near}" if near else ""
                 raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
         run.check_file(layout.RECIPE)
@@ -197,21 +198,15 @@ class Run(Results):
     def manifest(self) -> Mapping[str, Any]:
         """Versions, hashes, settings and results of the run; change them by `update`.
 
-        `files` holds the SHA-256 of the run's files, null while one is being written; in the file
-        itself, `sha256` is that of all other entries.
+        `files` holds the SHA-256 of the run's files, null while one is being written.
 
         Raises:
             MissingInputError, DataError: the file is missing or damaged.
         """
-        path = self.path / layout.MANIFEST
         entries = self.read_json(layout.MANIFEST)
-        if entries.pop(_OWN, None) not in (None, files.sha256_json(entries)):
-            raise DataError(
-                f"{path}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
-                f"{_OWN}); restore it from a copy, or train again with --fresh"
-            )
-        json_files.parse(entries, json_files.Manifest, str(path))
-        return entries
+        self.sealed = json_files.OWN in entries
+        where = str(self.path / layout.MANIFEST)
+        return json_files.opened(entries, json_files.Manifest, where)
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.
@@ -220,7 +215,7 @@ class Run(Results):
         """
         self.require_locked()
         with exclusive(self.path):
-            self.__dict__.pop("manifest", None)
+            self.refresh()
             entries = dict(self.manifest)
             for key, value in fields.items():
                 old = entries.get(key)
@@ -230,13 +225,25 @@ class Run(Results):
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        text = files.json_text(entries | {_OWN: files.sha256_json(entries)})
+        text = files.json_text(json_files.sealed(entries))
         files.atomic_write(self.path / layout.MANIFEST, text, self.fs)
-        self.__dict__["manifest"] = entries
+        self.__dict__["manifest"], self.sealed = entries, True
 
     def record(self, name: str, digest: str | None) -> None:
         """Note the SHA-256 of one of its files; None while it is being written."""
         self.update(files={name: digest})
+
+    def recorded(self, name: str) -> bool:
+        """Whether the manifest has the SHA-256 of a file; what it does not know is not used.
+
+        Those of version 0.1.0 have it of a few files only: there the others are used.
+        """
+        hashes = self.manifest["files"]
+        return hashes.get(name) is not None or not (self.sealed or name in hashes)
+
+    def refresh(self) -> None:
+        """Read the manifest again: another process may have written it."""
+        self.__dict__.pop("manifest", None)
 
     def check_file(self, name: str) -> bool:
         """Compare a file with its SHA-256 in the manifest; False where it has none or is left out.
@@ -248,7 +255,7 @@ class Run(Results):
         path = self.path / name
         for read_again in (False, True):
             if read_again:  # another process may have written both meanwhile
-                self.__dict__.pop("manifest", None)
+                self.refresh()
             expected = self.manifest["files"].get(name)
             if expected is None or name in self.left_out:
                 return False
@@ -259,6 +266,11 @@ class Run(Results):
             f"{path}: is not the file that was written (its SHA-256 differs from "
             f"{layout.MANIFEST}); restore it, or {remedy}"
         )
+
+    def require_recorded(self, name: str) -> None:
+        """`check_file` for what a run cannot do without.  Raises DataError where it has no hash."""
+        if not self.check_file(name):
+            raise DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
 
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""
@@ -344,10 +356,11 @@ class Run(Results):
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
+        both = self.manifest["files"].get(layout.TOKENIZERS[1]) is not None
         files.check_file(self.path / layout.TOKENIZERS[0])
-        for name in layout.TOKENIZERS:
-            self.check_file(name)
-        return Tokenizer.load(self.path, self.recipe.data.normalize)
+        for name in layout.TOKENIZERS[: 1 + both]:
+            self.require_recorded(name)
+        return Tokenizer.load(self.path, self.recipe.data.normalize, shared=not both)
 
     def finish(
         self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any
@@ -360,14 +373,15 @@ class Run(Results):
         from attnkit.storage import tensors
 
         self.log.flush()
-        self.update(finished=None, files={layout.MODEL: None})
-        self.remove_scores()
-        with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
-            only = tensors.unique(weights)
-            _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
-        done = {"step": step, "seconds": round(seconds, 3)}
-        hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
-        self.update(files=hashes, finished=done | more)
+        with self.changing():
+            self.update(finished=None, files={layout.MODEL: None})
+            self.remove_scores()
+            with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
+                only = tensors.unique(weights)
+                _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
+            done = {"step": step, "seconds": round(seconds, 3)}
+            hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
+            self.update(files=hashes, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
         """The chosen weights, in main memory.
@@ -380,9 +394,7 @@ class Run(Results):
 
         self.require_finished()
         self.require_weights()
-        if not self.check_file(layout.MODEL):
-            manifest = self.path / layout.MANIFEST
-            raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
+        self.require_recorded(layout.MODEL)
         return tensors.read(self.path / layout.MODEL)
 
     def model(self, device: str = "cpu") -> "Model":

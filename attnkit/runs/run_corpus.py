@@ -111,7 +111,7 @@ class RunCorpus:
                     stacklevel=2,
                 )
         if self._has_rows(split, kept):
-            return self._read(split, kept["sha256"])
+            return self.kept_rows(split)
         try:
             corpus = self._corpus(split)
             asked = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
@@ -156,26 +156,34 @@ class RunCorpus:
     def _kept(self, split: str) -> dict[str, Any]:
         """What data/<split>.json says; empty where there is none."""
         name = self._name(split, ".json")
-        if not self.run.has(name):
+        if not self.run.has(name) or not self.run.recorded(name):
             return {}
         self.run.check_file(name)
         kept = self.run.read_json(name)
         json_files.parse(kept, json_files.KeptSplit, str(self.run.path / name))
         return kept
 
-    def _read(self, split: str, sha256: str) -> list[Row]:
+    def kept_rows(self, split: str) -> list[Row]:
+        """The rows that the run itself has.  Raises DataError, MissingInputError."""
         name = self._name(split, ".jsonl")
-        data = self.run.read(name)
-        if hashlib.sha256(data).hexdigest() != sha256:
+        with self.run.unchanged():
+            data, kept = self.run.read(name), self._kept(split)
+        if hashlib.sha256(data).hexdigest() != kept.get("sha256"):
             raise DataError(
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"
             )
-        rows = [Row(**json.loads(line)) for line in data.split(b"\n")[:-1]]
-        return [
-            row._replace(references=tuple(row.references), contexts=tuple(row.contexts))
-            for row in rows
-        ]
+        rows = list[Row]()
+        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+            where = f"{self.run.path / name}:{number}"
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{where}: not valid JSON: {error}") from error
+            one = json_files.parse(value, json_files.KeptRow, where)
+            texts = tuple(one.references), tuple(one.contexts)
+            rows.append(Row(one.source, one.target, *texts, one.gold))
+        return rows
 
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows where they are few, and what they are; the latter last."""
@@ -185,10 +193,6 @@ class RunCorpus:
             if size <= LARGEST:
                 lines.append(line)
         data = b"".join(lines) if size <= LARGEST else None
-        path = self.run.path / self._name(split, ".jsonl")
-        files.make_folder(path.parent, self.run.fs, parents=False)
-        if data is not None:
-            files.atomic_write(path, data, self.run.fs)
         about = {
             "rows": len(rows),
             "bytes": size,
@@ -197,9 +201,14 @@ class RunCorpus:
             "contexts": contexts if corpus.generated else None,
         }
         name, written = self._name(split, ".json"), files.json_text(about).encode("utf-8")
-        self.run.record(name, None)
-        files.atomic_write(self.run.path / name, written, self.run.fs)
-        self.run.record(name, hashlib.sha256(written).hexdigest())
+        path = self.run.path / self._name(split, ".jsonl")
+        files.make_folder(path.parent, self.run.fs, parents=False)
+        with self.run.changing():
+            self.run.record(name, None)
+            if data is not None:
+                files.atomic_write(path, data, self.run.fs)
+            files.atomic_write(self.run.path / name, written, self.run.fs)
+            self.run.record(name, hashlib.sha256(written).hexdigest())
 
 
 def _lines(rows: list[Row]) -> Iterator[bytes]:

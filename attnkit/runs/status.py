@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.runs import layout
-from attnkit.runs.find import BASELINE, order
-from attnkit.runs.layout import require_runs, run_paths
-from attnkit.runs.run import MAKES_RUNS, Run
+from attnkit.runs.find import BASELINE, open_runs, order
+from attnkit.runs.run import Run
 from attnkit.storage import files
 
 State = Literal["done", "unfinished", "training", "failed", "damaged", "results"]
@@ -62,15 +61,13 @@ def statuses(folder: Path) -> list[RunStatus]:
     Raises:
         MissingInputError: there is no such folder, or no run in it.
     """
-    require_runs(folder, MAKES_RUNS)
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
-    for path in run_paths(folder):
-        try:
-            run = Run.open(path)
+    for path, run in open_runs(folder):
+        if isinstance(run, Run):
             found.append((order(run), _status(run)))
-        except AttnkitError as error:
-            damaged.append(_damaged(path, str(error)))
+        else:
+            damaged.append(_damaged(path, str(run)))
     if not found and not damaged:
         raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
     listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]

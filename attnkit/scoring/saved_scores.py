@@ -106,14 +106,20 @@ class SavedScores:
             DataError: a file is missing or is not the one that was saved.
         """
         name = name or split
-        entry = results.scores().get(name)
-        if entry is None:
-            return None
         try:
-            digests, decode = entry["digests"], entry.get("decode")
-            path = results.output_path(name)
-            data = _verified(results, path, digests["outputs"])
-            tables = _tables(_verified(results, _statistics_path(path), digests["statistics"]))
+            with results.unchanged():
+                entry = results.scores().get(name)
+                if entry is None:
+                    return None
+                digests, decode = entry["digests"], entry.get("decode")
+                path = results.output_path(name)
+                data = _verified(results, path, digests["outputs"])
+                packed = _verified(results, _statistics_path(path), digests["statistics"])
+            tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
+            told = (len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED)
+            lengths = {len(texts) or entry["sentences"], entry["sentences"], *told}
+            if len(lengths) > 1:
+                raise ValueError(f"of {entry['sentences']} sentences, files have {lengths}")
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -122,7 +128,7 @@ class SavedScores:
                 {"words": "classic", **entry["scoring"]},  # until they could be chosen
                 split,
                 name,
-                data.decode("utf-8").split("\n")[:-1],
+                texts,
                 {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
                 entry["sentences"],
                 entry.get("empty_references", 0),
@@ -138,9 +144,13 @@ class SavedScores:
 
     def write(self, results: Results) -> None:
         """Save everything; scores.json, which has the other files' digests, comes last."""
-        self._set_aside(results)
         path = results.output_path(self.name)
         files.make_folder(path.parent, results.fs, parents=results.may_be_made)
+        with results.changing():
+            self._set_aside(results)
+            self._write(results, path)
+
+    def _write(self, results: Results, path: Path) -> None:
         packed = io.BytesIO()
         tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)

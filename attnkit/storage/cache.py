@@ -4,10 +4,21 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from attnkit.errors import DataError, MissingInputError, OutputPathError
-from attnkit.storage.files import DISK, make_folder, remove, remove_leftovers, temporary, writing
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
+from attnkit.storage.files import (
+    DISK,
+    atomic_write,
+    json_text,
+    make_folder,
+    read_json,
+    remove,
+    remove_leftovers,
+    sha256_json,
+    temporary,
+    writing,
+)
 from attnkit.storage.lock import exclusive
 
 Value = TypeVar("Value")
@@ -29,6 +40,33 @@ def cache_dir() -> Path:
         return Path.home() / ".cache" / "attnkit"
     except RuntimeError as error:
         raise OutputPathError("no home folder for the cache: set ATTNKIT_CACHE") from error
+
+
+def write_note(path: Path, value: Any) -> None:
+    """Keep a small JSON value with its SHA-256.
+
+    Raises:
+        OutputPathError, OutputError: the cache cannot be written.
+    """
+    make_folder(path.parent)
+    remove_leftovers(path.parent)
+    atomic_write(path, note_text(value))
+
+
+def note_text(value: Any) -> str:
+    """The content of a note."""
+    return json_text({"value": value, "sha256": sha256_json(value)})
+
+
+def read_note(path: Path, form: Any) -> Any:
+    """What `write_note` kept, of this type; None where there is nothing, or something else."""
+    from pydantic import TypeAdapter  # 50 ms, which `--help` need not take
+
+    with suppress(AttnkitError, ValueError):
+        found = read_json(path)
+        if found.get("sha256") == sha256_json(found.get("value")):
+            return TypeAdapter(form).validate_python(found["value"])
+    return None
 
 
 def read_or_build(

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,8 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+"""Half a character, which no file or terminal takes, as JSON may spell it."""
 GZIP = b"\x1f\x8b"
 """The first bytes of a gzip file."""
 
@@ -351,7 +354,10 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         raise ValueError(f"{word} is not a JSON number")
 
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=refuse)
+        text = data.decode("utf-8")
+        value = json.loads(text, parse_constant=refuse)
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON: {error}") from error
     if not isinstance(value, dict):

@@ -4,8 +4,9 @@ import errno
 import fcntl
 import os
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
@@ -30,7 +31,8 @@ def held(path: Path, what: str) -> Iterator[str | None]:
     """
     from filelock import FileLock, Timeout  # 10 ms, which `--help` need not take
 
-    lock, warning = FileLock(path, fallback_to_soft=False), None
+    # as other files: by the umask, so that a group that shares runs can hold their locks
+    lock, warning = FileLock(path, mode=0o666, fallback_to_soft=False), None
     try:
         with writing(path):
             try:
@@ -86,19 +88,53 @@ def is_held(path: Path) -> bool:
     return False
 
 
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Wait for a folder or a lock file, which is made, and hold it.
+class _Folders(threading.local):
+    """What this thread holds: descriptor and kind of lock by path."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[int, int]] = {}
+
+
+_folders = _Folders()
+
+
+def exclusive(path: Path) -> AbstractContextManager[None]:
+    """Wait for a folder, or a lock file, which is made, and hold it against all others.
 
     Where there are no locks nothing is waited for.  Not by filelock, which has to write a file:
     whoever may read a folder can hold the folder itself, and nothing is left in it.
     """
-    made = 0 if path.is_dir() else os.O_CREAT
-    with writing(path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | made, 0o666)
+    return _hold(path, fcntl.LOCK_EX)
+
+
+def shared(path: Path) -> AbstractContextManager[None]:
+    """The same for readers, who hold it together; nothing where there is no such folder."""
+    return _hold(path, fcntl.LOCK_SH) if path.is_dir() else nullcontext()
+
+
+@contextmanager
+def _hold(path: Path, kind: int) -> Iterator[None]:
+    """Hold a path in one of two ways; a thread that holds it already goes on."""
+    key = os.path.realpath(path)
+    descriptor, before = _folders.held.get(key, (-1, 0))
+    if descriptor >= 0:
+        if kind == before or before == fcntl.LOCK_EX:
+            yield
+            return
+    else:
+        made = 0 if path.is_dir() else os.O_CREAT
+        with writing(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | made, 0o666)
     try:
         with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, kind)
+        _folders.held[key] = descriptor, kind
         yield
     finally:
-        os.close(descriptor)
+        if before:
+            with suppress(OSError):
+                fcntl.flock(descriptor, before)
+            _folders.held[key] = descriptor, before
+        else:
+            _folders.held.pop(key, None)
+            os.close(descriptor)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from attnkit.runs import Run
 
 _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
-_FORMAT = 1
 
 
 class Checkpoint(NamedTuple):
@@ -117,7 +116,6 @@ def _prepare(
         written[_TENSORS] = {"size": size, "sha256": digest}
     files.write_synced(folder / _STATE, state, fs)
     manifest = {
-        "format": _FORMAT,
         "step": step,
         "attnkit": attnkit.__version__,
         "python": platform.python_version(),
@@ -128,7 +126,7 @@ def _prepare(
         },
         "log": log,
     }
-    files.write_synced(folder / _MANIFEST, json.dumps(manifest, indent=1).encode("utf-8"), fs)
+    files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)), fs)
     fs.fsync_path(folder)
 
 
@@ -220,7 +218,9 @@ def _steps(run: "Run") -> list[tuple[int, Path]]:
 def fault_of(path: Path) -> str | None:
     """Why a checkpoint is not what its manifest says, or None if it is."""
     try:
-        manifest = json_files.read(path / _MANIFEST, json_files.CheckpointManifest)
+        where = str(path / _MANIFEST)
+        manifest = files.read_json(path / _MANIFEST)
+        manifest = json_files.opened(manifest, json_files.CheckpointManifest, where)
         if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest['step']}":
             return f"{_MANIFEST}: is that of step {manifest['step']}"
         for name, entry in manifest["files"].items():
@@ -232,6 +232,21 @@ def fault_of(path: Path) -> str | None:
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None
+
+
+def check_log(run: "Run") -> bool:
+    """Compare the log of a stopped run with its newest whole checkpoint; False without one.
+
+    Raises:
+        DataError: it was changed.
+    """
+    for step, path in _steps(run):
+        if fault_of(path) is None:
+            told = files.read_json(path / _MANIFEST).get("log")
+            if told is not None and run.log.until(step)[1].hexdigest() != told:
+                raise DataError(f"{run.log.path}: is not what was written until step {step}")
+            return told is not None
+    return False
 
 
 def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:

@@ -220,6 +220,10 @@ def test_damage_is_refused_in_one_line(here: Caller) -> None:
     path.write_bytes(data)
     for command in ("eval", "compare", "plot", "report"):
         done = here(command, "results")
+        assert done.code == (2 if command == "compare" else 0), command  # of one run alone
+        assert "seed-1.results.tar.xz: is damaged or no results file" in done.err
+        assert "left out" in done.err
+        done = here(command, str(path))
         assert done.code == 65, command
         assert "seed-1.results.tar.xz: is damaged or no results file" in done.refusal
         assert done.err.count("\n") == 1

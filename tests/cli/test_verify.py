@@ -53,7 +53,7 @@ def test_runs_that_are_whole(attnkit: Any) -> None:
     assert done.code == 0, done.err
     assert "everything that was checked matches" in done.err
     (table,) = done.out.split("\n\n")
-    assert "7 same" in table
+    assert "8 same" in table
     assert "2 same" in table
     rows = json.loads(attnkit(str(BASE), "--format", "json", "--lines", "2").out)["rows"]
     assert {row["state"] for row in rows} == {"same"}
@@ -95,7 +95,8 @@ def _damage(name: str) -> Callable[[Run], None]:
         (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
         (_damage("data/test.json"), {"data/test.json": "is not the file that was written",
                                      "test": "its rows"}),
-        (_damage("data/test.jsonl"), {"test": "its rows: data/test.jsonl: is not what was"}),
+        (_damage("data/test.jsonl"), {"data/test.jsonl": "is not what was scored",
+                                      "test": "its rows: data/test.jsonl: is not what was"}),
         (_damage("outputs/test.hyp.txt"), {"test chrf": "test.hyp.txt was changed",
                                            "test perplexity": "test.hyp.txt was changed"}),
         (_damage("scores.json"), {"scores.json": "is not the file that was written",
@@ -152,12 +153,12 @@ def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
         manifest = json.loads((path / "manifest.json").read_bytes())
         kept = {name: value for name, value in manifest["files"].items()
                 if name in ("recipe.yaml", "tokenizer.model", "model.safetensors")}  # fmt: skip
-        old = {key: value for key, value in manifest.items() if key != "sha256"}
+        old = {key: value for key, value in manifest.items() if key not in ("sha256", "format")}
         (path / "manifest.json").write_text(json.dumps(old | {"files": kept}), encoding="utf-8")
     done = attnkit("runs")
     assert done.code == 0
     shown = " ".join(done.out.split())
-    assert "manifest.json, scores.json, metrics.jsonl, data/test.json" in shown
+    assert "manifest.json, data/test.json, data/test.jsonl, metrics.jsonl" in shown
     assert "not checked: no hash recorded" in shown
 
 

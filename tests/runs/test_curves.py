@@ -10,6 +10,7 @@ from helpers.logged import make_logged
 from attnkit.errors import AttnkitError, DataError, UsageError
 from attnkit.runs import Run, find_runs
 from attnkit.runs.curves import CURVES, Curves, learning_curves
+from attnkit.storage.files import sha256_file
 
 
 def drawn(root: Path, *names: str, x: str | None = None, **more: Any) -> list[Curves]:
@@ -176,7 +177,7 @@ def test_what_is_not_comparable_is_said(tmp_path: Path) -> None:
     other = make_logged(tmp_path, "other", scores={"bleu": 30.0})
     text = (other.path / "scores.json").read_text().replace('"search": {}', '"search": {"beam": 2}')
     (other.path / "scores.json").write_text(text)
-    other.record("scores.json", None)
+    other.record("scores.json", sha256_file(other.path / "scores.json"))
     other.update(hashes={"data": "another"})
     notes: list[str] = []
     drawn(tmp_path, "training-loss", "score", note=notes.append)
@@ -226,6 +227,7 @@ def test_scores_by_length_are_a_line_of_each_run(tmp_path: Path) -> None:
             for place, n in enumerate((512, 64, 128))
         }
         (run.path / "scores.json").write_text(json.dumps(scores))
+        run.record("scores.json", sha256_file(run.path / "scores.json"))
     (plot,) = drawn(tmp_path, x="length")
     assert (plot.title, plot.x) == ("BLEU on test", "length of the text (tokens)")
     assert plot.log_x

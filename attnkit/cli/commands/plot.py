@@ -66,7 +66,7 @@ def plot(
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
     of_values = x is not None and "." in x
-    runs = find_runs(folders, unfinished=True, trials=of_values)
+    runs = find_runs(folders, unfinished=True, trials=of_values, note=console.warn)
     if of_values and x is not None:
         drawn = [value_curves(runs, x, names, note=console.warn)]
     else:

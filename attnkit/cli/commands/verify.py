@@ -14,6 +14,7 @@ from attnkit.errors import DataError, MissingInputError
 
 if TYPE_CHECKING:
     from attnkit.experiment.verification import Check
+    from attnkit.runs.layout import FoundPath
     from attnkit.show.table import Table
 
 
@@ -62,8 +63,8 @@ def verify(
     tabled = None if table is None else read_json(table, limit=1 << 28)
     found, chosen = list["Check"](), pick_device(device)
     with progress_bar("runs checked") as progress:
-        for place, path in enumerate(paths, 1):
-            found += verification.verify(path, lines, device=chosen, data_dir=data_dir)
+        for place, (path, fault) in enumerate(paths, 1):
+            found += verification.verify(path, lines, device=chosen, data_dir=data_dir, fault=fault)
             progress("", place, len(paths))
     if tabled is not None:
         found += verification.verify_table(tabled, found)
@@ -84,7 +85,7 @@ def verify(
     console.say(f"{len(found)} checks: {matches}")
 
 
-def _folders(target: str, out: Path) -> list[Path]:
+def _folders(target: str, out: Path) -> "list[FoundPath]":
     """The runs that a word of the command line means, damaged ones included."""
     from attnkit.recipe import load
     from attnkit.runs import run_path

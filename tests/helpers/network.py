@@ -1,0 +1,71 @@
+"""A guard that no process gets past: the C library's look-ups and connections, noted and refused.
+
+Code in other languages is seen too, in every process that is started from the guarded one.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void note(const char *what, const char *name) {
+  const char *file = getenv("ATTNKIT_TEST_NETWORK");
+  int fd = file ? open(file, O_WRONLY | O_APPEND | O_CREAT, 0666) : -1;
+  if (fd >= 0) { dprintf(fd, "%s %s\n", what, name ? name : "-"); close(fd); }
+}
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints,
+                struct addrinfo **found) { note("lookup", node); return EAI_AGAIN; }
+struct hostent *gethostbyname(const char *name) { note("lookup", name); return NULL; }
+int res_query(const char *name, int c, int t, unsigned char *a, int n) {
+  note("lookup", name); return -1; }
+static int refused(const struct sockaddr *to) {
+  char text[64] = "";
+  if (to && to->sa_family == AF_INET)
+    inet_ntop(AF_INET, &((struct sockaddr_in *)to)->sin_addr, text, sizeof text);
+  else if (to && to->sa_family == AF_INET6)
+    inet_ntop(AF_INET6, &((struct sockaddr_in6 *)to)->sin6_addr, text, sizeof text);
+  else return 0;
+  if (!strncmp(text, "127.", 4) || !strcmp(text, "::1")) return 0;
+  note("connect", text); errno = ENETUNREACH; return 1;
+}
+int connect(int fd, const struct sockaddr *to, socklen_t n) {
+  return refused(to) ? -1 : (int)syscall(SYS_connect, fd, to, n); }
+ssize_t sendto(int fd, const void *b, size_t n, int f, const struct sockaddr *to, socklen_t l) {
+  return refused(to) ? -1 : syscall(SYS_sendto, fd, b, n, f, to, l); }
+"""
+
+
+def guarded(folder: Path) -> Mapping[str, str]:
+    """Environment variables for programs whose look-ups and connections are noted and refused.
+
+    Home and caches lie in the folder, too.  Skips where there is no C compiler.
+    """
+    compiler = shutil.which("cc") or pytest.skip("a guard of the network needs a C compiler")
+    (folder / "home").mkdir(parents=True)
+    (folder / "guard.c").write_text(SHIM)
+    command = [compiler, "-shared", "-fPIC", "-w", "-o", "guard.so", "guard.c"]
+    subprocess.run(command, cwd=folder, check=True)
+    home = {name: str(folder / "home") for name in ("HOME", "XDG_CACHE_HOME", "TMPDIR")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("HF_HUB_OFFLINE", "DO_NOT_TRACK")}
+    guard = {"LD_PRELOAD": str(folder / "guard.so"), "ATTNKIT_TEST_NETWORK": str(folder / "seen")}
+    return kept | home | guard
+
+
+def seen(folder: Path) -> list[str]:
+    """What the guard noted, a line each."""
+    path = folder / "seen"
+    return path.read_text().splitlines() if path.exists() else []

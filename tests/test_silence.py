@@ -1,0 +1,98 @@
+"""Nothing is sent anywhere: no look-up, no connection, no device id, in any process."""
+
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from helpers.network import guarded, seen
+from helpers.pretrained import saved
+from helpers.trained import make_run
+
+import attnkit
+
+OWN = {"attnkit", "matplotlib", "fontconfig", "guard.c"}
+"""Names of what attnkit, and matplotlib for its fonts, may leave in a home folder."""
+LONG = 12
+"""Seconds: onnxruntime looks its host up 8 s after it was imported."""
+
+
+def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Python with these words under the guard."""
+    done = subprocess.run(
+        [sys.executable, *words], cwd=folder, text=True, capture_output=True, timeout=300,
+        env={**guarded(folder), "PYTHONPATH": str(Path(attnkit.__file__).parents[1]),
+             **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_guard_sees_a_child_of_a_child(tmp_path: Path) -> None:
+    code = (
+        "import socket, subprocess, sys\n"
+        "try: socket.socket().connect(('192.0.2.1', 80))\n"
+        "except OSError: pass\n"
+        "sys.argv[1:] or subprocess.run([sys.executable, __file__, 'again'])\n"
+        "try: socket.getaddrinfo('example.org', 80)\n"
+        "except OSError: pass\n"
+    )
+    (tmp_path / "code.py").write_text(code)
+    run(tmp_path, "code.py")
+    assert {"connect 192.0.2.1", "lookup example.org"} <= {*seen(tmp_path)}
+    assert len(seen(tmp_path)) == 4
+
+
+def test_libraries_are_silenced_before_they_are_imported_unless_the_user_says_so() -> None:
+    code = "import attnkit, os; print(*(os.environ[name] for name in attnkit.SILENCED))"
+    own = {name: value for name, value in os.environ.items() if name not in attnkit.SILENCED}
+    for asked, wanted in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=own | asked,
+            text=True,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stdout.split()[1] == wanted
+
+
+@pytest.mark.skipif(find_spec("onnxruntime") is None, reason="onnxruntime is not installed")
+@pytest.mark.parametrize("seconds", [0, pytest.param(LONG, marks=pytest.mark.slow)])
+def test_onnxruntime_writes_no_device_id_and_looks_nothing_up(seconds: int, tmp_path: Path) -> None:
+    code = f"import attnkit, onnxruntime, time; onnxruntime.get_device(); time.sleep({seconds})"
+    run(tmp_path, "-c", code)
+    assert not seen(tmp_path)
+    left = [path for path in (tmp_path / "home").rglob("*") if path.is_file()]
+    assert not left
+    assert not list(tmp_path.rglob(".ses"))
+
+
+COMMANDS = {
+    "transformers": "export run out --to huggingface",
+    "ctranslate2": "generate run text --engine ctranslate2",
+    "onnxruntime": "export run out --to onnx",
+    "matplotlib": "plot run --save plot.png",
+    "tensorboard": "train quickstart train.steps=2 train.log_to=[tensorboard] --variant scaled-dot",
+    "wandb": "train quickstart train.steps=2 train.log_to=[wandb] --variant scaled-dot",
+    "trackio": "train quickstart train.steps=2 train.log_to=[trackio] --variant scaled-dot",
+    "huggingface_hub": "nbce model --context text --prompt two --max-length 3 --device cpu",
+}
+"""Package -> a command that imports it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", COMMANDS)
+def test_a_command_that_imports_an_extra_looks_nothing_up(package: str, tmp_path: Path) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    make_run(tmp_path).path.rename(tmp_path / "run")
+    (tmp_path / "text").write_text("one red dog\n")
+    if package == "huggingface_hub":
+        saved(tmp_path, "llama").rename(tmp_path / "model")
+    run(tmp_path, "-m", "attnkit", *COMMANDS[package].split(), ATTNKIT_CACHE=str(tmp_path / "c"))
+    assert not seen(tmp_path)
+    left = {path.name for path in (tmp_path / "home").iterdir()}
+    assert left <= OWN, left
