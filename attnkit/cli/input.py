@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from attnkit.cli import console
-from attnkit.data.formats import BOM, LONGEST, OTHER, Errors
+from attnkit.data.formats import BOM, LONGEST, OTHER, Errors, check_growth
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs.layout import refuse_part_of_run
 from attnkit.storage.files import GZIP, input_error, replacing, writing
@@ -37,14 +37,18 @@ class InputLines:
             DataError: malformed UTF-8 (unless replaced), a line that is too long, damaged gzip.
             OutputError: reading failed.
         """
-        number = 0
+        number = size = 0
         try:
-            stream = self.stream
+            stream, packed = self.stream, None
             # peek waits for the first bytes, as the first line would
             if isinstance(stream, io.BufferedReader) and stream.peek(2).startswith(GZIP):
-                stream = gzip.GzipFile(fileobj=stream)  # type: ignore[assignment]
+                packed = _Counted(stream)
+                stream = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
             while raw := stream.readline(LONGEST + 1):
                 number += 1
+                size += len(raw)
+                if packed is not None:
+                    check_growth(self.name, size, packed.taken)
                 yield self._decode(raw, number)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{self.name}: damaged gzip data ({error})") from error
@@ -76,6 +80,18 @@ class InputLines:
         replaced = text.decode("utf-8", "replace")
         self.replaced += replaced.count("\ufffd") - text.count(b"\xef\xbf\xbd")
         return replaced
+
+
+class _Counted:
+    """A stream, and how many bytes were read from it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.taken = stream, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.stream.read(size)
+        self.taken += len(data)
+        return data
 
 
 @contextmanager

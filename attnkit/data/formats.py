@@ -218,6 +218,15 @@ def _too_long(path: Path) -> DataError:
     )
 
 
+def check_growth(name: str, size: int, packed: int) -> None:
+    """Refuse compressed data of which so few bytes became so much text.  Raises DataError."""
+    if size > FREE and size > RATIO * packed:
+        raise DataError(
+            f"{name}: compressed data that grows more than {RATIO}-fold is refused; unpack it "
+            "first if it is what you mean"
+        )
+
+
 def _blocks(path: Path) -> Iterator[bytes]:
     """The bytes of the text in blocks, decompressed where they begin as gzip or xz does."""
     with open_file(path) as file:
@@ -231,11 +240,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
         try:
             while block := stream.read(BLOCK):
                 size += len(block)
-                if kind and size > FREE and size > RATIO * file.tell():
-                    raise DataError(
-                        f"{path}: {kind} data that grows more than {RATIO}-fold is refused; unpack "
-                        "it first if it is what you mean"
-                    )
+                if kind:
+                    check_growth(str(path), size, file.tell())
                 yield block
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
             raise DataError(

@@ -15,6 +15,7 @@ from urllib.request import getproxies
 from attnkit.errors import DataError, MissingInputError, OutputError, UnavailableError
 from attnkit.huggingface.quiet import hub, quiet
 from attnkit.huggingface.surgery import is_converted
+from attnkit.runs import json_files
 from attnkit.storage.download import is_offline
 from attnkit.text import quoted
 
@@ -26,6 +27,10 @@ TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.voca
          "bpe.codes", "*.codes")  # fmt: skip
 """Settings and vocabularies of all kinds of tokenizers."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
+SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
+"""Names of files in an index."""
+INDEX = 64 << 20
+"""Bytes of an index that are read, at most."""
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
 """OWNER/MODEL, or one of the hub's oldest models without an owner."""
@@ -88,6 +93,8 @@ def _checked(place: ModelFolder) -> ModelFolder:
             else f"no {CONFIG}: give the directory of a run, of a Hugging Face model, or a hub name"
         )
         raise MissingInputError(f"{place.name}: {reason}")
+    for index in path.glob("*.safetensors.index*.json"):
+        _check_shards(index)
     if any((path / weights).is_file() for weights in WEIGHTS[:2]) or is_converted(path):
         return place
     pickled = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
@@ -98,6 +105,25 @@ def _checked(place: ModelFolder) -> ModelFolder:
             "(save_pretrained of transformers)"
         )
     raise MissingInputError(f"{place.name}: no weights: {WEIGHTS[0]} is missing")
+
+
+class WeightIndex(json_files.Schema):
+    """An index of weights: the file of each tensor."""
+
+    weight_map: dict[str, str]
+
+
+def _check_shards(index: Path) -> None:
+    """Refuse an index that leads to anything but safetensors beside it.  Raises DataError.
+
+    transformers itself would read a pickle there, or a file of another folder.
+    """
+    parts = json_files.read(index, WeightIndex, limit=INDEX).weight_map
+    for name in dict.fromkeys(parts.values()):
+        if not SHARD.fullmatch(name):
+            raise DataError(
+                f"{index}: names {quoted(name)}: only safetensors files of the same folder are read"
+            )
 
 
 def _unreachable() -> bool:

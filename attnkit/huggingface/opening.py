@@ -5,7 +5,6 @@ pickled weights are never read: such models are refused.
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from attnkit.errors import (
 from attnkit.huggingface import surgery
 from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
+from attnkit.runs import json_files
 from attnkit.text import nearest
 
 Shape = Literal["encoder-decoder", "decoder", "encoder"]
@@ -132,6 +132,16 @@ def open_model(
         raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
     chosen = pick_device(device)
     place = model_folder(str(name), offline=offline)
+    try:
+        return _opened(place, chosen, dtype, quantization)
+    except BaseException as error:  # of libraries that are not ours; Rust's panics are no Exception
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _refusal(place, error) from error
+
+
+def _opened(place: ModelFolder, chosen: str, dtype: str, quantization: Any) -> Pretrained:
+    """The model in a folder; raises whatever transformers does."""
     with quiet():
         shape, auto = _kind(place)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
@@ -175,20 +185,21 @@ def _bits(word: str) -> Any:
     return transformers().BitsAndBytesConfig(**{f"load_in_{word}": True})
 
 
-def _settings(place: ModelFolder) -> dict[str, Any]:
+class PretrainedConfig(json_files.Schema):
+    """What is read of config.json before transformers reads it."""
+
+    model_type: str
+    architectures: list[str] | None = None
+    auto_map: dict[str, Any] | None = None
+
+
+def _settings(place: ModelFolder) -> PretrainedConfig:
     """config.json, refused where transformers itself has no such model."""
-    try:
-        read = json.loads((place.path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{place.name}: {CONFIG} cannot be read: {one_line(error)}") from error
-    settings: dict[str, Any] = read if isinstance(read, dict) else {}
-    kind = settings.get("model_type")
-    if not isinstance(kind, str):
-        raise DataError(f"{place.name}: {CONFIG} names no model_type: not a Hugging Face model")
-    known = transformers().CONFIG_MAPPING
+    settings = json_files.read(place.path / CONFIG, PretrainedConfig)
+    known, kind = transformers().CONFIG_MAPPING, settings.model_type
     if kind in known:
         return settings
-    if settings.get("auto_map"):
+    if settings.auto_map:
         raise DataError(
             f"{place.name}: a model of type {kind!r} needs code from its repository, which attnkit "
             "never runs: use a model that transformers itself has"
@@ -208,7 +219,7 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
         config = library.AutoConfig.from_pretrained(place.path, **LOCAL)
     except Exception as error:
         raise DataError(f"{place.name}: {CONFIG} is malformed: {one_line(error)}") from error
-    kind, named = type(config), str((read.get("architectures") or [""])[0])
+    kind, named = type(config), (read.architectures or [""])[0]
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
     masked = library.MODEL_FOR_MASKED_LM_MAPPING
     encodes = library.MODEL_FOR_TEXT_ENCODING_MAPPING
@@ -224,7 +235,7 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
     if kind in masked or kind in encodes:
         return "encoder", library.AutoModel
     raise DataError(
-        f"{place.name}: a {read['model_type']} model reads no text, or is of a kind that is not "
+        f"{place.name}: a {read.model_type} model reads no text, or is of a kind that is not "
         "supported: encoders, decoders and encoder-decoders of text are"
     )
 
@@ -250,7 +261,7 @@ def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any
             break
         except Exception as error:
             if attention == "eager" or "attention" not in str(error):
-                raise _refusal(place, error) from error
+                raise
     missing = [key for key in sorted(report["missing_keys"]) if ".pooler." not in f".{key}"]
     if missing:
         raise DataError(
@@ -264,10 +275,9 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
     """The tokenizer; its ids must have embeddings."""
     try:
         tokenizer = transformers().AutoTokenizer.from_pretrained(place.path, **LOCAL)
+    except ImportError:
+        raise
     except Exception as error:
-        refusal = _refusal(place, error)
-        if isinstance(refusal, UnavailableError):
-            raise refusal from error
         raise MissingInputError(
             f"{place.name}: no tokenizer that can be read: {one_line(error)}"
         ) from error
@@ -283,7 +293,7 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
     return tokenizer
 
 
-def _refusal(place: ModelFolder, error: Exception) -> Exception:
+def _refusal(place: ModelFolder, error: BaseException) -> BaseException:
     """An error of transformers in one line; one of attnkit or of memory stays."""
     if isinstance(error, AttnkitError) or out_of_memory(error):
         return error
@@ -292,7 +302,7 @@ def _refusal(place: ModelFolder, error: Exception) -> Exception:
     return DataError(f"{place.name}: cannot be opened: {one_line(error)}")
 
 
-def one_line(error: Exception, longest: int = 200) -> str:
+def one_line(error: BaseException, longest: int = 200) -> str:
     """The first line of an error's message, cut to `longest` characters; else its class."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
     return text if len(text) <= longest else text[: longest - 3] + "..."
@@ -301,6 +311,8 @@ def one_line(error: Exception, longest: int = 200) -> str:
 def _limit(model: Any, tokenizer: Any) -> int | None:
     """Most tokens of a side."""
     config = model.config.get_text_config()
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise TypeError(f"model_max_length should be a number: {tokenizer.model_max_length!r:.60}")
     limits = [tokenizer.model_max_length]
     for name in ("max_position_embeddings", "max_seq_len"):
         value = getattr(config, name, None)

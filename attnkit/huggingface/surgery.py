@@ -14,21 +14,23 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Attention, Mask
-from attnkit.errors import DataError, UsageError, out_of_memory
+from attnkit.errors import UsageError, out_of_memory
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.layers import MultiHead
+from attnkit.runs import json_files
 from attnkit.storage import tensors as stored
-from attnkit.storage.files import atomic_write, read_json
+from attnkit.storage.files import atomic_write
 
 ATTRIBUTE = "attnkit_mechanism"
 """Of a model's module of attention: the mechanism that answers for it."""
@@ -224,6 +226,14 @@ def files(folder: Path) -> list[Path]:
     return [folder / name for name in (FACTS, WEIGHTS)] if is_converted(folder) else []
 
 
+class ConvertedFacts(json_files.Schema):
+    """attention.json of a converted model."""
+
+    attention: str
+    options: dict[str, Any]
+    length: Annotated[int, Field(ge=1, le=1 << 24)]
+
+
 def restore(model: Any, folder: Path) -> int | None:
     """Put the mechanisms of a converted model into one that was opened; its longest text.
 
@@ -231,11 +241,8 @@ def restore(model: Any, folder: Path) -> int | None:
         DataError: a file is damaged.
         UsageError: its mechanism is not known here.
     """
-    facts = read_json(folder / FACTS)
-    word, options, length = (facts.get(name) for name in ("attention", "options", "length"))
-    if not (isinstance(word, str) and isinstance(options, dict) and isinstance(length, int)):
-        raise DataError(f"{folder / FACTS}: is damaged: convert the model again")
-    made = install(model, word, options, length)
+    facts = json_files.read(folder / FACTS, ConvertedFacts)
+    made = install(model, facts.attention, facts.options, facts.length)
     own, wanted = stored.read(folder / WEIGHTS), own_weights(model)
     for name in own.keys() & wanted.keys():  # the model may be opened in another type
         if own[name].is_floating_point() and wanted[name].is_floating_point():

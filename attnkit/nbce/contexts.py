@@ -9,9 +9,11 @@ import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from attnkit.data.formats import WHOLE
 from attnkit.errors import DataError, UsageError
 from attnkit.storage.files import input_error
 from attnkit.text import quoted
@@ -203,11 +205,14 @@ def _read(path: str) -> tuple[str, str]:
     """The name and the text of a file."""
     name = "standard input" if path == STDIN else path
     try:
-        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
+            data = file.read(WHOLE + 1)
     except OSError as error:
         raise input_error(error, Path(name)) from error
     except ValueError as error:  # a NUL in the name
         raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
+    if len(data) > WHOLE:
+        raise DataError(f"{name}: is longer than {WHOLE:,} bytes; split it into several files")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

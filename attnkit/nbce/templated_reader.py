@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained
+from attnkit.huggingface.opening import one_line
 from attnkit.models.base import CachePositions, Decode
 from attnkit.nbce.reader import ContextReader, PromptRow, mapped
 
@@ -89,9 +90,14 @@ class TemplatedReader(ContextReader):
         if not self.chat:
             return head, tail
         message = [{"role": "user", "content": head + tail}]
-        text: str = self.tokenizer.apply_chat_template(
-            message, tokenize=False, add_generation_prompt=True
-        )
+        try:
+            text: str = self.tokenizer.apply_chat_template(
+                message, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # it is a program of the model's own
+            raise DataError(
+                f"{self.name}: its chat template fails: {one_line(error)}: leave it out (--chat)"
+            ) from error
         place = text.rfind(tail.strip())
         if place < 0:
             raise UsageError("the chat template changes the prompt: leave it out (--chat)")

@@ -262,16 +262,14 @@ class CheckpointManifest(Schema):
     log: Sha256 | None = None
 
 
-def read(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
-    """A file that holds one JSON object of this form, as it stands there.
+def read(path: Path, schema: type[Form], limit: int = files.JSON_LIMIT) -> Form:
+    """A file that holds one JSON object of this form.
 
     Raises:
         MissingInputError: there is no such regular file.
         DataError: it is no JSON object, or an entry is missing or of another type; says which.
     """
-    value = files.read_json(path)
-    parse(value, schema, str(path))
-    return value
+    return parse(files.read_json(path, limit), schema, str(path))
 
 
 def parse(value: Any, schema: type[Form], where: str) -> Form:

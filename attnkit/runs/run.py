@@ -104,9 +104,8 @@ class Run(Results):
             **identity,
             "files": {layout.RECIPE: digest},
         }
-        if used := plugins.entries(recipe, {}):
-            manifest[plugins.KEY] = used
-        run._write_manifest(manifest | fields)
+        used = plugins.entries(recipe, {})
+        run._write_manifest(manifest | ({plugins.KEY: used} if used else {}) | fields)
         return run
 
     def check_free(self) -> None:
@@ -310,7 +309,7 @@ class Run(Results):
         return tuple((self.manifest.get(layout.LEFT_OUT) or {}).get("files", ()))
 
     def require_weights(self) -> None:
-        """Refuse the results of a run without its weights.  Raises MissingInputError."""
+        """Refuse packed results.  Raises MissingInputError."""
         if layout.MODEL in self.left_out:
             raise MissingInputError(
                 f"{self.path}: results without weights; name the run that they are of, or train it "
@@ -386,9 +385,7 @@ class Run(Results):
     def weights(self) -> dict[str, "Tensor"]:
         """The chosen weights, in main memory.
 
-        Raises:
-            MissingInputError: training has not come to its end, or they were left out.
-            DataError: the file is damaged, or holds NaN or infinities.
+        Raises MissingInputError, DataError: the end of training or the file is missing or damaged.
         """
         from attnkit.storage import tensors
 
@@ -402,8 +399,7 @@ class Run(Results):
 
         The global random state is left as it was.
 
-        Raises:
-            MissingInputError, DataError: as `weights`, `untrained` and `load`.
+        Raises MissingInputError, DataError: as `weights`, `untrained` and `load`.
         """
         weights = self.weights()
         model = self.untrained()
@@ -413,8 +409,7 @@ class Run(Results):
     def untrained(self) -> "Model":
         """The model as training began with it, in float32; the global random state stays.
 
-        Raises:
-            MissingInputError, DataError: as `recipe` and `tokenizer`.
+        Raises MissingInputError, DataError: as `recipe` and `tokenizer`.
         """
         import torch
 

@@ -167,11 +167,19 @@ def test_a_place_without_a_model_is_refused(tmp_path: Path) -> None:
 
 def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
     change(gpt2, model_type=None)
-    assert "names no model_type: not a Hugging Face model" in refused(DataError, gpt2)
-    (gpt2 / "config.json").write_text("[]")
-    assert "names no model_type" in refused(DataError, gpt2)
-    (gpt2 / "config.json").write_text("{")
-    assert "config.json cannot be read: Expecting property name" in refused(DataError, gpt2)
+    assert "config.json: model_type is missing" in refused(DataError, gpt2)
+    deep = "[" * 100_000 + "]" * 100_000
+    for text, said in (
+        ("[]", "must hold a JSON object"), ("{", "not valid JSON: Expecting property name"),
+        ('{"model_type": 5}', "model_type should be a valid string, is 5"),
+        ('{"model_type": "gpt2", "architectures": 5}', "architectures should be a valid list"),
+        ('{"model_type": "gpt2", "architectures": [5]}', "should be a valid string, is 5"),
+        ('{"model_type": "gpt2", "auto_map": 5}', "auto_map should be a valid dictionary"),
+        ('{"model_type": "\\ud800"}', "not valid JSON"),
+        (f'{{"model_type": "gpt2", "x": {deep}}}', "not valid JSON: maximum recursion"),
+    ):  # fmt: skip
+        (gpt2 / "config.json").write_text(text)
+        assert said in refused(DataError, gpt2), text[:60]
     (gpt2 / "config.json").write_text('{"model_type": "gpt2", "n_head": "many"}')
     assert "gpt2: config.json is malformed: " in refused(DataError, gpt2)
 
@@ -219,6 +227,50 @@ def test_pickled_weights_are_refused(gpt2: Path) -> None:
     torch.save({}, gpt2 / "pytorch_model.bin")
     message = refused(DataError, gpt2)
     assert "has its weights only as pytorch_model.bin, which could run code" in message
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "../gpt2/x.safetensors", "/tmp/x.safetensors", "a/b.safetensors",
+             "..", "", "x.safetensors\n", ".hidden.safetensors", "x.pt"],
+)  # fmt: skip
+def test_an_index_leads_to_no_pickle_and_to_no_other_folder(name: str, gpt2: Path) -> None:
+    marker = gpt2 / "ran"
+    for file in ("pytorch_model.bin", "x.pt"):
+        torch.save({}, gpt2 / file)
+    (gpt2 / "model.safetensors").rename(gpt2 / "x.safetensors")
+    for index in ("model.safetensors.index.json", "model.safetensors.index.attnkit.json"):
+        (gpt2 / index).write_text(json.dumps({"weight_map": {"transformer.wte.weight": name}}))
+        assert "only safetensors files of the same folder are read" in refused(DataError, gpt2)
+        (gpt2 / index).unlink()
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "code"),
+    [
+        ("tokenizer_config.json", {"model_max_length": "64"}, 65),
+        ("tokenizer_config.json", {"model_max_length": [1]}, 65),
+        ("tokenizer_config.json", {"tokenizer_class": 5}, 66),
+        ("tokenizer_config.json", {"bos_token": 5}, 66),
+        ("config.json", {"n_layer": -1}, 65), ("config.json", {"n_head": 10**400}, 65),
+        ("config.json", {"is_encoder_decoder": {}, "n_embd": "x"}, 65),
+        ("config.json", {"activation_function": "none"}, 65),
+        ("config.json", {"quantization_config": 5}, 65), ("config.json", {"dtype": 5}, 65),
+        ("generation_config.json", {"eos_token_id": "x"}, 0),
+    ],
+)  # fmt: skip
+def test_settings_with_wrong_content_cost_one_line(
+    file: str, change: dict[str, Any], code: int, gpt2: Path
+) -> None:
+    read = json.loads((gpt2 / file).read_text(encoding="utf-8"))
+    (gpt2 / file).write_text(json.dumps(read | change), encoding="utf-8")
+    if not code:
+        assert open_model(gpt2, device="cpu").shape == "decoder"
+        return
+    with pytest.raises(AttnkitError) as caught:
+        open_model(gpt2, device="cpu")
+    assert caught.value.code == code
+    assert "\n" not in str(caught.value)
 
 
 def test_damaged_or_foreign_weights_are_refused(gpt2: Path, originals: Any) -> None:
