@@ -4,8 +4,9 @@
 
 Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
 results/kept/: what `attnkit eval` prints of it, and on what its rows were trained; claims.md there
-judges the statements of claims.yaml.  With --check
-nothing is written; the exit code is 1 where a page is not what its runs give, or has none.
+judges the statements of claims.yaml.  Numbers in README, docs and the heads of recipes are
+replaced where quotes.py finds their place.  With --check nothing is written; the exit code is 1
+where a page is not what its runs give, or has none.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import claims
+import quotes
 from common import ROOT, say, table
 
 from attnkit.cli import main as attnkit
@@ -77,8 +79,11 @@ def main() -> None:
     kept = recipes()
     pages = {file_of(name): page(name, runs) for name, runs in kept.items()}
     pages[PAGES / "claims.md"] = claims.page(kept)
+    pages |= quotes.quoted(kept)
     if options.check:
-        there = {path: path.read_text("utf-8") for path in PAGES.glob("*.md")}
+        there = {
+            path: path.read_text("utf-8") for path in {*pages, *PAGES.glob("*.md")} if path.exists()
+        }
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]
         for path in wrong:
             say(f"{path.relative_to(ROOT)}: not what the kept runs give")
@@ -87,8 +92,9 @@ def main() -> None:
     for path in PAGES.glob("*.md"):
         path.unlink()
     for path, text in pages.items():
-        path.write_text(text, "utf-8")
-        say(f"wrote {path.relative_to(ROOT)}")
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            say(f"wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
