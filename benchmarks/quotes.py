@@ -1,7 +1,7 @@
 """Numbers in recipes and pages, written from kept runs: nobody types them.
 
 In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->`, in a recipe after
-`# expected:` up to the next word with a colon, if that recipe has kept runs.
+`# expected:` up to the next line that starts with a word and a colon, or is no comment.
 """
 
 import re
@@ -22,6 +22,8 @@ from attnkit.scoring.saved_scores import comparison
 WHOLE = 9
 """Rows that a sentence lists; of more it names the best, the baseline and the worst."""
 FIRST, LAST = 4, 2
+UNMEASURED = "not measured with outputs kept"
+"""Of recipes without kept runs."""
 WIDTH = 110
 """Of the comment lines of recipes."""
 IN_MARKDOWN = re.compile(r"(<!-- kept (\S+) -->).*?(<!-- end -->)", re.DOTALL)
@@ -109,11 +111,11 @@ def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
         if missing:
             raise SystemExit(f"{path}: no kept runs of {', '.join(sorted(missing))}")
         yield path, IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
-    recipes = shipped()
-    for name, words in said.items():
-        path = Path(recipes[name])
-        lines = textwrap.wrap(f"expected: {words}", WIDTH, subsequent_indent="  ",
-                              break_on_hyphens=False)  # fmt: skip
+    for name, path in shipped().items():
+        words = said.get(name, UNMEASURED)
+        lines = textwrap.wrap(
+            f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+        )
         header = "".join(f"# {line}\n" for line in lines)
         text, found = IN_RECIPE.subn(lambda _, new=header: new, path.read_text("utf-8"), count=1)
         if not found:
