@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 from attnkit.cli import console
 from attnkit.data.formats import BOM, LONGEST, OTHER, Errors, check_growth
@@ -39,11 +39,12 @@ class InputLines:
         """
         number = size = 0
         try:
-            stream, packed = self.stream, None
+            stream: Any = self.stream
+            packed = None
             # peek waits for the first bytes, as the first line would
             if isinstance(stream, io.BufferedReader) and stream.peek(2).startswith(GZIP):
                 packed = _Counted(stream)
-                stream = gzip.GzipFile(fileobj=packed)  # type: ignore[assignment]
+                stream = gzip.GzipFile(fileobj=cast(IO[bytes], packed))
             while raw := stream.readline(LONGEST + 1):
                 number += 1
                 size += len(raw)
