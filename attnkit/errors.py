@@ -64,8 +64,14 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether the machine or the device had no memory left; torch reports that in several ways."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
     messages = ("can't allocate memory", "out of memory", "bad_alloc")
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in messages)
+    # what the loader says where a library does not fit
+    loading = ("Cannot allocate memory", "failed to map segment", "MemoryError")
+    named = messages if isinstance(error, RuntimeError) else ()
+    named = loading if isinstance(error, ImportError | OSError) else named
+    return any(words in str(error) for words in named)
 
 
 def memory_advice(batch_tokens: int | None = None, accumulate: int = 1) -> str:

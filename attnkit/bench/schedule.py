@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from attnkit.bench.plan import PASSES, Candidate, Sweep, Workload
+from attnkit.storage.files import process_folder
 
 START = 60.0
 """Seconds that a process may take to import, build and warm up."""
@@ -83,6 +84,8 @@ class _Process:
         self.workload = workload
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(PRELOAD)
+        own: Any = multiprocessing.current_process()
+        own._config["tempdir"] = str(process_folder())
         self.process: Any = None
         self.connection: Connection | None = None
 

@@ -27,7 +27,7 @@ from attnkit.models.embedding import Embedding
 from attnkit.models.fast_decoder import FastAttention, FastBlock
 from attnkit.models.precision import DTYPES
 from attnkit.ops.onednn import product
-from attnkit.storage.files import write_output
+from attnkit.storage.files import process_folder, write_output
 
 MARK = "attnkit: "
 """Before the names of ranges, in profiles of every program."""
@@ -121,7 +121,7 @@ def split(
         for _ in range(steps):
             step()
     if trace is not None:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory(dir=process_folder()) as folder:
             written = Path(folder) / trace.name
             profiler.export_chrome_trace(str(written))
             if not written.exists():  # torch says nothing of a disk that is full

@@ -16,6 +16,7 @@ from attnkit.memory import keep_freed_memory
 from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
+from attnkit.storage.files import process_folder
 from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
@@ -100,7 +101,7 @@ def training_on(
     endless = 2**40
     changes = {"steps": endless, "valid_every": 0, "save_every": endless, "log_to": ()}
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update=changes)})
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(dir=process_folder(), ignore_cleanup_errors=True) as folder:
         run = Run.create(Path(folder) / "run", recipe, name="bench", variant="base", seed=1)
         place = (torch.device(device), precision, StopSignals())
         with run.lock():

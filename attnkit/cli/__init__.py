@@ -158,4 +158,6 @@ def script() -> NoReturn:
         code = main()
     except (KeyboardInterrupt, SystemExit) as error:  # a signal after the command
         code = console.outcome(error).code
+    if "attnkit.storage.files" in sys.modules:
+        sys.modules["attnkit.storage.files"].remove_process_folder()
     os._exit(code)

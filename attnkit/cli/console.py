@@ -11,6 +11,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import typer
@@ -118,6 +119,8 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(error.code, tuple(f"error: {line}" for line in lines if line))
         case typer.Exit():
             return Outcome(error.exit_code)
+        case SystemExit() if error.code not in ENDED and (whose := _plugin_error(error)):
+            return Outcome(1, (f"error: {whose}",), True)
         case SystemExit():
             if isinstance(error.code, str):
                 return Outcome(1, (f"error: {error.code}",))
@@ -126,6 +129,8 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(130, ENDED[130])
         case BrokenPipeError():
             return Outcome(141)
+        case ClosedStreamError():
+            return Outcome(1, (f"error: {error}",))
         case OSError() if write_failed(error):
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
@@ -135,13 +140,15 @@ def outcome(error: BaseException) -> Outcome:
         return _usage(error)
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
+    bug = f"this is a bug in attnkit {__version__}: please report it"
+    return Outcome(1, (f"error: {_plugin_error(error) or bug}",), True)
+
+
+def _plugin_error(error: BaseException) -> str | None:
+    """What a mechanism from outside did wrong; None where none was there."""
     from attnkit import mechanisms
 
-    whose = (
-        mechanisms.plugin_error(error)
-        or f"this is a bug in attnkit {__version__}: please report it"
-    )
-    return Outcome(1, (f"error: {whose}",), True)
+    return mechanisms.plugin_error(error)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
@@ -249,13 +256,25 @@ def _complain(line: str) -> None:
         pass
 
 
+class ClosedStreamError(OSError):
+    """Results have nowhere to go."""
+
+
+class _ClosedOutput(TextIOWrapper):
+    """In place of a standard output that the caller closed (`>&-`); takes nothing."""
+
+    def write(self, text: str) -> int:
+        raise ClosedStreamError("standard output is closed: redirect it to a file or to /dev/null")
+
+
 def _open_streams() -> None:
     """Streams that are there and never raise for a character that they cannot show."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            # Closed by the caller (`>&-`): take the slot so that no file opened later gets it.
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+            # take the slot, so that no file opened later gets it
+            null = open(os.devnull, "w")  # noqa: SIM115
+            setattr(sys, name, null if name == "stderr" else _ClosedOutput(null.detach()))
         elif callable(reconfigure := getattr(stream, "reconfigure", None)):
             reconfigure(errors="backslashreplace")
 

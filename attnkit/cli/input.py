@@ -14,7 +14,7 @@ from attnkit.cli import console
 from attnkit.data.formats import BOM, LONGEST, OTHER, Errors, check_growth
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs.layout import refuse_part_of_run
-from attnkit.storage.files import GZIP, input_error, replacing, writing
+from attnkit.storage.files import GZIP, input_error, remove_leftovers, replacing, writing
 from attnkit.text import safe_text
 
 
@@ -135,6 +135,7 @@ def destination(path: Path | None) -> Iterator[Callable[[str], object]]:
         with writing(path), open(path, "w", 1, encoding="utf-8", newline="") as file:
             yield file.write
     else:
+        remove_leftovers(path.parent, of=path.name)
         with replacing(path) as prepared, open(prepared, "x", encoding="utf-8", newline="") as file:
             yield file.write
             file.flush()

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import forkserver, get_context, resource_tracker
+from multiprocessing import current_process, forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from attnkit.experiment.training import FIRST_LOOK, PATIENCE, Experiment
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
+from attnkit.storage.files import process_folder
 from attnkit.train import events
 from attnkit.train.events import Event, NoteEvent
 from attnkit.train.signals import StopSignals
@@ -146,6 +147,7 @@ def _start_server(threads: int) -> None:
 
     Ctrl-C, which a terminal sends to all of them, is blocked there: the parent alone obeys it.
     """
+    current_process()._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
     CONTEXT.set_forkserver_preload(PRELOAD)
     resource_tracker.ensure_running()  # later it would unblock the signal
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -251,7 +253,7 @@ class Workers:
         """
         self.waiting.extend(planned)
         with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnkit-")))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
             stack.callback(self._close)
             while self.active or (self.waiting and not self.stop.requested):
                 if self.stop.requested:

@@ -16,7 +16,7 @@ from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, compare
 from attnkit.recipe import dump
 from attnkit.runs import Run
-from attnkit.runs.layout import MODEL
+from attnkit.runs.layout import MODEL, is_inside
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
 from attnkit.storage.cache import fill_folder
@@ -68,7 +68,7 @@ def export(
         MissingInputError: no lines to compare are at hand, or training is not finished.
     """
     check(target, folder)
-    if folder.resolve().is_relative_to(run.path.resolve()):
+    if is_inside(folder, run.path):
         raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()

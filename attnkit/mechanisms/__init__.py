@@ -111,7 +111,17 @@ def plugin_error(error: BaseException) -> str | None:
     """What a mechanism from outside did wrong, with file and line; None where it was not there."""
     known = [facts(word) for word in names()]
     files = {str(facts.path) for facts in known if facts.origin != "attnkit"}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+    if not files:
+        return None
+    told = f"{type(error).__name__}: {error}"
+    frames = [*traceback.walk_tb(error.__traceback__)][::-1]
+    for frame, line in frames:
+        if frame.f_code.co_filename in files:
+            return f"{frame.f_code.co_filename}:{line}: {told}"
+    for frame, _ in frames:  # it returned something else than it should, or takes other arguments
+        own = frame.f_locals.get("self")
+        for one in (own, getattr(own, "mechanism", None)):
+            file = getattr(sys.modules.get(type(one).__module__), "__file__", None)
+            if file in files:
+                return f"{file}: {type(one).__name__} does not do what a mechanism must: {told}"
     return None

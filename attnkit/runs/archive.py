@@ -43,7 +43,7 @@ def pack(runs: Sequence[Run], target: Path, *, checkpoints: bool = False) -> int
 def _pack(runs: Sequence[Run], target: Path, checkpoints: bool) -> int:
     members: dict[str, Path] = {}
     for run in runs:
-        if target.resolve().is_relative_to(run.path.resolve()):
+        if layout.is_inside(target, run.path):
             raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
         layout.refuse_trial(run.path, run.manifest)
         run.verify()

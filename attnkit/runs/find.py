@@ -94,7 +94,7 @@ def find_runs(
         kind = "run" if unfinished else "finished run"
         raise MissingInputError(f"{where}: no {kind} is here ({why})")
     runs = sorted(found.values(), key=order)
-    named = [run for path, run in found.items() if path in {one.resolve() for one in folders}]
+    named = [run for path, run in found.items() if path in {*map(Path.resolve, folders)}]
     for text in (*skipped, *_absent_seeds(runs, unfinished_seeds, named)):
         note(text)
     return runs

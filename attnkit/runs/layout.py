@@ -55,13 +55,18 @@ def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
     return Path(out).joinpath(*map(component, parts))
 
 
+def is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path leads into a folder, through links or not."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
 def refuse_part_of_run(path: Path) -> None:
     """Keep an output of a command from replacing a file of a run.
 
     Raises:
         OutputPathError: the path is one of a run's own.
     """
-    whole = path.resolve()
+    whole = Path(os.path.realpath(path))  # which takes loops of links
     for folder in whole.parents:
         name = whole.relative_to(folder).parts[0]
         if name in OWN and (folder / MANIFEST).is_file() and (folder / RECIPE).is_file():

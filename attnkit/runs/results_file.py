@@ -126,7 +126,7 @@ def pack_results(run: "Run", folder: Path) -> Path:
     if not run.scores():
         raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
     target, name = results_path(run, folder), layout.run_path("", run.name, run.variant, run.seed)
-    if target.resolve().is_relative_to(run.path.resolve()) and run.path.is_dir():
+    if layout.is_inside(target, run.path) and run.path.is_dir():
         raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
     packed = io.BytesIO()
     with (

@@ -120,6 +120,7 @@ def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
     What has the name before is removed.
     """
     draft = temporary(path)
+    remove_leftovers(path.parent, of=path.name)
     with writing(path):
         DISK.mkdir(draft)
         try:

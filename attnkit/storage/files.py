@@ -6,6 +6,7 @@ the disk goes through a `Filesystem`, so that a test can make the k-th one fail.
 operating system become errors of `attnkit.errors` here.
 """
 
+import atexit
 import errno
 import hashlib
 import json
@@ -13,8 +14,10 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -160,6 +163,7 @@ def write_output(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem
     """`atomic_write` to a name that the user gave: a device or pipe (/dev/stdout) is written to."""
     with writing(path):
         if not _is_special(path):
+            remove_leftovers(path.parent, fs, of=path.name)
             atomic_write(path, data, fs)
             return
         with fs.append(path) as device:
@@ -236,16 +240,39 @@ def remove(path: Path, fs: Filesystem = DISK) -> None:
         fs.rmtree(path)
 
 
-def remove_leftovers(folder: Path, fs: Filesystem = DISK, *, dead_only: bool = True) -> None:
+def remove_leftovers(
+    folder: Path, fs: Filesystem = DISK, *, dead_only: bool = True, of: str = ""
+) -> None:
     """Remove what interrupted writes left in a folder: names that end in .tmp-<process>.
 
-    With `dead_only`, those of other living processes of this machine stay.
+    With `dead_only`, those of other living processes of this machine stay; with `of`, those of all
+    other files.
     """
     with writing(folder):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-            process = owner(path)
+            process = owner(path) if path.name.startswith(f"{of}.tmp-" if of else "") else None
             if process is not None and not (dead_only and _alive(process)):
                 remove(path, fs)
+
+
+@cache
+def process_folder() -> Path:
+    """A folder for temporary files of this process and sockets of its children, for its lifetime.
+
+    Those of processes that were killed are removed first.
+    """
+    for path in Path(tempfile.gettempdir()).glob("attnkit-*.tmp-*"):
+        if (process := owner(path)) is not None and not _alive(process):
+            shutil.rmtree(path, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix="attnkit-", suffix=f".tmp-{os.getpid()}"))
+    atexit.register(remove_process_folder)
+    return folder
+
+
+def remove_process_folder() -> None:
+    """Remove it, where this process made one; the console script ends without `atexit`."""
+    if process_folder.cache_info().currsize and owner(process_folder()) == os.getpid():
+        shutil.rmtree(process_folder(), ignore_errors=True)
 
 
 def _alive(process: int) -> bool:

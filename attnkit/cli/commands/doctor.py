@@ -152,11 +152,11 @@ def _data(folder: Path | None) -> str:
 
     if folder is None:
         return "no folder: set ATTNKIT_DATA, --data-dir, or data_dir in the defaults file"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return f"{folder}: no such folder"
     there, parts = list[str](), list[str]()
     for card in map(corpus_cards.load, corpus_cards.names()):
-        found = [(folder / card.name / file.path).exists() for file in card.files()]
+        found = [os.path.exists(folder / card.name / file.path) for file in card.files()]
         if any(found):
             (there if all(found) else parts).append(card.name)
     text = f"{folder}: {', '.join(there) or 'no known corpus'}"
@@ -166,7 +166,7 @@ def _data(folder: Path | None) -> str:
 def _room(folder: Path) -> str:
     """Whether a folder can be written, and the space on its disk."""
     absolute = folder.absolute()
-    existing = next(path for path in (absolute, *absolute.parents) if path.exists())
+    existing = next(path for path in (absolute, *absolute.parents) if os.path.exists(path))
     free = shutil.disk_usage(existing).free
     writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     state = "writable" if writable else f"NOT writable ({existing})"

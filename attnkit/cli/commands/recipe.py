@@ -178,7 +178,7 @@ def copy(
     attnkit recipe copy quickstart my.yaml
     """
     from attnkit.recipe import load, resolve
-    from attnkit.storage.files import writing
+    from attnkit.storage.files import atomic_write
 
     source = resolve(recipe)
     load(source)
@@ -190,8 +190,7 @@ def copy(
         if os.path.lexists(path):
             raise OutputPathError(f"{path}: already exists; name another file, or move it away")
     for path, text in copies.items():
-        with writing(path), path.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+        atomic_write(path, text)
     console.say(f"wrote {target}; to train it: attnkit train {target}")
 
 

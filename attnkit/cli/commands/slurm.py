@@ -108,6 +108,8 @@ def slurm(
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
     if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit
         raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
+    if save is not None and not save.name.isprintable():
+        raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
     settings, variants, places = _checked([recipe, *(words or [])], array=array)
     file = load(recipe, settings)
     options.chosen(file, variants)

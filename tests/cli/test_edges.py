@@ -1,0 +1,236 @@
+"""What a command meets at its edges: closed streams, loops of links, bombs, bad plug-ins."""
+
+import errno
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.called import called
+from helpers.trained import make_run
+
+import attnkit
+from attnkit.cli.console import outcome
+from attnkit.errors import out_of_memory
+from attnkit.runs import Run
+from attnkit.storage import files
+
+PYTHON = {**os.environ, "PYTHONPATH": str(Path(attnkit.__file__).parents[1])}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+    """The command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words, **more: called(capsys, *words, **more)
+
+
+@pytest.mark.parametrize("words", ["mechanisms", "--version", "recipe schema", "runs runs"])
+def test_a_closed_standard_output_is_no_success(words: str, tmp_path: Path) -> None:
+    make_run(tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m attnkit {words} >&-"],
+        cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        "standard output is closed: redirect it to a file or to /dev/null\n"
+    )
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["slurm quickstart --save a", "generate RUN text -o a", "plot RUN --save a.svg",
+     "runs pack RUN -o a.tar.gz", "export RUN a --to huggingface", "report RUN -o a.html",
+     "doctor --out a --data-dir a", "recipe copy quickstart a"],
+)  # fmt: skip
+def test_a_loop_of_links_is_an_output_like_others(words: str, here: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+    run.write_scores("test", ["x"], {"metrics": {"bleu": {"score": 1.0}}})
+    Path("text").write_text("one red dog\n")
+    for name in ("a", "a.svg", "a.tar.gz", "a.html"):
+        Path(name).symlink_to("b")
+    Path("b").symlink_to("a")
+    done = here(*words.replace("RUN", str(run.path)).split())
+    assert done.code in (0, 65, 66, 73), done.err
+    assert "bug" not in done.err
+
+
+BOMB = b"\n" * (30 << 20)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["generate RUN bomb", "align RUN bomb text", "align RUN text bomb",
+     "nbce RUN --context bomb --prompt x", "nbce RUN --contexts bomb --prompt x",
+     "eval --hyp bomb --ref text"],
+)  # fmt: skip
+def test_text_that_grows_a_hundredfold_is_refused_everywhere(
+    words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.data.formats.FREE", 1 << 16)
+    Path("bomb").write_bytes(gzip.compress(BOMB))
+    Path("text").write_text("one red dog\n" * 3)
+    done = here(*words.replace("RUN", str(make_run(tmp_path).path)).split())
+    assert done.code == 65, done.err
+    assert "bomb" in done.refusal
+
+
+def test_a_file_name_breaks_no_line_of_a_script(here: Any) -> None:
+    for name in ("a\nrm -rf x", "a\rb", "a\x1b[2J", "a\x00b", "a\u2028b", "a\tb"):
+        done = here("slurm", "quickstart", "--save", name)
+        assert done.code in (2, 73)
+        assert "\n" not in done.err.rstrip("\n")
+        assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
+def test_a_recipe_is_copied_whole_or_not_at_all(
+    number: int, here: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.DISK, "write", full)
+    assert here("recipe", "copy", "quickstart", "my.yaml").code == 74
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"),
+     ImportError("libx.so: failed to map segment from shared object"),
+     ImportError("libx.so: cannot open shared object file: Cannot allocate memory"),
+     RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("std::bad_alloc")],
+)  # fmt: skip
+def test_memory_that_is_refused_while_importing_is_no_bug(error: Exception) -> None:
+    assert out_of_memory(error)
+    assert outcome(error).code == 71
+    assert not out_of_memory(ImportError("No module named x"))
+
+
+PLUGIN = '''"""Bad: softmax(q k^T).
+
+Source: none.
+
+Worked number: q = 1, key 1, weight 1.
+"""
+
+import sys
+from attnkit.attention import Out, Scored
+
+
+class Bad(Scored):
+    """Bad."""
+
+    causal, cross, limit, map, cost = True, True, None, "exact", "T*S*D"
+
+    {body}
+'''
+BODIES = {
+    "nothing": "def scores(self, q, k, *more): return None",
+    "text": "def scores(self, q, k, *more): return 'scores'",
+    "no out": "def forward(self, *given, **named): return None",
+    "a signature": "def scores(self): return 1",
+    "ends": "def scores(self, q, k, *more): sys.exit(0)",
+    "ends at import": "sys.exit(0)",
+    "ends with text": "def scores(self, q, k, *more): sys.exit('done')",
+    "raises": "def scores(self, q, k, *more): raise KeyError('x')",
+}
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_a_plug_in_is_blamed_by_name(body: str, here: Any, tmp_path: Path) -> None:
+    name = "bad_" + body.replace(" ", "_")
+    Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
+    words = [
+        "train",
+        "quickstart",
+        "train.steps=2",
+        "data.size=40",
+        "--variant",
+        "scaled-dot",
+        "--device",
+        "cpu",
+    ]
+    word = name.replace("_", "-")
+    done = here(*words, f"model.attention={word}", "--plugin", f"{name}.py")
+    assert done.code != 0
+    assert name in done.refusal or word in done.refusal
+    assert "bug in attnkit" not in done.err
+
+
+def test_a_signal_in_the_midst_of_an_export_to_onnx_has_its_own_code() -> None:
+    to_onnx = pytest.importorskip("attnkit.export.to_onnx")
+    for inner in (SystemExit(143), KeyboardInterrupt()):
+        for error in (RuntimeError("x"), ValueError("y")):
+            try:
+                try:
+                    raise inner
+                except BaseException as cause:
+                    raise error from cause
+            except Exception as caught:
+                with pytest.raises(type(inner)):
+                    to_onnx._raise_signal(caught)
+    to_onnx._raise_signal(ValueError("alone"))
+
+
+@pytest.mark.parametrize("place", ["out.txt", "folder/out.txt", "out [1].txt"])
+def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
+    place: str, here: Any, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path)
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, other = Path(f"{place}.tmp-{dead.pid}"), Path(f"{place}.tmp-{os.getppid()}")
+    left.touch()
+    other.touch()
+    Path("text").write_text("one red dog\n")
+    assert here("generate", str(run.path), "text", "-o", place).code == 0
+    assert not left.exists()
+    assert other.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
+def test_processes_leave_nothing_in_the_folder_of_temporary_files(
+    number: int, tmp_path: Path
+) -> None:
+    words = ["train", "quickstart", "train.steps=30", "train.seeds=[1,2]", "--jobs", "2",
+             "--variant", "scaled-dot", "--device", "cpu"]  # fmt: skip
+    (tmp_path / "tmp").mkdir()
+    env = {**PYTHON, "TMPDIR": str(tmp_path / "tmp"), "ATTNKIT_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "attnkit", *words]
+    for killed_by in (number, 0):
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+        while killed_by and not list((tmp_path / "tmp").glob("attnkit-*/listener-*")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        if killed_by:
+            process.send_signal(killed_by)
+        process.communicate()
+    assert not list((tmp_path / "tmp").glob("*"))
+
+
+def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
+    for variant in ("base", "other"):
+        make_run(tmp_path, variant)
+    bad = Run.open("runs/toy/base/seed-1").path / "manifest.json"
+    for harm in ("{", "5", json.dumps({"recipe": "\ud800"}), "[" * 100_000):
+        bad.write_text(harm)
+        assert "other" in here("runs", "runs").out
+        done = here("verify", "runs", "--lines", "0", "--format", "json")
+        assert done.code == 65
+        rows = json.loads(done.out)["rows"]
+        assert {row["run"] for row in rows if row["state"] == "same"} == {"runs/toy/other/seed-1"}
+        assert {row["run"] for row in rows if row["state"] == "different"} == {str(bad.parent)}
+        assert here("doctor", "--out", "runs").code == 0
