@@ -135,6 +135,13 @@ class Bad(Scored):
 
     {body}
 '''
+TOY = """task: translation
+data: {corpus: toy-translation, size: 60, max_length: 64}
+tokenizer: {size: 120}
+model: {width: 16, ff: 16, layers: 1, heads: 2}
+train: {steps: 2, batch_tokens: 256, precision: fp32, seeds: [1, 2]}
+eval: {bootstrap: 10}
+"""
 BODIES = {
     "nothing": "def scores(self, q, k, *more): return None",
     "text": "def scores(self, q, k, *more): return 'scores'",
@@ -151,16 +158,8 @@ BODIES = {
 def test_a_plug_in_is_blamed_by_name(body: str, here: Any, tmp_path: Path) -> None:
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
-    words = [
-        "train",
-        "quickstart",
-        "train.steps=2",
-        "data.size=40",
-        "--variant",
-        "scaled-dot",
-        "--device",
-        "cpu",
-    ]
+    Path("toy.yaml").write_text(TOY)
+    words = ["train", "toy.yaml", "--device", "cpu"]
     word = name.replace("_", "-")
     done = here(*words, f"model.attention={word}", "--plugin", f"{name}.py")
     assert done.code != 0
@@ -205,8 +204,8 @@ def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
 def test_processes_leave_nothing_in_the_folder_of_temporary_files(
     number: int, tmp_path: Path
 ) -> None:
-    words = ["train", "quickstart", "train.steps=30", "train.seeds=[1,2]", "--jobs", "2",
-             "--variant", "scaled-dot", "--device", "cpu"]  # fmt: skip
+    (tmp_path / "toy.yaml").write_text(TOY)
+    words = ["train", "toy.yaml", "--jobs", "2", "--device", "cpu"]
     (tmp_path / "tmp").mkdir()
     env = {**PYTHON, "TMPDIR": str(tmp_path / "tmp"), "ATTNKIT_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "attnkit", *words]
