@@ -380,9 +380,14 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     def refuse(word: str) -> None:
         raise ValueError(f"{word} is not a JSON number")
 
+    def whole(digits: str) -> int:
+        if len(digits) > 19:  # no file of attnkit has larger ones, and no arithmetic takes them
+            raise ValueError(f"{digits:.30}... is too large a number")
+        return int(digits)
+
     try:
         text = data.decode("utf-8")
-        value = json.loads(text, parse_constant=refuse)
+        value = json.loads(text, parse_constant=refuse, parse_int=whole)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,463 @@
+"""Does anything that can go wrong pass in silence, or leave something behind?
+
+    python benchmarks/attack.py [--part PART ...] [--stops 300] [--flips 20000] [--crafted 1000]
+        [--pretrained 500] [--caches 200] [--races 60] [--minutes 60] [--seed 1]
+
+Parts, each drawn from the seed, each with the number of its cases:
+
+- stops: commands get one of six signals at a random moment, alone or with all their children; they
+  must end with a code that says so and without a traceback, leave no process; started again they
+  must end well, with runs that verify, and leave no temporary name, also in $TMPDIR.
+- flips: one bit of one file of a finished or a stopped run; `verify` must find it, unless what is
+  read of the file is the same.
+- crafted: an entry of another type, or none, in a JSON file of a run or in a row, with all hashes
+  made to agree; `verify`, `eval`, `report`, `plot`, `generate`, `runs` must say so in one line, or
+  go on.
+- pretrained: the same in the settings of a Hugging Face model, or an index of weights that leads to
+  a pickle or elsewhere; opening it must be refused in one line, or give a model.
+- caches: a bit, an entry or a file of the cache is changed; a training with it must end with the
+  weights of one without.
+- races: `verify`, `runs pack` and `report` beside `eval --fresh`; each second of it counts.
+- lookups: commands that import libraries which can phone home, under a guard of the C library that
+  notes and refuses look-ups and connections.
+
+A case that breaks a promise is a fault, and is shown.  Stops after --minutes.  Writes
+results/attack.md.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common import ROOT, attnkit, command, environment, load_before, publish, say, table, versions
+
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL,
+           signal.SIGABRT)  # fmt: skip
+WAYS = ("alone", "with its children")
+TOY = """\
+task: translation
+data: {corpus: toy-translation, size: 80, max_length: 64}
+tokenizer: {size: 120}
+model: {width: 16, ff: 16, layers: 1, heads: 2}
+train: {steps: 12, batch_tokens: 256, precision: fp32, save_every: 3, valid_every: 6, seeds: [1, 2]}
+search: {method: greedy, max_length: 12}
+eval: {metrics: [bleu], bootstrap: 10}
+variants: {base: {}, dot: {model.attention: dot}}
+"""
+RUN = "runs/toy/base/seed-1"
+COMMANDS = (
+    "train toy.yaml --device cpu --out new", "train toy.yaml --device cpu --out new --jobs 2",
+    "eval runs/toy --fresh --device cpu", f"generate {RUN} text -o out.txt --device cpu",
+    f"export {RUN} out --to huggingface", f"export {RUN} out --to ctranslate2",
+    f"export {RUN} out --to onnx", "runs pack runs/toy -o out.tar.gz",
+    "runs pack runs/toy --results -o packed", "report runs/toy -o out.html",
+    "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
+    "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
+    f"visualize-attn {RUN} dog --save out.npz --device cpu",
+)  # fmt: skip
+READERS = ("verify runs/toy --lines 0 --device cpu", "runs pack runs/toy -o packed.tar.gz",
+           "report runs/toy -o page.html", "runs pack runs/toy --results -o packed")  # fmt: skip
+OTHERS = (None, True, -1, 1.5, "text", "", [], {}, [[]], {"a": 1}, 10**30, 10**400, "\ud800")
+PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu",
+           f"export {RUN} out --to huggingface", f"export {RUN} out2 --to onnx",
+           f"export {RUN} out3 --to ctranslate2", f"generate {RUN} text --engine ctranslate2",
+           "plot runs/toy --save out.svg", "report runs/toy -o out.html",
+           "train toy.yaml --device cpu --out log train.log_to=[tensorboard]",
+           "nbce model --context text --prompt two --device cpu search.max_length=3")  # fmt: skip
+
+
+class Case(NamedTuple):
+    """One attempt."""
+
+    kind: str
+    verdict: str
+    """What came of it, for the count; "FAULT" where a promise was broken."""
+    detail: str = ""
+
+
+def made(folder: Path) -> None:
+    """The runs of a toy, a text, and a cache."""
+    folder.mkdir(parents=True)
+    (folder / "toy.yaml").write_text(TOY)
+    (folder / "text").write_text("one red dog\ntwo cats\n")
+    words = ("train", "toy.yaml", "--device", "cpu", "--quiet")
+    subprocess.run(attnkit(*words), cwd=folder, env=surroundings(folder), check=True)
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """Environment of a command: one thread, a cache and a folder of temporary files of its own."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    return environment(1, ATTNKIT_CACHE=str(folder / "cache"), TMPDIR=str(folder / "tmp"),
+                       MPLCONFIGDIR=str(folder / "cache"), ATTACKED=str(folder))  # fmt: skip
+
+
+def here(*words: str) -> tuple[int, str]:
+    """A command in this process: exit code and messages; what leaves it is a traceback."""
+    import io
+
+    from attnkit.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(words)
+        except BaseException as error:
+            return 1, f"Traceback {error!r}"
+    return code, err.getvalue()
+
+
+def one_line(kind: str, code: int, err: str) -> Case:
+    """What a command with damaged input may do: go on, or refuse it in one line."""
+    errors = [line for line in err.splitlines() if line.startswith("attnkit: error: ")]
+    if code == 0 or (code in (2, 65, 66, 69, 73, 78) and len(errors) == 1):
+        return Case(kind, "refused" if code else "went on")
+    return Case(kind, "FAULT", f"{code}: {err[-300:]}")
+
+
+def processes(folder: Path) -> list[int]:
+    """Those that were started for a folder and are still there."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state = (place / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            if f"ATTACKED={folder}".encode() in (place / "environ").read_bytes() and state != "Z":
+                found.append(int(place.name))
+    return found
+
+
+def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Signals to commands."""
+    made(folder / "whole")
+    durations = dict[str, float]()
+    while True:
+        words = draw.choice(COMMANDS)
+        number, way = draw.choice(SIGNALS), draw.choice(WAYS)
+        kind = f"{' '.join(words.split()[: 2 if words[:4] in ('runs', 'data') else 1])}"
+        at = folder / "case"
+        shutil.rmtree(at, ignore_errors=True)
+        shutil.copytree(folder / "whole", at)
+        faults = list[str]()
+        begun = time.monotonic()
+        process = started(words, at)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draw.uniform(0.1, durations.get(words, 12.0)))
+        if process.poll() is None:
+            target = process.pid if way == "alone" else -process.pid
+            (os.kill if target > 0 else lambda p, n: os.killpg(-p, n))(target, number)
+        else:
+            durations[words] = time.monotonic() - begun
+        err = process.communicate(timeout=60)[1]
+        allowed = {0, 75, 128 + number, -number, 71}
+        if process.returncode not in allowed or "Traceback" in err and number != signal.SIGABRT:
+            faults.append(f"code {process.returncode}: {err[-200:]}")
+        deadline = time.monotonic() + 10
+        while (left := processes(at)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if left:
+            faults.append(f"processes live on: {left}")
+            for one in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+        if process.returncode == 0:
+            for name in ("out", "out.yaml"):
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(at / name) if (at / name).is_dir() else (at / name).unlink()
+        again = started(words, at)
+        err = again.communicate(timeout=120)[1]
+        if again.returncode:
+            faults.append(f"started again: {again.returncode}: {err[-200:]}")
+        checked = started("verify runs/toy --lines 0", at)
+        err = checked.communicate(timeout=120)[1]
+        if checked.returncode:
+            faults.append(f"verify: {checked.returncode}: {err[-200:]}")
+        names = [path for path in at.rglob("*.tmp-*") if "cache" not in path.parts]
+        if names or (names := [*(at / "tmp").iterdir()]):
+            faults.append(f"left: {', '.join(str(path.relative_to(at)) for path in names[:3])}")
+        text = f"{words}, {signal.Signals(number).name} {way}: {'; '.join(faults)}"
+        yield Case(kind, "FAULT" if faults else "fine", text)
+
+
+def started(words: str, folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        attnkit(*words.split()), cwd=folder, env=surroundings(folder), text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+def subjects(folder: Path) -> list[Path]:
+    """A finished and a stopped run, by the helper of the tests."""
+    from helpers.mutations import run_in, subject
+
+    return [run_in(subject(folder / name, finished=name == "finished").folder / "runs")
+            for name in ("finished", "stopped")]  # fmt: skip
+
+
+def flips(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Bits of files, and `verify`."""
+    from attnkit.experiment.verification import verify
+
+    runs = subjects(folder)
+    outputs = ("hyp.txt", "stats.npz")
+    while True:
+        run = draw.choice(runs)
+        files = [path for path in run.rglob("*") if path.is_file() and path.name != ".lock"]
+        path = draw.choice([path for path in files if path.stat().st_size])
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        path.write_bytes(data)
+        kind = "outputs" if path.name.endswith(outputs) else path.name
+        try:
+            found = any(check.state == "different" for check in verify(run, 0))
+            same = not found and path.suffix == ".json" and equal(whole, data)
+            verdict = "found" if found else "reads the same" if same else "FAULT"
+            yield Case(kind, verdict, str(path))
+        except BaseException as error:
+            if isinstance(error, GeneratorExit):
+                raise
+            yield Case(kind, "FAULT", f"{path}: {error!r}")
+        finally:
+            path.write_bytes(whole)
+
+
+def equal(one: bytes, other: bytes) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(json.loads(one) == json.loads(other))
+    return False
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """The same JSON value with one entry of another type, or without it."""
+    from helpers.mutations import _leaves
+
+    value = json.loads(json.dumps(value))
+    places = list(_leaves(value))
+    if not places:
+        return draw.choice(OTHERS)
+    *above, last = draw.choice(places)
+    place = value
+    for key in above:
+        place = place[key]
+    if draw.random() < 0.2 and isinstance(place, dict):
+        del place[last]
+    else:
+        place[last] = draw.choice(OTHERS)
+    return value
+
+
+def crafted(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Well-formed JSON with wrong content, signed."""
+    from helpers.mutations import _sign
+
+    run = subjects(folder)[0]
+    page, packed = str(folder / "page.html"), str(folder / "packed")
+    while True:
+        copy = folder / "copy/recipe/base/seed-1"
+        shutil.rmtree(folder / "copy", ignore_errors=True)
+        shutil.copytree(run, copy)
+        paths = [*copy.glob("*.json*"), *(copy / "data").iterdir()]
+        path = draw.choice(paths)
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        at = draw.randrange(len(lines))
+        lines[at] = json.dumps(changed(json.loads(lines[at]), draw))
+        path.write_text("\n".join(lines) + "\n")
+        if path.parent.name == "data" and path.suffix == ".jsonl":
+            sign_rows(path)
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            _sign(path)  # what cannot be signed is refused by its hash
+        words = draw.choice((
+            ("verify", str(copy), "--device", "cpu", "--lines", "1"), ("eval", str(copy)),
+            ("report", str(copy), "-o", page), ("plot", str(copy)), ("runs", str(copy)),
+            ("generate", str(copy), str(folder / "finished/input.txt"), "--device", "cpu"),
+            ("runs", "pack", str(copy), "--results", "-o", packed),
+        ))  # fmt: skip
+        case = one_line(f"{path.name}, {words[0]}", *here(*words))
+        yield case._replace(detail=f"{case.detail} {lines[at][:300]}" if case.detail else "")
+
+
+def sign_rows(path: Path) -> None:
+    """Make the note of rows, and the manifest, agree with them."""
+    from helpers.mutations import _sign
+
+    from attnkit.storage.files import sha256_file
+
+    note = path.with_suffix(".json")
+    told = json.loads(note.read_bytes()) | {"sha256": sha256_file(path)}
+    note.write_text(json.dumps(told))
+    _sign(note)
+
+
+def pretrained(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Settings of Hugging Face models."""
+    from helpers.pretrained import saved
+
+    from attnkit.errors import AttnkitError
+    from attnkit.huggingface import open_model
+
+    original = saved(folder / "gpt2", "gpt2")
+    while True:
+        copy = Path(shutil.copytree(original, folder / "copy", dirs_exist_ok=True))
+        kind = draw.choice(["index", *(path.name for path in original.glob("*.json"))])
+        path = copy / (kind if kind != "index" else "model.safetensors.index.json")
+        value: Any = {"metadata": {}, "weight_map": {"wte": "model.safetensors"}}
+        if kind != "index":
+            value = changed(json.loads(path.read_bytes()), draw)
+        elif draw.random() < 0.5:
+            names = ("pytorch_model.bin", "../x.safetensors", "/x.safetensors", "x/y.safetensors")
+            value["weight_map"]["wte"] = draw.choice(names)
+        else:
+            value = changed(value, draw)
+        deep = draw.random() < 0.05
+        path.write_text("[" * 100_000 + "]" * 100_000 if deep else json.dumps(value))
+        try:
+            open_model(copy, device="cpu")
+            yield Case(kind, "went on")
+        except AttnkitError as error:
+            yield Case(kind, "refused" if "\n" not in str(error) else "FAULT", str(error))
+        except Exception as error:
+            yield Case(kind, "FAULT", f"{error!r} {json.dumps(value)[:200]}")
+        finally:
+            shutil.rmtree(copy)
+
+
+def caches(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Files of the cache."""
+    made(folder / "whole")
+    weights = (folder / "whole" / RUN / "model.safetensors").read_bytes()
+    while True:
+        cache, out = folder / "cache", folder / "out"
+        for path in (cache, out):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(folder / "whole/cache", cache)
+        files = [path for path in cache.rglob("*") if path.is_file() and path.stat().st_size]
+        path = draw.choice(files)
+        if path.suffix == ".json" and draw.random() < 0.6:
+            value = changed(json.loads(path.read_bytes()), draw)
+            if isinstance(value, dict) and draw.random() < 0.6:
+                from attnkit.storage.files import sha256_json
+
+                inside = "content" if "content" in value else "value"
+                with contextlib.suppress(ValueError):
+                    value["sha256"] = sha256_json(value.get(inside))
+            path.write_text(json.dumps(value))
+        else:
+            data = bytearray(path.read_bytes())
+            data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+            path.write_bytes(data)
+        os.environ["ATTNKIT_CACHE"] = str(cache)
+        words = ("--device", "cpu", "--quiet", "--variant", "base", "--seed", "1", "--out")
+        code, err = here("train", str(folder / "whole/toy.yaml"), *words, str(out))
+        kind = path.relative_to(cache).parts[0]
+        same = code == 0 and (out / "toy/base/seed-1/model.safetensors").read_bytes() == weights
+        yield Case(kind, "same weights" if same else "FAULT", f"{path}: {code}: {err[-300:]}")
+
+
+def races(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Readers beside a writer."""
+    made(folder / "whole")
+    at = folder / "whole"
+    again = "eval runs/toy --fresh --device cpu --metrics"
+    writers = [f"{again} bleu", f"{again} chrf"]
+    writer = started(draw.choice(writers), at)
+    try:
+        while True:
+            words = draw.choice(READERS)
+            reader = started(words, at)
+            while reader.poll() is None:
+                if writer.poll() is not None:
+                    writer = started(draw.choice(writers), at)
+                time.sleep(0.02)
+            code, err = reader.returncode, reader.communicate()[1]
+            if code == 0 and words.endswith("packed.tar.gz"):
+                shutil.rmtree(at / "opened", ignore_errors=True)
+                shutil.unpack_archive(at / "packed.tar.gz", at / "opened", filter="data")
+                checked = started("verify opened --lines 0", at)
+                code, err = checked.wait(), checked.communicate()[1]
+            verdict = "fine" if code == 0 else "FAULT"
+            yield Case(" ".join(words.split()[:2]), verdict, f"{code}: {err[-300:]}")
+    finally:
+        writer.kill()
+        writer.communicate()
+
+
+def lookups(folder: Path, draw: random.Random) -> Iterator[Case]:
+    """Commands under the guard."""
+    from helpers.network import guarded, seen
+    from helpers.pretrained import saved
+
+    at = folder / "whole"
+    made(at)
+    saved(at / "model", "llama")
+    guard = {**surroundings(at), **guarded(folder / "guard"), "TMPDIR": str(at / "tmp")}
+    for words in PHONING:
+        done = subprocess.run(attnkit(*words.split()), cwd=at, env=guard, capture_output=True)
+        found = seen(folder / "guard")
+        fault = f"{done.returncode}: {done.stderr[-200:]!r} {found}"
+        fine = not found and done.returncode == 0
+        yield Case(" ".join(words.split()[:1]), "none" if fine else "FAULT", fault)
+
+
+PARTS: dict[str, tuple[Callable[[Path, random.Random], Iterator[Case]], int]] = {
+    "stops": (stops, 300), "flips": (flips, 20_000), "crafted": (crafted, 1000),
+    "pretrained": (pretrained, 500), "caches": (caches, 200), "races": (races, 60),
+    "lookups": (lookups, len(PHONING)),
+}  # fmt: skip
+
+
+def attempts(part: str, count: int, minutes: float, seed: int, folder: Path) -> list[Case]:
+    """The cases of a part, until all are there or the time is over."""
+    found, until = list[Case](), time.monotonic() + 60 * minutes
+    cases = PARTS[part][0](folder / part, random.Random(f"{part} {seed}"))
+    for case in cases:
+        found.append(case)
+        if case.verdict == "FAULT":
+            say(f"{part}: {case.kind}: {case.detail}")
+        if len(found) >= count or time.monotonic() > until:
+            break
+    cases.close()  # type: ignore[attr-defined]
+    return found
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
+    for part, (_, count) in PARTS.items():
+        parser.add_argument(f"--{part}", type=int, default=count)
+    parser.add_argument("--minutes", type=float, default=60, help="of a part, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(words)
+    before, rows, faults = load_before(), [], list[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for part in options.part or PARTS:
+            cases = attempts(
+                part, getattr(options, part), options.minutes, options.seed, Path(folder)
+            )
+            kinds = Counter(case.verdict for case in cases)
+            told = ", ".join(f"{n:,} {verdict}" for verdict, n in kinds.most_common())
+            rows.append((part, f"{len(cases):,}", f"{kinds['FAULT']:,}", told))
+            bad = [c for c in cases if c.verdict == "FAULT"]
+            faults += [f"- {part}, {c.kind}: {c.detail}".replace(folder, "FOLDER") for c in bad]
+            say(f"{part}: {told}")
+    facts = {"command": command(options), "versions": versions("attnkit", "torch"), "load": before}
+    body = [*table(["part", "cases", "faults", "what came of them"], rows), "", *faults]
+    if words is None:
+        publish("attack", "Attacks on runs, models, caches and commands", facts, body)
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
