@@ -102,7 +102,8 @@ def surroundings(folder: Path) -> dict[str, str]:
     """Environment of a command: one thread, a cache and a folder of temporary files of its own."""
     (folder / "tmp").mkdir(exist_ok=True)
     return environment(1, ATTNKIT_CACHE=str(folder / "cache"), TMPDIR=str(folder / "tmp"),
-                       MPLCONFIGDIR=str(folder / "cache"), ATTACKED=str(folder))  # fmt: skip
+                       MPLCONFIGDIR=str(folder / "cache"), ATTACKED=str(folder),
+                       TORCHINDUCTOR_CACHE_DIR=str(folder / "cache"))  # fmt: skip
 
 
 def here(*words: str) -> tuple[int, str]:
