@@ -31,7 +31,7 @@ def launch(words: Sequence[str], nproc: int) -> int:
     Raises:
         PeerLostError: a process was lost, and rank 0 did not say so; names it.
     """
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     shared = dict(os.environ) | dict.fromkeys(THREADS, str(threads_each(nproc)))

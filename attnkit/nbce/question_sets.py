@@ -272,13 +272,13 @@ class _Evaluation:
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = _merging(self.spec)
-        known = partial(
+        find = partial(
             reusable_scores, model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search=_search_of(self.search, condition.method, self.spec, model.settings),
             own=self._own(settings),
         )  # fmt: skip
-        saved = group.broadcast_object(known)
+        saved = group.broadcast_object(find)
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.decoding = self.answer(condition)

@@ -77,8 +77,9 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         OutputError, OutputPathError: the run cannot be written.
         DataError: every checkpoint is damaged, or one that the average needs, or the log.
     """
-    training = Training(job)
+    training: Training | None = None
     try:
+        training = Training(job)
         yield from training.resume()
         while not training.done:
             yield from training.advance()
@@ -97,12 +98,12 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         if (lost := group.lost(error)) is None:
             raise
         if isinstance(lost, PeerLostError):
-            step = training.saved or 0
+            step = (training and training.saved) or 0
             text = f"{lost}; step {step} is saved; run the same command again to resume"
             raise PeerLostError(text) from error
         raise lost from error
     finally:
-        if training.writers is not None:
+        if training is not None and training.writers is not None:
             training.writers.close()
 
 
