@@ -189,11 +189,11 @@ def lost(error: BaseException) -> AttnkitError | None:
 
     None where it did not fail because of another rank.  Afterwards this process is on its own.
     """
-    import torch.distributed as dist
-
     group = _group
     if group is None or not isinstance(error, RuntimeError):
         return None
+    import torch.distributed as dist
+
     if not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
         return None
     if threading.current_thread() is threading.main_thread():
