@@ -99,8 +99,9 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
             raise
         if isinstance(lost, PeerLostError):
             step = (training and training.saved) or 0
-            text = f"{lost}; step {step} is saved; run the same command again to resume"
-            raise PeerLostError(text) from error
+            who = str(lost).partition(";")[0]
+            again = f"step {step} is saved; run the same command again to resume"
+            raise PeerLostError(f"{who}; {again}") from error
         raise lost from error
     finally:
         if training is not None and training.writers is not None:
