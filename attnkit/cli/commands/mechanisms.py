@@ -125,7 +125,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
-    from attnkit.recipe.values import shown, values_of
+    from attnkit.recipe.values import shown, wanted
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
@@ -153,7 +153,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
             default = "required" if option.required else shown(option.default)
             values = "a list of mechanisms"
             if name != facts.composite:
-                values = values_of(option.type)
+                values = wanted(option.type)
             rows.append((name, values, default))
         if rows:
             parts += ["", Table.of_texts(title, ("option", "values", "default"), rows)]
@@ -176,12 +176,14 @@ def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
 def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
+    from attnkit.recipe.common_names import also_known_as
     from attnkit.show.recipe_tables import limit_text
 
     maps = {
         "exact": "the attention matrix itself",
         "effective": "the matrix that the computation amounts to",
     }
+    others = also_known_as(facts.word)
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
@@ -194,4 +196,5 @@ def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),
         ("from", facts.origin),
+        *([("also known as", ", ".join(others))] if others else []),
     ]
