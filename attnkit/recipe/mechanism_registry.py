@@ -248,6 +248,8 @@ def typed_options(word: str, options: Mapping[str, Any], inside: str = "") -> di
         raise _refusal(no_option(known, name, inside), name, key=True)
     if missing := [name for name, o in known.options.items() if o.required and name not in options]:
         raise _refusal(_missing(known, missing))
+    if not options:
+        return {}
     typed = options_type(word, inside).validate_python(_frozen(options), strict=True)
     return {name: getattr(typed, name) for name in options}
 

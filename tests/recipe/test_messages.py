@@ -231,7 +231,7 @@ def test_what_is_written_instead_of_the_names_of_others_is_right() -> None:
         for word in ours.split(" or "):
             name = word.strip("{}").removeprefix("name: ").partition(",")[0]
             role = "encoder" if facts(name).encoder else "decoder"
-            parts = ", parts: [dot, local]" if facts(name).composite else ""
+            parts = ", parts: [dot, scaled-dot]" if facts(name).composite else ""
             one = f"{{name: {name}{parts}}}" if name == word else word
             read(GOOD, f"model.attention={{{role}: {one}}}", "model.heads=8")
     keys = {".".join(key) for key in all_keys()} | {"model.attention", "model.layers"}

@@ -138,25 +138,19 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
         ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
-    shared = {*LayerOptions._fields, *ScoreOptions._fields}
-    for title, names in (
-        ("options", [name for name in facts.options if name not in shared]),
-        ("options of every mechanism", [n for n in LayerOptions._fields if n in facts.options]),
+    shared = dict.fromkeys(LayerOptions._fields, "all")
+    shared |= dict.fromkeys(ScoreOptions._fields, "scored")
+    rows = [
         (
-            "options of every scored mechanism",
-            sorted(name for name in ScoreOptions._fields if name in facts.options),
-        ),
-    ):
-        rows = []
-        for name in names:
-            option = facts.options[name]
-            default = "required" if option.required else shown(option.default)
-            values = "a list of mechanisms"
-            if name != facts.composite:
-                values = wanted(option.type)
-            rows.append((name, values, default))
-        if rows:
-            parts += ["", Table.of_texts(title, ("option", "values", "default"), rows)]
+            name,
+            "a list of mechanisms" if name == facts.composite else wanted(option.type),
+            "required" if option.required else shown(option.default),
+            shared.get(name, "own"),
+        )
+        for name, option in facts.options.items()
+    ]
+    if rows:
+        parts += ["", Table.of_texts("options", ("option", "values", "default", "of"), rows)]
     return Group(*parts)
 
 
