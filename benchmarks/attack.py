@@ -71,7 +71,21 @@ COMMANDS = (
 )  # fmt: skip
 READERS = ("verify runs/toy --lines 0 --device cpu", "runs pack runs/toy -o packed.tar.gz",
            "report runs/toy -o page.html", "runs pack runs/toy --results -o packed")  # fmt: skip
-OTHERS = (None, True, -1, 1.5, "text", "", [], {}, [[]], {"a": 1}, 10**30, 10**400, "\ud800")
+OTHERS: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    "text",
+    "",
+    [],
+    {},
+    [[]],
+    {"a": 1},
+    10**30,
+    10**400,
+    "\ud800",
+)
 PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu",
            f"export {RUN} out --to huggingface", f"export {RUN} out2 --to onnx",
            f"export {RUN} out3 --to ctranslate2", f"generate {RUN} text --engine ctranslate2",
@@ -235,7 +249,7 @@ def flips(folder: Path, draw: random.Random) -> Iterator[Case]:
             path.write_bytes(whole)
 
 
-def equal(one: bytes, other: bytes) -> bool:
+def equal(one: bytes, other: bytearray) -> bool:
     with contextlib.suppress(ValueError):
         return bool(json.loads(one) == json.loads(other))
     return False

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.runs.demo import located
 from attnkit.runs.layout import MANIFEST, TRIAL, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 
@@ -22,7 +23,7 @@ def is_run(name: str) -> bool:
     Raises:
         MissingInputError: it is a folder of neither, or a path below a folder that exists.
     """
-    path = Path(name)
+    path = located(name)
     if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
         return True
     if path.is_dir() and not (path / CONFIG).exists():
@@ -73,7 +74,7 @@ def find_runs(
     """
     found: dict[Path, Run] = {}
     skipped, unfinished_seeds, damaged = list[str](), set[tuple[str, str, int]](), list[Exception]()
-    folders = [Path(path) for path in paths]
+    folders = [located(path) for path in paths]
     for folder in folders:
         for path, run in open_runs(folder, trials=trials):
             if isinstance(run, AttnkitError):

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +113,13 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
         runs = (one.path for one in _runs_below(link, 4, []) if link.exists() and not one.fault)
         if not link.exists() or any(run.resolve() not in real for run in runs):
             yield FoundPath(link, "is a symbolic link, which is not followed; name it itself")
+
+
+def near(path: Path) -> str:
+    """Where there are runs in a folder that is none, for messages; "" where there are none."""
+    found = (str(one.path) for one in run_paths(path) if one.path != path)
+    text = ", ".join(islice(found, 3))
+    return f"; there are runs in {text}" if text else ""
 
 
 def refuse_trial(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnkit
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
+from attnkit.runs.demo import located
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results
 from attnkit.storage import files
@@ -55,21 +55,19 @@ class Run(Results):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run, finished or not; or a results file.
+        """An existing run, finished or not; or a results file; `demo` is the one that is shipped.
 
         Raises:
             MissingInputError: there is no run; says which part is missing.
             DataError: manifest.json, recipe.yaml or the results file is damaged.
         """
-        run = cls(path)
+        run = cls(located(path))
         if run.packed is None:
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not run.has(name):
-                found = (str(one.path) for one in layout.run_paths(run.path))
-                near = ", ".join(islice((path for path in found if path != str(run.path)), 3))
-                hint = f"; there are runs in {near}" if near else ""
-                raise MissingInputError(f"{run.path}: not a run: {name} is missing{hint}")
+                near = layout.near(run.path)
+                raise MissingInputError(f"{run.path}: not a run: {name} is missing{near}")
         run.check_file(layout.RECIPE)
         return run
 
@@ -383,7 +381,7 @@ class Run(Results):
             self.update(files=hashes, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
-        """The chosen weights, in main memory.
+        """The chosen weights, in main memory; those in half precision as float32.
 
         Raises MissingInputError, DataError: the end of training or the file is missing or damaged.
         """
@@ -392,7 +390,7 @@ class Run(Results):
         self.require_finished()
         self.require_weights()
         self.require_recorded(layout.MODEL)
-        return tensors.read(self.path / layout.MODEL)
+        return tensors.read(self.path / layout.MODEL, widen=True)
 
     def model(self, device: str = "cpu") -> "Model":
         """The trained model in float32 and evaluation mode.

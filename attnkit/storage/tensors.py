@@ -107,8 +107,10 @@ def _header(
     return len(text).to_bytes(8, "little") + text
 
 
-def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
+def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tensor]:
     """Read the tensors whose names begin with `prefix`, into main memory.
+
+    With `widen`, those in half precision become float32.
 
     The hash of the file is the caller's affair and comes first.
 
@@ -122,6 +124,8 @@ def read(path: Path, *, prefix: str = "") -> dict[str, Tensor]:
             names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
             # The library maps the file: without a copy, a later change of it would change them.
             tensors = {name: file.get_tensor(name).clone() for name in names}
+        if widen:
+            tensors = {n: x.float() if x.dtype == torch.half else x for n, x in tensors.items()}
         bad = not_finite(tensors)
     except (SafetensorError, OSError, RuntimeError, ValueError, TypeError, LookupError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
