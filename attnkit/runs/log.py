@@ -13,6 +13,7 @@ from attnkit.storage.files import DISK, Filesystem
 
 WALL_CLOCK = ("seconds", "_per_second", "_bytes")
 """Ends of the keys whose values differ from one repetition of a training to the next."""
+_NOTHING = hashlib.sha256().hexdigest()
 
 
 class Log:
@@ -73,9 +74,11 @@ class Log:
 
     def sha256(self) -> str | None:
         """SHA-256 of the whole file as it was written here, else as it is; None without one."""
-        if self._written is not None:
-            return str(self._written.hexdigest())
-        return files.sha256_file(self.path) if self.path.exists() else None
+        there = self.path.exists()
+        if self._written is None:
+            return files.sha256_file(self.path) if there else None
+        digest = str(self._written.hexdigest())
+        return digest if there or digest != _NOTHING else None
 
     def until(self, step: int | None) -> tuple[int, "hashlib._Hash"]:
         """Bytes and SHA-256 of the records until a step; of none with None.
@@ -98,10 +101,9 @@ class Log:
             DataError: a line at or before that step is damaged, or these lines have another SHA-256
                 than they must; or it is no regular file.
         """
-        if not self.path.exists() and sha256 is None:
-            self._written = hashlib.sha256()
-            return
-        files.check_file(self.path)
+        there = self.path.exists()
+        if there:
+            files.check_file(self.path)
         size, kept = self.until(step)
         if sha256 not in (None, kept.hexdigest()):
             raise DataError(
@@ -109,9 +111,10 @@ class Log:
                 "(their SHA-256 differs from the checkpoint's); restore them, or resume all the "
                 "same with --allow-damaged"
             )
-        with files.writing(self.path), self._fs.append(self.path) as file:
-            self._fs.truncate(file, size)
-            self._fs.fsync(file)
+        if there:
+            with files.writing(self.path), self._fs.append(self.path) as file:
+                self._fs.truncate(file, size)
+                self._fs.fsync(file)
         self._written = kept
 
     def digest(self) -> str:

@@ -641,3 +641,18 @@ def test_importing_runs_loads_nothing_heavy() -> None:
         [sys.executable, "-c", "import json; " + program], capture_output=True, timeout=30
     )
     assert not {"torch", "numpy", "sentencepiece", "yaml"} & set(json.loads(done.stdout))
+
+
+def test_a_checkpoint_before_the_first_record_is_resumed(tmp_path: Path) -> None:
+    """A kill there left a run that could not go on."""
+    run = begin(tmp_path)
+    run.log.truncate(None)
+    checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
+    assert run.log.sha256() is None
+    again = Run(tmp_path, Faulty())
+    newest = checkpoint.latest(again)
+    assert newest is not None
+    again.log.truncate(newest.step, newest.log)
+    again.log.append({"step": 2})
+    with pytest.raises(DataError, match="are not those that were written"):
+        Run(tmp_path, Faulty()).log.truncate(1, "0" * 64)
