@@ -11,7 +11,7 @@
         data/<split>.jsonl  what it was scored on; see attnkit.runs.run_corpus
 
 `attnkit runs pack --results` makes one file of it without weights, which is opened like the folder;
-see attnkit.runs.results_file.
+see attnkit.runs.packing.
 
 Every file but the log is written whole or not at all.  The log grows line by line and is forced
 to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it

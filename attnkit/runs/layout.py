@@ -24,7 +24,7 @@ WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in wind
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 RESULTS_FILE = ".results.tar.xz"
-"""End of the name of a results file: a run without weights; see attnkit.runs.results_file."""
+"""End of the name of a results file: a run without weights; see attnkit.runs.packing."""
 LEFT_OUT = "left_out"
 """Entry of the manifest of packed results: what was left out; see `attnkit.runs.json_files`."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)

@@ -56,7 +56,7 @@ class Results:
             DataError: it is damaged.
         """
         if layout.is_results_file(self.path) and self.path.is_file():
-            from attnkit.runs.results_file import read_results
+            from attnkit.runs.packing import read_results
 
             return read_results(self.path)
         return None

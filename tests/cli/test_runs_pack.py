@@ -15,7 +15,7 @@ from helpers.trained import make_run
 
 from attnkit.errors import OutputPathError
 from attnkit.nbce import question_sets
-from attnkit.runs import Run, archive, run_corpus
+from attnkit.runs import Run, packing, run_corpus
 from attnkit.scoring.evaluation import evaluate
 
 
@@ -147,5 +147,5 @@ def test_what_is_refused(pack: Any, mine: Run, tmp_path: Path) -> None:
 def test_a_name_that_would_leave_the_archive_is_refused(mine: Run, tmp_path: Path) -> None:
     mine.update(recipe="../../etc")
     with pytest.raises(OutputPathError, match="cannot be the name of a folder"):
-        archive.pack([mine], tmp_path / "x.tar.gz")
+        packing.pack([mine], tmp_path / "x.tar.gz")
     assert not (tmp_path / "x.tar.gz").exists()

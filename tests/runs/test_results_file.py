@@ -22,7 +22,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPat
 from attnkit.experiment.verification import verify
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run, find_runs, results_file
-from attnkit.runs.results_file import pack_results
+from attnkit.runs.packing import pack_results
 from attnkit.runs.status import statuses
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.metrics import score

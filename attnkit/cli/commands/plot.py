@@ -59,8 +59,7 @@ def plot(
       attnkit plot runs/quickstart --x train.lr
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import learning_curves
-    from attnkit.runs.value_curves import value_curves
+    from attnkit.runs.curves import learning_curves, value_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)

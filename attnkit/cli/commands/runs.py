@@ -158,7 +158,7 @@ def pack(
         return
     if output is not None and not output.name.endswith(ARCHIVES):
         raise UsageError(f"--output {output}: the archive is a .tar.gz; name it so")
-    from attnkit.runs import archive, find_runs, run_path
+    from attnkit.runs import find_runs, packing, run_path
 
     found = find_runs(folders, note=console.warn)
     for run in found:
@@ -167,9 +167,9 @@ def pack(
     one = run_path("", first.name, first.variant, first.seed).parts
     parts = one if len(found) == 1 else first.name.split("/")
     target = output or Path(f"{'-'.join(parts)}.tar.gz")
-    for note in archive.keep_rows(found, data_dir):
+    for note in packing.keep_rows(found, data_dir):
         console.warn(note)
-    count = archive.pack(found, target, checkpoints=checkpoints)
+    count = packing.pack(found, target, checkpoints=checkpoints)
     content = f"{_runs(found)}, {count} files, {target.stat().st_size / 1e6:,.1f} MB"
     look = f"eval {'/'.join(parts)}" if len({run.name for run in found}) == 1 else "runs ."
     console.say(f"wrote {target}: {content}; to open it: tar xzf {target}, then attnkit {look}")
@@ -179,7 +179,7 @@ def _pack_results(folders: list[str], target: Path) -> None:
     """A results file for each run that is named."""
     from attnkit.errors import OutputPathError
     from attnkit.runs import find_runs
-    from attnkit.runs.results_file import pack_results, results_path
+    from attnkit.runs.packing import pack_results, results_path
 
     found = find_runs(folders, note=console.warn)
     paths = [results_path(run, target) for run in found]
