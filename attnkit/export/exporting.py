@@ -6,15 +6,17 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import attnkit
 from attnkit.data.rows import Row
 from attnkit.data.text_form import clean
+from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
-from attnkit.export.parity import LINES, Agreement, compare
-from attnkit.recipe import dump
+from attnkit.export.parity import LINES, Agreement, Reader, compare
+from attnkit.models import Model
+from attnkit.recipe import Recipe, dump
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL, is_inside
 from attnkit.runs.run_corpus import RunCorpus
@@ -29,6 +31,18 @@ VALID = "valid"
 PATHS = {"data": ("train", "valid", "test"), "tokenizer": ("model",), "train": ("init",),
          "eval": ("vectors",)}  # fmt: skip
 """Keys of a recipe that name files, which the folder does not."""
+
+
+class Exporter(Protocol):
+    """A module attnkit.export.to_<target>."""
+
+    def write(
+        self, model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None
+    ) -> Reader:
+        """Fill an empty folder, and open it; `weights` is a type that they are rounded to.
+
+        Raises DataError: the target has no counterpart of something.
+        """
 
 
 def check(target: str, folder: Path | None = None) -> None:
@@ -72,10 +86,10 @@ def export(
         raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
-    exporter: Any = importlib.import_module(f"attnkit.export.to_{target}")
+    exporter = cast(Exporter, importlib.import_module(f"attnkit.export.to_{target}"))
 
     def build(draft: Path) -> None:
-        reader = exporter.write(model, tokenizer, recipe, draft, *filter(None, [weights]))
+        reader = exporter.write(model, tokenizer, recipe, draft, weights)
         checks.extend(compare(model, tokenizer, recipe, reader, rows))
         if failed := [one for one in checks if not one.passed]:
             text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)

@@ -75,7 +75,9 @@ class HuggingFaceModel:
         return logits
 
 
-def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
+def write(
+    model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
+) -> Reader:
     """Fill a folder with weights, settings and tokenizer, and open it.
 
     Raises as `fast_tokenizer` and `open_model`.

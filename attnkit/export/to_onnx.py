@@ -105,7 +105,9 @@ class OnnxModel(Model):
             ) from error
 
 
-def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> Reader:
+def write(
+    model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
+) -> Reader:
     """Fill a folder with graphs for any number of rows and tokens, and open it.
 
     They are traced with rows as long as can be, so that no branch for short rows is taken for all.

@@ -357,9 +357,7 @@ def value_curves(runs: Sequence[Run], key: str, names: Sequence[str] = (), *, no
         DataError: a log is damaged.
     """
     if any(name != LOSS for name in names):
-        raise UsageError(
-            f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}"
-        )
+        raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
     several = len({run.name for run in runs}) > 1
     tried: dict[str, Lines] = {}
     others: dict[str, Lines] = {}
