@@ -181,7 +181,7 @@ class _Verification:
                 kept = corpus.keeps(split)
             if kept:
                 used.add(rows)
-                yield self._file(rows, partial(corpus.kept_rows, split), "")
+                yield self._file(rows, partial(corpus.kept, split), "")
         steps = run.checkpoint_steps()
         for step in steps:
             fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")

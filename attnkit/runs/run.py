@@ -214,6 +214,9 @@ class Run(Results):
         with exclusive(self.path):
             self.refresh()
             entries = dict(self.manifest)
+            if not self.sealed:  # of version 0.1.0, which recorded fewer files
+                kept = filter(self.has, (layout.LOG, layout.SCORES) if self.finished else ())
+                entries["files"] = {name: self.sha256(name) for name in kept} | entries["files"]
             for key, value in fields.items():
                 old = entries.get(key)
                 if isinstance(old, Mapping) and isinstance(value, Mapping):
@@ -425,8 +428,7 @@ class Run(Results):
     def load(self, model: "Model", path: Path, weights: "Mapping[str, Tensor]") -> None:
         """Put weights of this run into its model; `path` is the file that they come from.
 
-        Raises:
-            DataError: they have other names or shapes than the recipe asks for.
+        Raises DataError: they have other names or shapes than the recipe asks for.
         """
         from attnkit.storage import tensors
 

@@ -111,7 +111,7 @@ class RunCorpus:
                     stacklevel=2,
                 )
         if self._has_rows(split, kept):
-            return self.kept_rows(split)
+            return self._kept_rows(split)
         try:
             corpus = self._corpus(split)
             asked = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
@@ -163,8 +163,11 @@ class RunCorpus:
         json_files.parse(kept, json_files.KeptSplit, str(self.run.path / name))
         return kept
 
-    def kept_rows(self, split: str) -> list[Row]:
-        """The rows that the run itself has.  Raises DataError, MissingInputError."""
+    def kept(self, split: str) -> bytes:
+        """The lines of data/<split>.jsonl.
+
+        Raises DataError, MissingInputError: the file is not what was scored, or not there.
+        """
         name = self._name(split, ".jsonl")
         with self.run.unchanged():
             data, kept = self.run.read(name), self._kept(split)
@@ -173,14 +176,16 @@ class RunCorpus:
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"
             )
-        rows = list[Row]()
-        for number, line in enumerate(data.split(b"\n")[:-1], 1):
-            where = f"{self.run.path / name}:{number}"
+        return data
+
+    def _kept_rows(self, split: str) -> list[Row]:
+        rows, file = list[Row](), str(self.run.path / self._name(split, ".jsonl"))
+        for number, line in enumerate(self.kept(split).split(b"\n")[:-1], 1):
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}: not valid JSON: {error}") from error
-            one = json_files.parse(value, json_files.KeptRow, where)
+                raise DataError(f"{file}:{number}: not valid JSON: {error}") from error
+            one = json_files.parse(value, json_files.KeptRow, f"{file}:{number}")
             texts = tuple(one.references), tuple(one.contexts)
             rows.append(Row(one.source, one.target, *texts, one.gold))
         return rows
