@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import EOS
@@ -25,6 +26,20 @@ from attnkit.errors import DataError
 from attnkit.storage.files import read_json, sha256_file, sha256_json
 
 FORMAT = 1
+
+
+class EncodedContent(BaseModel):
+    """What meta.json says of a folder."""
+
+    model_config = ConfigDict(strict=True)
+    format: Literal[1]
+    files: dict[Literal["source.ids", "source.offsets", "target.ids", "target.offsets"], str]
+    dtype: Literal["uint16", "uint32"]
+    block: Annotated[int, Field(ge=0)]
+    """Tokens of a block of a stream; 0 of rows."""
+    counts: dict[str, Annotated[int, Field(ge=0)]]
+    key: str | None = None
+
 
 Ids = NDArray[np.unsignedinteger[Any]]
 
@@ -126,21 +141,21 @@ class Encoded:
             MissingInputError: there is no meta.json.
         """
         meta = read_json(path / "meta.json")
+        if sha256_json(meta.get("content")) != meta.get("sha256"):
+            raise DataError(f"{path}: meta.json does not match its SHA-256")
         try:
-            content = meta["content"]
-            if sha256_json(content) != meta["sha256"]:
-                raise DataError(f"{path}: meta.json does not match its SHA-256")
-            if content["format"] != FORMAT:
-                raise DataError(f"{path}: format {content['format']!r}, not {FORMAT}")
-            files: dict[str, str] = content["files"]
-            dtype = {"uint16": "<u2", "uint32": "<u4"}[content["dtype"]]
-            block: int = content["block"]
-            counts = Counts(**content["counts"])
-            key: str = content.get("key", path.name)
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: meta.json is damaged: {error!r}") from error
-        if key != path.name:
-            raise DataError(f"{path}: is of another corpus, tokenizer or recipe: {key}")
+            content = EncodedContent.model_validate(meta["content"])
+            counts = Counts(**content.counts)
+        except (ValidationError, TypeError) as error:
+            raise DataError(
+                f"{path}: meta.json is damaged: {str(error).splitlines()[0]}"
+            ) from error
+        if content.key not in (None, path.name):
+            raise DataError(f"{path}: is of another corpus, tokenizer or recipe: {content.key}")
+        files, block = content.files, content.block
+        if len(files) != (1 if block else 4) or "target.ids" not in files:
+            raise DataError(f"{path}: meta.json lacks the SHA-256 of a file")
+        dtype = {"uint16": "<u2", "uint32": "<u4"}[content.dtype]
         with ThreadPoolExecutor() as pool:  # hashing leaves Python to others
             found = pool.map(sha256_file, map(path.joinpath, files))
         for (name, expected), actual in zip(files.items(), found, strict=True):

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.experiment.verification import verify
 from attnkit.recipe.schema import EvalConfig
-from attnkit.runs import Run, find_runs, results_file
+from attnkit.runs import Run, find_runs, packing
 from attnkit.runs.packing import pack_results
 from attnkit.runs.status import statuses
 from attnkit.scoring.evaluation import evaluate
@@ -118,7 +118,7 @@ def test_any_statistics_are_kept_exactly(values: list[list[float]]) -> None:
     table = np.array(values, np.float64).reshape(-1, 2)
     packed = io.BytesIO()
     np.savez_compressed(packed, bleu=table)
-    smaller = results_file._smaller(packed.getvalue(), Path("x"))
+    smaller = packing._smaller(packed.getvalue(), Path("x"))
     with np.load(io.BytesIO(smaller)) as arrays:
         np.testing.assert_array_equal(arrays["bleu"].astype(np.float64), table)
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
 def test_what_could_not_be_opened_is_not_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results_file, "LARGEST", 1000)
+    monkeypatch.setattr(packing, "LARGEST", 1000)
     with pytest.raises(DataError, match="a results file holds 0 MB at most"):
         pack_results(run, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -327,12 +327,12 @@ def test_hostile_archives_are_refused_in_one_line(name: str, packed: Path, tmp_p
 
 
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results_file, "LARGEST", 1 << 20)
+    monkeypatch.setattr(packing, "LARGEST", 1 << 20)
     path = tmp_path / "seed-1.results.tar.xz"
     path.write_bytes(lzma.compress(b"\0" * (1 << 26)))
     with pytest.raises(DataError, match="holds more than 1 MB"):
         Run.open(path)
-    monkeypatch.setattr(results_file, "LARGEST_FILE", 10)
+    monkeypatch.setattr(packing, "LARGEST_FILE", 10)
     with pytest.raises(DataError, match="larger than 0 MB"):
         Run.open(path)
     monkeypatch.undo()
