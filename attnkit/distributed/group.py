@@ -39,6 +39,7 @@ SAVING = 60.0
 POLL = 0.1
 LAUNCHER = "ATTNKIT_LAUNCHER"
 """Variable with the process id of the launcher of --nproc."""
+LOST = "ended or can no longer be reached; run the same command again"
 JOINED = "joined"
 """Key of the store: all ranks have met."""
 
@@ -217,9 +218,9 @@ def _cause(group: RankGroup) -> AttnkitError:
                     return getattr(errors, name, AttnkitError)(f"rank {number}: {text}")
         if gone := [str(number) for number in others if not _alive(*group.places[number])]:
             which = f"rank{'s' * (len(gone) > 1)} {', '.join(gone)}"
-            return PeerLostError(f"{which} ended or can no longer be reached")
+            return PeerLostError(f"{which} {LOST}")
         time.sleep(POLL)
-    return PeerLostError("another rank ended or can no longer be reached")
+    return PeerLostError(f"another rank {LOST}")
 
 
 def _alive(host: str, process: int) -> bool:

@@ -25,10 +25,11 @@ from attnkit.recipe.values import LARGEST
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.cli.training_display import Happening, Notice
+    from attnkit.cli.training_display import Notice
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.experiment.tuning import Tuning
     from attnkit.recipe import RecipeFile
+    from attnkit.train.events import Emit
 
 
 PLAN = {"run": 2, "parameters": 1}
@@ -231,21 +232,13 @@ def _follow(
 
     *_, settings = parts
 
-    def start(notice: "Notice") -> "Happening":
-        def begin(settings: "TrainingSettings") -> "Happening":
-            if jobs > 1:
-                from attnkit.experiment.jobs import train as side_by_side
-
-                return side_by_side(settings, jobs=jobs, notice=notice)
-            from attnkit.experiment.training import train as one_by_one
-
-            return one_by_one(settings, notice=notice)
+    def start(emit: "Emit", notice: "Notice") -> None:
+        from attnkit.experiment import training, tuning
 
         if plan is None:
-            return begin(settings)
-        from attnkit.experiment.tuning import train as tune
-
-        return tune(settings, plan, begin, notice)
+            training.train(settings, emit, jobs=jobs, notice=notice)
+        else:
+            tuning.train(settings, plan, emit, jobs=jobs, notice=notice)
 
     lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
     board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
