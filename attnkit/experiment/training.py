@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from attnkit.experiment.resumption import (
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import keep_freed_memory, settle_memory
 from attnkit.nbce import question_sets
-from attnkit.recipe import Recipe, digest, load
+from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
@@ -65,38 +64,6 @@ Key = tuple[str, int]
 """Variant and seed."""
 
 
-def train_recipe(
-    recipe: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    variants: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    emit: Emit = ignore,
-    out: str | Path = "runs",
-    jobs: int = 1,
-    **settings: Any,
-) -> Comparison:
-    """Train a recipe and score its runs, as `attnkit train` does; finished runs are skipped.
-
-    Args:
-        recipe: a file, or the name of a shipped recipe.
-        overrides: KEY=VALUE words.
-        variants, seeds: some of them; all of the recipe's when None.
-        emit: called with each event (see `train.events`) when it happens.
-        out: root of the run directories.
-        jobs: runs at a time, each in a process of its own where there are several.
-        settings: further fields of `TrainingSettings`, such as `device` or `fresh`.
-
-    Raises:
-        AttnkitError: as `train`, and what `recipe.load` raises.
-    """
-    file = load(recipe, overrides)
-    plan = TrainingSettings(file=file, out=Path(out), variants=variants, seeds=seeds, **settings)
-    found = train(plan, emit, jobs=jobs)
-    assert found is not None
-    return found
-
-
 def train(
     settings: TrainingSettings,
     emit: Emit = ignore,
@@ -106,8 +73,20 @@ def train(
 ) -> Comparison | None:
     """Train unfinished runs, skip finished ones, score each, and compare them.
 
-    None where the runs are trials, which are not scored, and in other ranks than 0.  `notice` is
-    called with the name of the first signal when it comes; see `StopSignals`.
+    This is all that `attnkit train` and `attnkit.train` do, so it is where to begin in Python:
+
+        file = load("quickstart", ["train.steps=200"])  # a recipe and KEY=VALUE words
+        train(TrainingSettings(file=file, out=Path("runs"), variants=["linear"], seeds=[1]), print)
+
+    Args:
+        settings: which runs of a loaded recipe, and how.
+        emit: called with each event (`train.events`) when it happens.
+        jobs: runs at a time, each in a process of its own where there are several.
+        notice: called with the name of the first signal when it comes; see `StopSignals`.
+
+    Returns:
+        The comparison; None where the runs are trials, which are not scored, and in other ranks
+        than 0.
 
     Raises:
         RecipeError: a run was trained by another recipe.
