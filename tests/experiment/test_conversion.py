@@ -56,7 +56,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     places = {"encoder": able.encoder, "decoder": able.causal, "cross": able.cross}
     chosen = f"{{name: {word}, parts: [{', '.join(PARTS[word])}]}}" if options else word
     attention = ", ".join(f"{place}: {chosen}" for place, can in places.items() if can)
-    *_, scored = convert(settings(run, f"{{{attention}}}"))
+    *_, scored = happened(convert, settings(run, f"{{{attention}}}"))
     assert isinstance(scored, ScoredEvent)
     names = [f"base-{word}-{stage}" for stage in ("swapped", "transferred", "tuned")]
     assert [row.variant for row in scored.comparison.rows] == ["base", *names]
