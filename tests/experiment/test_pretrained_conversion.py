@@ -121,7 +121,7 @@ def read(folder: Path, data: bytes) -> list[int]:
     """The tokens of a file in windows of 16."""
     chosen = settings(folder)
     chosen.text.write_bytes(data)
-    made = converting._PretrainedConversion(chosen, StopAt([]))  # type: ignore[arg-type]
+    made = converting._PretrainedConversion(chosen, StopAt([]), ignore)  # type: ignore[arg-type]
     return made._windows(chosen.text).flatten().tolist()
 
 
