@@ -18,11 +18,12 @@ from typing import Any
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
-from attnkit.errors import RecipeError, StoppedError, UsageError
+from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
+from attnkit.experiment.data_of_recipes import obey
+from attnkit.experiment.experiment import Experiment
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import Experiment
 from attnkit.experiment.update_progress import make_updates
 from attnkit.models import Model
 from attnkit.nbce import question_sets
@@ -307,7 +308,7 @@ class _Conversion:
             return batch
 
         def check(done: int, loss: float) -> None:
-            self._obey("during attention transfer, which starts over with the same command")
+            obey(self.stop, "during attention transfer, which starts over with the same command")
 
         made = attention_transfer.transfer(model, self.teacher, self.kinds, take, updates)
         losses = make_updates(made, updates, "mean squared error", check, emit)
@@ -322,11 +323,6 @@ class _Conversion:
         run = self.experiment.train(variant, self.seed)
         run.update(**{ENTRY: self._entry(variant)}, **self._history())
 
-    def _obey(self, when: str) -> None:
-        """Raise StoppedError where a signal has come."""
-        if signal := self.stop.requested:
-            raise StoppedError(f"stopped by {signal} {when}")
-
     def _score(self, runs: Sequence[Run]) -> Comparison:
         """The quality of each stage beside that of the run before.
 
@@ -335,7 +331,7 @@ class _Conversion:
         recipe, entries = self.settings.recipe, list[ScoreRow]()
 
         def progress(what: str, done: int, total: int) -> None:
-            self._obey("while scoring; the same command scores the rest")
+            obey(self.stop, "while scoring; the same command scores the rest")
 
         how: dict[str, Any] = {"search": recipe.search, "progress": progress}
         questions = recipe.task == "question-answering"

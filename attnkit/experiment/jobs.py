@@ -25,8 +25,9 @@ from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
+from attnkit.experiment.data_of_recipes import PATIENCE
+from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import FIRST_LOOK, PATIENCE, Experiment, Key
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
@@ -36,7 +37,7 @@ from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.signals import StopSignals
 
 CONTEXT = get_context("forkserver")
-PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+PRELOAD = ["attnkit.experiment.experiment", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What workers find imported; the last is what autograd imports when used."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
 """Memory of a worker beside what it shares with the others: so much, and more than what is live in

@@ -28,7 +28,7 @@ from attnkit.train import events
 from attnkit.train.signals import StopSignals
 
 if TYPE_CHECKING:
-    from attnkit.experiment.training import Experiment
+    from attnkit.experiment.experiment import Experiment
     from attnkit.scoring import ScoreRow
 
 
@@ -120,7 +120,7 @@ class Worker:
         import torch
 
         from attnkit import mechanisms
-        from attnkit.experiment.training import Experiment
+        from attnkit.experiment.experiment import Experiment
 
         if torch.get_num_threads() != self.start.threads:
             torch.set_num_threads(self.start.threads)

@@ -116,9 +116,7 @@ def train(
       attnkit train translation/multi30k --data-dir corpora --variant vanilla
       attnkit train my.yaml train.steps=200 --seed 1 --seed 2 --out /tmp/runs
     """
-    from attnkit.cli.training_display import follow
     from attnkit.experiment.settings import TrainingSettings
-    from attnkit.show.training_board import Board, BoardRun
 
     words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
     file = _load(recipe, words)
@@ -140,13 +138,7 @@ def train(
         plan = replace(plan, file=_load(recipe, words))
     plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
-    count = sum(len(part.runs()) for part in parts)
-    if not 1 <= jobs <= count:
-        there = "is 1 run" if count == 1 else f"are {count} runs"
-        raise UsageError(
-            f"--jobs {jobs}: must be at least 1" if jobs < 1 else
-            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs {count}"
-        )  # fmt: skip
+    _check_jobs(jobs, sum(len(part.runs()) for part in parts))
     if dry_run:
         _check_data(plan)
         _announce(parts, jobs, ranks, as_json=as_json)
@@ -156,12 +148,25 @@ def train(
         return
     talks = not (as_json or quiet)
     if talks:
-        counts = {"variant": len(plan.variants or ()), "run": len(plan.runs())}
-        counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
-        numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
-        console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-        for row, entry in plan.tuned.items() if tuning is None else ():
-            console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+        _say_plan(plan, tuning)
+    _follow(parts, tuning, jobs, as_json=as_json, quiet=quiet)
+    if talks:
+        _next_commands(plan)
+
+
+def _follow(
+    parts: "Sequence[TrainingSettings]",
+    tuning: "Tuning | None",
+    jobs: int,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Train the last part, after the trials where there are some, and show what happens."""
+    from attnkit.cli.training_display import follow
+    from attnkit.show.training_board import Board, BoardRun
+
+    plan = parts[-1]
 
     def start(emit: "Emit", notice: "Notice") -> None:
         from attnkit.experiment import training
@@ -173,11 +178,9 @@ def train(
             tune(plan, tuning, emit, jobs=jobs, notice=notice)
 
     lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
-    board = Board(file.name, lines, jobs=jobs, busy=load_note)
+    board = Board(plan.file.name, lines, jobs=jobs, busy=load_note)
     spec = next(iter(plan.file.variants.values())).train
     follow(board, start, spec, as_json=as_json, quiet=quiet)
-    if talks:
-        _next_commands(plan)
 
 
 def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "RecipeFile":
@@ -263,6 +266,27 @@ def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
             "--jobs trains several runs at a time, --nproc and torchrun one with several "
             "processes: choose one of them"
         )
+
+
+def _check_jobs(jobs: int, count: int) -> None:
+    """Refuse more jobs than there are runs."""
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}: must be at least 1")
+    if jobs > count:
+        there = "is 1 run" if count == 1 else f"are {count} runs"
+        raise UsageError(
+            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs {count}"
+        )
+
+
+def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
+    """How much is trained, where, and with which values of earlier trials."""
+    counts = {"variant": len(plan.variants or ()), "run": len(plan.runs())}
+    counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
+    numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
+    console.say(f"{plan.file.name}: {numbers}, runs go to {plan.out / plan.file.name}")
+    for row, entry in plan.tuned.items() if tuning is None else ():
+        console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
 
 
 def _confirmed(plan: "TrainingSettings") -> bool:
