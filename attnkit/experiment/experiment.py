@@ -177,7 +177,7 @@ class Experiment:
         begun: Begun | None = None
         if group.is_main_process():
             run, begun = self._begin(variant, seed, recipe, emit)
-        if not group.broadcast_object(lambda: begun is not None):
+        if not group.broadcast_object(begun is not None):
             return run
         if begun is None:  # in another rank
             run, initial = Run.open(run.path), self.initial(variant, seed)
@@ -197,7 +197,7 @@ class Experiment:
                     parameters=event.parameters, precision=precision, failed=None,
                     files={layout.LOG: None}, **self._tuned(variant),
                 )  # fmt: skip
-            emit(event)
+            self.emit(replace(event, variant=variant, seed=seed))
 
         initial = begun.initial
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None

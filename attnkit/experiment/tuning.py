@@ -206,9 +206,8 @@ def train(
     trials = tuning.settings(settings)
     training.train(trials, emit, jobs=jobs, notice=notice)
     with StopSignals(notice) as stop:
-        tuned = group.broadcast_object(
-            lambda: {row: tuning.entry(trials, row) for row in tuning.rows}
-        )
+        rows = tuning.rows if group.is_main_process() else ()
+        tuned = group.broadcast_object({row: tuning.entry(trials, row) for row in rows})
         for row, entry in tuned.items():
             tried = [one.model_dump(exclude_none=True) for one in entry.trials]
             emit(events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row))

@@ -95,7 +95,8 @@ def translate(
     counts = LineCounts() if counts is None else counts
     spec = clamp_max_length(model, spec, max_source)
     remaining = iter(texts)
-    while lines := group.broadcast_object(lambda: list(islice(remaining, block))):
+    # the main process reads for all ranks
+    while lines := group.broadcast_object(list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
         rows = [row for row, ids in enumerate(sources) if ids]
         batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]

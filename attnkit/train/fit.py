@@ -141,7 +141,8 @@ class Training(TrainingState):
 
     def resume(self) -> None:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
-        newest = group.broadcast_object(lambda: checkpoint.latest(self.job.run))
+        found = [checkpoint.latest(self.job.run)] if group.is_main_process() else None
+        (newest,) = group.broadcast_object(found)
         for text in newest.messages if newest else ():
             self.job.emit(events.NoteEvent(text))
         if newest is not None:
@@ -364,7 +365,7 @@ class Training(TrainingState):
         if group.is_main_process():
             checkpoint.record_processes(run, newest.step, group.world_size())
             self._load_recent(newest)
-        for step in group.broadcast_object(lambda: list(self.averaging.recent)):
+        for step in group.broadcast_object(list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
 
     def _load_recent(self, newest: checkpoint.Checkpoint) -> None:

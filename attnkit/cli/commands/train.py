@@ -196,8 +196,9 @@ def _tuning(
     from attnkit.experiment import tuned_values
 
     names = how.variants or ()
-    earlier = partial(tuned_values.recorded, how.file, names, words, how.out)
-    found = {} if how.fresh else group.broadcast_object(earlier)
+    reads = group.is_main_process() and not how.fresh
+    found = tuned_values.recorded(how.file, names, words, how.out) if reads else {}
+    found = group.broadcast_object(found)
     if found:
         file = _load(recipe, words, tuned_values.recorded_words(found))
         how = replace(how, file=file, tuned=found)
@@ -295,8 +296,9 @@ def _confirmed(plan: "TrainingSettings") -> bool:
     if not plan.file.swept or count <= MOST_UNASKED:
         return True
     many = f"{count} variants ({len(plan.runs())} runs)"
-    asked = f"Train {many}?", f"{name}: this sweep has {many}"
-    return group.broadcast_object(partial(console.confirmed, *asked))
+    main = group.is_main_process()
+    yes = main and console.confirmed(f"Train {many}?", f"{name}: this sweep has {many}")
+    return group.broadcast_object(yes)
 
 
 def _check_data(plan: "TrainingSettings") -> None:
