@@ -1,9 +1,9 @@
 """A table as a value: columns, rows and notes, drawn on a terminal of any width."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -63,6 +63,36 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Field:
+    """A column described: what it shows of an item, for people and for programs."""
+
+    title: str
+    value: Callable[[Any], Value]
+    form: str | Callable[[Any], str] = "{}"  # of a value as text; None is NONE
+    name: str = ""  # of the value for programs; that of the column when empty
+    align: Align = "right"
+    priority: int = 0
+    wrap: bool = False
+    key: bool = False
+    under: bool = False
+    best: Callable[[Any], bool] | None = None
+
+    @property
+    def column(self) -> Column:
+        return Column(self.title, self.align, self.under, self.priority, self.wrap, self.key)
+
+    def cell(self, item: Any) -> Cell:
+        """What stands in the row of an item."""
+        value = self.value(item)
+        if value is None:
+            text = NONE
+        else:
+            text = self.form.format(value) if isinstance(self.form, str) else self.form(value)
+        best = self.best is not None and self.best(item)
+        return Cell(text, {self.name or self.column.name: value}, best)
+
+
+@dataclass(frozen=True)
 class Table:
     """A title, columns, rows of as many cells, and notes below; a rich renderable.
 
@@ -80,6 +110,31 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     about: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Titles of the columns that a note is about, where it is not about the whole table."""
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[Any],
+        fields: Iterable[Field],
+        notes: Iterable[str] = (),
+        how: str = WIDER,
+        record: Callable[[Any], Mapping[str, Value]] | None = None,
+    ) -> "Table":
+        """A row for each item, a column for each field.
+
+        `record` gives the named values of an item for programs, instead of those of the fields.
+        """
+        described = tuple(fields)
+        rows = []
+        for item in items:
+            cells = [one.cell(item) for one in described]
+            if record is not None:
+                cells = [replace(cell, fields={}) for cell in cells]
+                cells[0] = replace(cells[0], fields=record(item))
+            rows.append(tuple(cells))
+        columns = tuple(one.column for one in described)
+        return cls(title, columns, tuple(rows), tuple(notes), how)
 
     @classmethod
     def of_texts(

@@ -13,8 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnkit.show import colour
-from attnkit.show.colour import Palette
-from attnkit.show.colour_scale import Scaled
+from attnkit.show.colour import Palette, Scaled
 
 Depth = Literal["truecolor", "256", "none"]
 HALF_BLOCK = "▀"

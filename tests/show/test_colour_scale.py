@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attnkit.show.colour_scale import SCALES, limits, pooled, scaled
+from attnkit.show.colour import SCALES, limits, pooled, scaled
 
 
 def matrix(*rows: list[float]) -> np.ndarray:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
-from attnkit.show.colour_scale import SCALES
+from attnkit.show.colour import SCALES
 from attnkit.show.heatmap import Heatmap
 
 

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
-from attnkit.show.map_comparison import MapComparison
+from attnkit.show.map_screens import MapComparison
 
 ONE = capture(made("ein Hund .", "a dog !"), "vanilla")
 OTHER = capture(made("ein Hund .", "a dog !", word="dot"), "dense")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
-from attnkit.show.colour_scale import SCALES
-from attnkit.show.map_grid import MapGrid
+from attnkit.show.colour import SCALES
+from attnkit.show.map_screens import MapGrid
 
 
 def test_every_head_is_a_small_map_under_its_number() -> None:

@@ -204,7 +204,7 @@ def eval(
     if not details or format != "csv":
         _print(scored, format, columns, average=average)
     if details and format != "json":
-        from attnkit.show.score_details_table import details_table
+        from attnkit.show.comparison_tables import details_table
 
         console.write("\n" * (format != "csv"))
         output.write_tables([details_table(scored.rows)], format)
@@ -411,8 +411,8 @@ def _print(scored: ScoredRows, format: str, columns: str | None, *, average: boo
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
     from attnkit.scoring.significance import Margins
-    from attnkit.show import comparison_tables as shown
-    from attnkit.show.average_table import average_table
+    from attnkit.show import axis_tables
+    from attnkit.show.comparison_tables import average_table, comparison_table, warning_lines
 
     rows, baselines, method, settings, published = scored
     resamples, margins = settings.bootstrap, Margins.of(settings)
@@ -423,7 +423,7 @@ def _print(scored: ScoredRows, format: str, columns: str | None, *, average: boo
     if average:
         found = averages(rows, baselines, resamples=resamples, margins=margins)
         result = replace(result, averages=found)
-    for text in shown.warning_lines(result):
+    for text in warning_lines(result):
         console.warn(text)
     if average and format != "json":
         drawn = [average_table(one) for one in found]
@@ -431,9 +431,9 @@ def _print(scored: ScoredRows, format: str, columns: str | None, *, average: boo
     elif format == "json":
         output.write_json(result.json())
     elif format == "table":
-        output.write_tables(output.choose(shown.tables(result), columns), format)
+        output.write_tables(output.choose(axis_tables.tables(result), columns), format)
     else:
         # programs want a column per metric
-        across = shown.axis_of(result.rows) and format != "csv"
-        table = (shown.axis_table if across else shown.comparison_table)(result)
+        across = axis_tables.axis_of(result.rows) and format != "csv"
+        table = (axis_tables.axis_table if across else comparison_table)(result)
         output.write_tables(output.choose([table], columns), format)

@@ -46,7 +46,6 @@ class Look(NamedTuple):
     hide_special: bool
     hide_first: bool
     mean: bool
-    plain: bool
     views: Sequence[str]
     all_layers: bool  # those shown were asked for by number
     all_heads: bool
@@ -126,9 +125,6 @@ def visualize_attn(
     mean: Annotated[
         bool, flag("--mean", "In pictures, average over the heads of each layer.")
     ] = False,
-    plain: Annotated[
-        bool, flag("--plain", "Digits instead of colours, for screen readers and grep.")
-    ] = False,
     beam: options.Beam = None,
     sample: options.Sample = False,
     top_p: options.TopP = None,
@@ -168,7 +164,7 @@ def visualize_attn(
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
     look = Look(
-        scale, colours, words, hide_special, hide_first, mean, plain, view or ("full", "grid"),
+        scale, colours, words, hide_special, hide_first, mean, view or ("full", "grid"),
         bool(layer), bool(head),
     )  # fmt: skip
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
@@ -290,13 +286,10 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
-    from attnkit.show.map_comparison import MapComparison
-    from attnkit.show.map_grid import MapGrid
-    from attnkit.show.map_statistics_table import statistics_table
+    from attnkit.show.attention_matrix import statistics_table
+    from attnkit.show.map_screens import MapComparison, MapGrid
 
-    drawn: dict[str, Any] = {
-        "scale": look.scale, "palette": look.colours, "plain": look.plain
-    }  # fmt: skip
+    drawn: dict[str, Any] = {"scale": look.scale, "palette": look.colours}
     if "full" in look.views:
         yield MapComparison(_adapted(captures, look), kind, **drawn)
     for one, some in zip(captures, _drawn(captures, kind, look), strict=True):
@@ -310,7 +303,7 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
             yield statistics_table(one.maps[kind])
             if look.words or look.hide_special or look.hide_first:
                 note = "numbers are those of the whole maps: nothing hidden, subwords not merged"
-                yield Text(note, "" if look.plain else "dim")
+                yield Text(note, "dim")
 
 
 def _suggest(captures: "Sequence[Capture]", kind: "Kind", look: Look, picture: bool) -> None:

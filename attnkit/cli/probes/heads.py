@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from attnkit.cli import console, options, output
+from attnkit.cli import options, output
 from attnkit.cli.options import value
 from attnkit.cli.probes import common
 from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
-    from attnkit.show.head_importance import HeadGrid
+    from attnkit.show.map_picture import Panels
     from attnkit.show.table import Cell, Table
 
 
@@ -44,6 +44,7 @@ def heads(
     if save is not None:
         output.check_save(save, output.PICTURES)
     from attnkit.analysis.head_ablation import probe_heads
+    from attnkit.recipe.metrics import metric_facts
     from attnkit.runs import Run
 
     names = common.metrics_of(metrics)
@@ -61,19 +62,13 @@ def heads(
             progress=lambda done, total: progress("", done, total),
         )
     output.write_tables([table(f"{title}: {split or common.VALID}", importance)], format)
-    if format == "table":
-        from attnkit.show.head_importance import HeadGrids
-
-        for metric in importance.whole:
-            console.stdout().print()
-            console.stdout().print(HeadGrids(grids(importance, metric), _loss(metric)))
     if save is not None:
-        from attnkit.show.head_importance import importance_picture
+        from attnkit.show.map_picture import draw_panels
 
-        metric = next(iter(importance.whole))
-        suffix = save.suffix[1:].lower()
-        picture = importance_picture(grids(importance, metric), title, _loss(metric), suffix)
-        output.save_picture(save, picture, f" ({_loss(metric)})")
+        what = f"loss of {metric_facts(names[0]).title}"
+        blocks = panels(importance, title, what)
+        picture = draw_panels(blocks, f"{title}: {what}", save.suffix[1:].lower())
+        output.save_picture(save, picture, f" ({what})")
 
 
 def table(title: str, importance: "Importance") -> "Table":
@@ -130,23 +125,27 @@ def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cel
     ]
 
 
-def grids(importance: "Importance", metric: str) -> "list[HeadGrid]":
-    """The losses of each kind of attention as a matrix."""
+def panels(importance: "Importance", title: str, what: str) -> "list[Panels]":
+    """The losses by the first metric as a picture: for each kind of attention layers by heads."""
     import numpy as np
 
-    from attnkit.show.head_importance import HeadGrid
+    from attnkit.show.attention_matrix import NAMES
+    from attnkit.show.map_picture import Panels
+    from attnkit.show.token_labels import one_line
 
-    out = []
+    metric = next(iter(importance.whole))
+    blocks: list[Panels] = []
     for kind in dict.fromkeys(place.kind for place in importance.effects):
         places = [place for place in importance.effects if place.kind == kind]
-        layers = tuple(dict.fromkeys(place.layer for place in places))
-        numbers = tuple(dict.fromkeys(place.head for place in places))
-        losses = np.array([importance.effects[place][metric].loss for place in places])
-        out.append(HeadGrid(kind, layers, numbers, losses.reshape(len(layers), len(numbers))))
-    return out
-
-
-def _loss(metric: str) -> str:
-    from attnkit.recipe.metrics import metric_facts
-
-    return f"loss of {metric_facts(metric).title}"
+        layers = list(dict.fromkeys(str(place.layer) for place in places))
+        heads = list(dict.fromkeys(str(place.head) for place in places))
+        losses = [importance.effects[place][metric].loss for place in places]
+        matrix = np.array(losses, np.float32).reshape(len(layers), len(heads))
+        heading = f"{'' if blocks else one_line(title)}\n{NAMES[kind]}"
+        blocks.append(
+            Panels(
+                heading, [[matrix]], layers, heads, ("layer", "head"), signed=True, meaning=what,
+                numbers=True,
+            )
+        )  # fmt: skip
+    return blocks

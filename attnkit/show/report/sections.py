@@ -27,7 +27,7 @@ from attnkit.scoring.output_comparison import compare_lines
 from attnkit.scoring.results import PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import Margins
-from attnkit.show import comparison_tables, curves_figure
+from attnkit.show import axis_tables, comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import example_rows, groups
 from attnkit.show.recipe_tables import read_values
@@ -98,7 +98,7 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
         warn(text)
     systems = _systems(result.rows, runs)
     sections = [
-        ReportSection("Results", comparison_tables.tables(result)),
+        ReportSection("Results", axis_tables.tables(result)),
         ReportSection("Learning curves", _curves(runs)),
     ]
     lines: Sequence[CorpusLine] = ()
