@@ -18,7 +18,7 @@ from attnkit.show.comparison_notes import (
     tuning_notes,
 )
 from attnkit.show.comparison_tables import AXES, IN_TITLE, Key, ScoresByKey, comparison_table
-from attnkit.show.differences import scope_note, stars
+from attnkit.show.differences import few_items_note, scope_note, stars
 from attnkit.show.table import NONE, Cell, Column, Table
 
 
@@ -183,4 +183,5 @@ def _axis_significance(comparison: Comparison, asked: bool) -> list[str]:
         f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "
         f"0.01: paired bootstrap over {what}, {comparison.resamples} resamples{corrected}",
         scope_note(tests_of(tested), what, trained(comparison.rows)),
+        *filter(None, [few_items_note(min(one.sentences for one in tested), what)]),
     ]

@@ -160,8 +160,8 @@ def comparison_table(comparison: Comparison) -> Table:
             cells.append(facts)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
-    notes = comparison_notes(comparison, metrics)
-    return Table(title, tuple(columns), body, tuple(notes), about=notes)
+    about, brief = comparison_notes(comparison, metrics)
+    return Table(title, tuple(columns), body, tuple(about), about=about, brief=brief)
 
 
 IN_TITLE = ("recipe", "split")

@@ -110,6 +110,8 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     about: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Titles of the columns that a note is about, where it is not about the whole table."""
+    brief: frozenset[str] = frozenset()
+    """Notes without which the cells cannot be read; none where all of them are."""
 
     @classmethod
     def of(
@@ -158,6 +160,11 @@ class Table:
     def names(self) -> list[str]:
         """Names of the columns, each once."""
         return list(dict.fromkeys(column.name for column in self.columns if column.name))
+
+    def with_notes(self, how: str) -> "Table":
+        """The same table without notes, with the brief ones, or with all."""
+        brief = tuple(note for note in self.notes if note in self.brief) or self.notes
+        return replace(self, notes={"none": (), "short": brief, "full": self.notes}[how])
 
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
@@ -217,11 +224,11 @@ class Table:
                 self.columns[stack[0]].align,
                 least if self.columns[stack[0]].wrap and not stack[1:] else None,
             )
-            for stack in self._stacks(shown, lines)
+            for stack in self.stacks(shown, lines)
         ]
 
-    def _stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
-        """Columns that share a place, by their indices."""
+    def stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
+        """Columns that share a place on so many lines a row, by their indices."""
         stacks: list[list[int]] = []
         for index in shown:
             if lines > 1 and self.columns[index].under and stacks:
@@ -236,7 +243,7 @@ class Table:
         keys = [at for at in places if self.is_key(at)]
         if any(self.columns[at].align == "left" for at in places if at not in keys):
             return []  # texts are no easier to read in columns
-        stacks = self._stacks([at for at in places if at not in keys], lines)
+        stacks = self.stacks([at for at in places if at not in keys], lines)
         heads = [_text(self.columns[stack[0]].title, options, "bold") for stack in stacks]
         first = _Strip.of(Text(), heads, "left", 0)
         strips = []

@@ -136,6 +136,7 @@ def eval(
     dtype: options.ModelType = "float32",
     format: options.Format = "table",
     columns: options.Columns = None,
+    notes: options.Notes = None,
     details: Annotated[
         bool,
         flag(
@@ -202,7 +203,7 @@ def eval(
     if details:
         scored = _detailed(scored)
     if not details or format != "csv":
-        _print(scored, format, columns, average=average)
+        _print(scored, format, columns, notes, average=average)
     if details and format != "json":
         from attnkit.show.comparison_tables import details_table
 
@@ -406,7 +407,14 @@ def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
     return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
 
 
-def _print(scored: ScoredRows, format: str, columns: str | None, *, average: bool) -> None:
+def _print(
+    scored: ScoredRows,
+    format: str,
+    columns: str | None,
+    notes: str | None,
+    *,
+    average: bool,
+) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
@@ -425,15 +433,17 @@ def _print(scored: ScoredRows, format: str, columns: str | None, *, average: boo
         result = replace(result, averages=found)
     for text in warning_lines(result):
         console.warn(text)
-    if average and format != "json":
-        drawn = [average_table(one) for one in found]
-        output.write_tables(output.choose(drawn, columns), format)
-    elif format == "json":
+    if format == "json":
         output.write_json(result.json())
+        return
+    if average:
+        tables = [average_table(one) for one in found]
     elif format == "table":
-        output.write_tables(output.choose(axis_tables.tables(result), columns), format)
+        tables = axis_tables.tables(result)
     else:
         # programs want a column per metric
         across = axis_tables.axis_of(result.rows) and format != "csv"
-        table = (axis_tables.axis_table if across else comparison_table)(result)
-        output.write_tables(output.choose([table], columns), format)
+        tables = [(axis_tables.axis_table if across else comparison_table)(result)]
+    how = notes or ("short" if format == "latex" else "full")
+    chosen = output.choose(tables, columns)
+    output.write_tables([table.with_notes(how) for table in chosen], format)

@@ -9,6 +9,7 @@ from attnkit.cli import completion, console, options, output
 from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import choice, value
 from attnkit.errors import UsageError
+from attnkit.text import quoted
 
 VIEWS = ("overview", "differences")
 AXES = ("updates", "tokens", "time", "parameters", "length")
@@ -51,6 +52,12 @@ def plot(
     save: Annotated[
         Path | None, value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib).")
     ] = None,
+    size: Annotated[
+        str | None, value("WxH", "Width and height of the picture in inches, such as 3.3x2.4.")
+    ] = None,
+    font_size: Annotated[
+        float, value("PT", "Size of its text in points.", "--font-size", min=1)
+    ] = 10.0,
     plugins: options.Plugins = None,
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.
@@ -89,7 +96,9 @@ def plot(
         return
     from attnkit.show.curves_figure import picture
 
-    output.save_picture(save, picture(drawn, save.suffix[1:].lower()))
+    shape = None if size is None else _inches(size)
+    made = picture(drawn, save.suffix[1:].lower(), size=shape, font=font_size)
+    output.save_picture(save, made)
 
 
 def _view(name: str, folders: list[Path], save: Path | None) -> None:
@@ -106,3 +115,14 @@ def _view(name: str, folders: list[Path], save: Path | None) -> None:
         return
     draw = shown.overview_picture if whole else shown.forest_picture
     output.save_picture(save, draw(view, save.suffix[1:].lower()))
+
+
+def _inches(size: str) -> tuple[float, float]:
+    """Width and height of a text such as 3.3x2.4."""
+    try:
+        width, height = map(float, size.lower().split("x"))
+    except ValueError:
+        width = height = 0.0
+    if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
+        raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
+    return width, height
