@@ -181,14 +181,18 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
             if (row.name, row.split, row.length) == (base.name, split, length)
             and metric in row.scores
         ]  # fmt: skip
-        tested = next((one.tested for one in some if one.tested), None)
+        margins = [one.tested.margin for one in some if one.tested]
         out.append(
             OverviewColumn(
-                title, f"{'% of ' if percent else ''}{facts.title}", base.name,
-                mean(of_base) if of_base else None, facts.better,
-                {one.row.name: _cell(one) for one in some}, tested and tested.margin,
+                title,
+                f"{'% of ' if percent else ''}{facts.title}",
+                base.name,
+                mean(of_base) if of_base else None,
+                facts.better,
+                {one.row.name: _cell(one) for one in some},
+                margins[0] if margins else None,
             )
-        )  # fmt: skip
+        )
     return out
 
 

@@ -121,7 +121,7 @@ def overview_picture(found: Overview, format: str) -> Picture:
         bar = figure.colorbar(drawn, cax=beside)
         bar.set_ticks([-1, 0, 1], labels=["worse", "baseline", "better"])
         bar.ax.tick_params(labelsize=SMALL, length=2)
-        bar.outline.set_linewidth(0.5)  # type: ignore[operator]
+        bar.outline.set_linewidth(0.5)
         legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
         legend += "blank: not trained; colour: share of the column's largest difference"
         legend += "; \u00b9 one seed: provisional" * bool(_provisional(found))
