@@ -206,17 +206,23 @@ def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
     """Titles of the columns of a recipe, and their lengths."""
     name = recipe.rpartition("/")[2]
     lengths = sorted({row.length for row in rows if row.length is not None})
-    if not lengths or any(row.length is None for row in rows):
+    if not lengths:
         return {name: None}
     made = corpus_cards.row_length(rows[0].system.corpus)
-    unit = made.unit.partition(",")[0] if made else "tokens"
-    trained = [at for at in lengths if made is None or at <= made.trained[1]] or lengths[:1]
-    inside = trained[-1] if made else lengths[0]
-    places: dict[str, int | None] = {f"{name}, {inside:,} {unit}": inside}
+    if made is None:  # windows of a text, beside the text as in training
+        whole = any(row.length is None for row in rows)
+        first: dict[str, int | None] = {name: None} if whole else _titled(name, lengths[0])
+        return first | _titled(name, lengths[-1])
+    unit = made.unit.partition(",")[0]
+    inside = max((at for at in lengths if at <= made.trained[1]), default=lengths[0])
+    places = _titled(name, inside, unit)
     if lengths[-1] > inside:
-        times = f" ({lengths[-1] / inside:g} x)" if made else ""
-        places[f"{name}, {lengths[-1]:,} {unit}{times}"] = lengths[-1]
+        places |= _titled(name, lengths[-1], f"{unit} ({lengths[-1] / inside:g} x)")
     return places
+
+
+def _titled(name: str, length: int, unit: str = "tokens") -> dict[str, int | None]:
+    return {f"{name}, {length:,} {unit}": length}
 
 
 def _cell(one: SystemDifference) -> OverviewCell:

@@ -57,14 +57,21 @@ def test_what_is_level_is_pale_and_lower_perplexity_is_better() -> None:
     assert column.gain("other") == 0.25
 
 
-def test_lengths_are_those_of_training_and_the_largest() -> None:
-    parts = [recipe(length=length, corpus="toy-associative-recall") for length in (4, 8, 16, 64)]
+def titles(parts: list[Comparison]) -> list[str]:
+    """Of the columns of one comparison with the rows of all."""
     whole = compared(
         *(row for part in parts for row in part.rows),
         differences=tuple(one for part in parts for one in part.differences),
     )
-    titles = [column.title for column in overview_of([whole]).columns]
-    assert titles == ["r, 8 pairs", "r, 64 pairs (8 x)"]
+    return [column.title for column in overview_of([whole]).columns]
+
+
+def test_lengths_are_those_of_training_and_the_largest() -> None:
+    made = [recipe(length=length, corpus="toy-associative-recall") for length in (4, 8, 16, 64)]
+    assert titles(made) == ["r, 8 pairs", "r, 64 pairs (8 x)"]
+    windows = [recipe(), *(recipe(length=length) for length in (128, 1024))]
+    assert titles(windows) == ["r", "r, 1,024 tokens"]
+    assert titles(windows[1:]) == ["r, 128 tokens", "r, 1,024 tokens"]
 
 
 def test_costs_are_compared_on_the_same_machine_only() -> None:
