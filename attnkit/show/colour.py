@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 Palette = Literal["cividis", "viridis", "difference"]
@@ -45,23 +45,6 @@ _ANCHORS: dict[Palette, str] = {
         "255:973f00"
     ),
 }
-# First step and the number (16 to 255) of a 256-colour terminal's colour.  The nearest colours by
-# themselves go up and down in lightness; these are the nearest in CIELAB (lightness counts double,
-# and blue is no purple) among those that never get darker, or farther from a difference's middle.
-_TERMINAL: dict[Palette, str] = {
-    "cividis": (
-        "0:17 3:18 24:19 34:24 81:59 91:241 100:242 113:243 127:244 143:101 162:137 166:143 "
-        "202:179 213:185 237:220"
-    ),
-    "viridis": (
-        "0:53 12:54 36:55 50:25 91:31 108:66 141:36 163:72 179:108 185:41 191:77 201:113 217:148 "
-        "234:184 251:220"
-    ),
-    "difference": (
-        "0:24 18:31 32:67 53:39 69:74 75:110 88:117 100:153 112:253 116:254 124:255 132:254 "
-        "143:223 152:216 171:180 181:209 184:173 208:166 228:130 251:124"
-    ),
-}
 
 
 @cache
@@ -72,17 +55,6 @@ def table(palette: Palette = "cividis") -> UInt8[NDArray[np.uint8], "256 3"]:
     colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
     channels = [np.interp(np.arange(STEPS), places, channel) for channel in colours.T]
     found: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
-    found.flags.writeable = False
-    return found
-
-
-@cache
-def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
-    """`table` for a terminal with 256 colours: their numbers.  Not to be written to."""
-    starts, numbers = np.array(
-        [[int(part) for part in run.split(":")] for run in _TERMINAL[palette].split()]
-    ).T
-    found: NDArray[np.int64] = numbers.repeat(np.diff(starts, append=STEPS))
     found.flags.writeable = False
     return found
 

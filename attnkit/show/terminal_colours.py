@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -15,7 +15,6 @@ from rich.style import Style
 from attnkit.show import colour
 from attnkit.show.colour import Palette, Scaled
 
-Depth = Literal["truecolor", "256", "none"]
 HALF_BLOCK = "▀"
 DIM = Style(dim=True)
 LONGEST_BAR = 32
@@ -24,15 +23,14 @@ _SIGNS = "=- +#"
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
-def colour_depth(console: Console) -> Depth:
-    """What this console can show: 16 colours are no colour map, so they count as none."""
-    depths: dict[str | None, Depth] = {"truecolor": "truecolor", "256": "256"}
-    return "none" if console.no_color else depths.get(console.color_system, "none")
+def has_colours(console: Console) -> bool:
+    """Whether a colour map can be shown: with 256 colours rich takes the nearest, 16 are too few."""
+    return console.color_system in ("truecolor", "256") and not console.no_color
 
 
-def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
+def text_on(rgb: UInt8[NDArray[np.uint8], "3"], coloured: bool) -> Style:
     """Black or white on a colour, whichever is read better; plain text without colours."""
-    if depth == "none":
+    if not coloured:
         return Style()
     text = Color.from_rgb(0, 0, 0) if colour.is_light(rgb) else Color.from_rgb(255, 255, 255)
     return Style(color=text, bgcolor=Color.from_rgb(*map(int, rgb)))
@@ -41,14 +39,14 @@ def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
 class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 
-    depth: Depth
+    coloured: bool
     ascii_only: bool
     palette: Palette
 
     @property
     def half_blocks(self) -> bool:
         """Whether a cell can show two values, one above the other."""
-        return self.depth != "none" and not self.ascii_only
+        return self.coloured and not self.ascii_only
 
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
@@ -65,10 +63,10 @@ class TerminalColours(NamedTuple):
             for pair, count in _runs(upper * (colour.STEPS + 1) + lower):
                 front, back = divmod(pair, colour.STEPS + 1)
                 below = back if back < colour.STEPS else None
-                yield Segment(HALF_BLOCK * count, _style(self.depth, self.palette, front, below))
-        elif self.depth != "none":
+                yield Segment(HALF_BLOCK * count, _style(self.palette, front, below))
+        elif self.coloured:
             for step, count in _runs(upper):
-                yield Segment(" " * (count * width), _style(self.depth, self.palette, None, step))
+                yield Segment(" " * (count * width), _style(self.palette, None, step))
         elif self.palette == "difference":
             yield Segment(self._signs(values[row], width))
         else:
@@ -105,7 +103,7 @@ class TerminalColours(NamedTuple):
 
     def caption(self, scaled: Scaled) -> str:
         """What is drawn, on which scale."""
-        plain = self.depth == "none"
+        plain = not self.coloured
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
         return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
 
@@ -120,14 +118,10 @@ def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(65536)
-def _style(depth: Depth, palette: Palette, front: int | None, back: int | None) -> Style:
+def _style(palette: Palette, front: int | None, back: int | None) -> Style:
     """The style of the two steps of a colour map, as foreground and background."""
-    return Style(color=_colour(depth, palette, front), bgcolor=_colour(depth, palette, back))
-
-
-def _colour(depth: Depth, palette: Palette, step: int | None) -> Color | None:
-    if step is None:
-        return None
-    if depth == "256":
-        return Color.from_ansi(int(colour.xterm_table(palette)[step]))
-    return Color.from_rgb(*map(int, colour.table(palette)[step]))
+    shown = (
+        None if step is None else Color.from_rgb(*map(int, colour.table(palette)[step]))
+        for step in (front, back)
+    )  # fmt: skip
+    return Style(color=next(shown), bgcolor=next(shown))

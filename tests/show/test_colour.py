@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers.colours import lab, xterm_colours
+from helpers.colours import lab
 
 from attnkit.show import colour
 from attnkit.show.colour import PALETTES, SCALES, Palette, limits, pooled, scaled
@@ -65,22 +65,6 @@ def test_colour_blind_readers_tell_the_sides_apart(kind: str) -> None:
     found = lab(np.round(coded * 255).astype(np.uint8))
     apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
     assert apart.min() > 25
-
-
-@pytest.mark.parametrize("palette", PALETTES)
-def test_256_colours_never_get_darker(palette: Palette) -> None:
-    shown = xterm_colours()[colour.xterm_table(palette) - 16]
-    light = lab(shown)[:, 0]
-    assert np.diff(light).min() >= 0
-    assert np.ptp(light) > 60
-    assert len(set(colour.xterm_table(palette).tolist())) >= 11
-
-
-def test_256_colours_of_differences_are_lightest_in_the_middle() -> None:
-    shown = xterm_colours()[colour.xterm_table("difference") - 16]
-    light = lab(shown)[:, 0]
-    assert np.diff(light[:128]).min() >= 0 >= np.diff(light[128:]).max()
-    assert np.abs(light - light[::-1]).max() < 12
 
 
 def test_values_outside_get_the_nearer_end() -> None:
