@@ -12,7 +12,7 @@ from rich.text import Text
 
 from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Palette, Scale, Scaled, pooled, scaled
-from attnkit.show.terminal_colours import DIM, TerminalColours, has_colours
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned, labels_of, one_line, upright
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
@@ -46,7 +46,7 @@ class Heatmap:
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             palette: Palette = "difference" if matrix.signed else self.palette
-            colours = TerminalColours(has_colours(console), ascii_only, palette)
+            colours = TerminalColours(colour_system(console), ascii_only, palette)
             drawing = _Drawing(matrix, shares, colours, options.max_width)
             yield Segments(drawing.lines())
             yield Segments(colours.bar(shares, options.max_width))

@@ -26,7 +26,7 @@ from attnkit.show.attention_matrix import (
 )
 from attnkit.show.colour import Palette, Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, layout, text
-from attnkit.show.terminal_colours import DIM, TerminalColours, has_colours
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned, labels_of
 
 _WIDEST, _HIGHEST = 32, 32  # drawn columns and rows of a map
@@ -54,7 +54,7 @@ class MapGrid:
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return
-        colours = TerminalColours(has_colours(console), ascii_only, self.palette)
+        colours = TerminalColours(colour_system(console), ascii_only, self.palette)
         layout = _GridLayout.of(maps, options.max_width, colours.half_blocks)
         bounds = limits([maps.weights])
         shares = [

@@ -23,9 +23,10 @@ _SIGNS = "=- +#"
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
-def has_colours(console: Console) -> bool:
-    """Whether a colour map can be shown: with 256 colours rich takes the nearest, 16 are too few."""
-    return console.color_system in ("truecolor", "256") and not console.no_color
+def colour_system(console: Console) -> str | None:
+    """truecolor or 256, of which rich takes the nearest; None: 16 are too few for a colour map."""
+    system = console.color_system
+    return system if system in ("truecolor", "256") and not console.no_color else None
 
 
 def text_on(rgb: UInt8[NDArray[np.uint8], "3"], coloured: bool) -> Style:
@@ -39,14 +40,14 @@ def text_on(rgb: UInt8[NDArray[np.uint8], "3"], coloured: bool) -> Style:
 class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 
-    coloured: bool
+    system: str | None  # of colours
     ascii_only: bool
     palette: Palette
 
     @property
     def half_blocks(self) -> bool:
         """Whether a cell can show two values, one above the other."""
-        return self.coloured and not self.ascii_only
+        return self.system is not None and not self.ascii_only
 
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
@@ -63,10 +64,10 @@ class TerminalColours(NamedTuple):
             for pair, count in _runs(upper * (colour.STEPS + 1) + lower):
                 front, back = divmod(pair, colour.STEPS + 1)
                 below = back if back < colour.STEPS else None
-                yield Segment(HALF_BLOCK * count, _style(self.palette, front, below))
-        elif self.coloured:
+                yield Segment(HALF_BLOCK * count, _style(self.system, self.palette, front, below))
+        elif self.system:
             for step, count in _runs(upper):
-                yield Segment(" " * (count * width), _style(self.palette, None, step))
+                yield Segment(" " * (count * width), _style(self.system, self.palette, None, step))
         elif self.palette == "difference":
             yield Segment(self._signs(values[row], width))
         else:
@@ -103,7 +104,7 @@ class TerminalColours(NamedTuple):
 
     def caption(self, scaled: Scaled) -> str:
         """What is drawn, on which scale."""
-        plain = not self.coloured
+        plain = not self.system
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
         return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
 
@@ -118,10 +119,10 @@ def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(65536)
-def _style(palette: Palette, front: int | None, back: int | None) -> Style:
-    """The style of the two steps of a colour map, as foreground and background."""
+def _style(system: str | None, palette: Palette, front: int | None, back: int | None) -> Style:
+    """The style of the two steps of a colour map; one for each system, whose codes it keeps."""
     shown = (
         None if step is None else Color.from_rgb(*map(int, colour.table(palette)[step]))
         for step in (front, back)
-    )  # fmt: skip
+    )
     return Style(color=next(shown), bgcolor=next(shown))

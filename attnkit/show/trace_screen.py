@@ -14,7 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
-from attnkit.show.terminal_colours import DIM, has_colours, text_on
+from attnkit.show.terminal_colours import DIM, colour_system, text_on
 from attnkit.show.token_labels import clusters, cut, one_line
 from attnkit.text import safe_text
 
@@ -48,7 +48,7 @@ class TraceScreen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         trace, width, ascii_only = self.trace, options.max_width, options.ascii_only
-        marks = context_marks(trace, has_colours(console))
+        marks = context_marks(trace, colour_system(console) is not None)
         yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
         if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
