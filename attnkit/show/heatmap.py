@@ -13,7 +13,8 @@ from rich.text import Text
 from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Palette, Scale, Scaled, pooled, scaled
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
-from attnkit.show.token_labels import aligned, labels_of, one_line, upright
+from attnkit.show.token_labels import aligned, labels_of, upright
+from attnkit.text import one_line
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
 _MOST_LINES = 100  # lines that a longer map takes

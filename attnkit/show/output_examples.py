@@ -15,7 +15,7 @@ from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
 from attnkit.scoring.word_marks import Span, marked, nearest_text
 from attnkit.show.differences import signed
 from attnkit.show.html_document import escaped
-from attnkit.text import contains_answer, safe_text
+from attnkit.text import contains_answer, one_line, safe_text
 
 Against = Literal["reference", "first"]
 MISSING = "_"
@@ -142,7 +142,7 @@ class OutputExamples:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for group in self.groups:
-            yield Text(_line(group.title), style="bold", overflow="fold")
+            yield Text(one_line(group.title), style="bold", overflow="fold")
             yield ""
             for line in group.lines:
                 yield from self._example(line, options)
@@ -151,7 +151,7 @@ class OutputExamples:
             first = self.comparison.names[0]
             other = "the reference" if self.against == "reference" else f"the output of {first}"
             note = marks_note("[words]", f"[{MISSING}]", other)
-            yield Text(_line(note), style="dim", overflow="fold")
+            yield Text(one_line(note), style="dim", overflow="fold")
             yield ""
 
     def _example(self, line: ComparedLine, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -229,10 +229,10 @@ def marked_text(spans: Sequence[Span]) -> Text:
         if span.space and number:
             out.append(" ")
         if not span.differs:
-            out.append(_line(span.text))
+            out.append(one_line(span.text))
             continue
         out.append("[", style="yellow")
-        out.append(_line(span.text) if span.text else MISSING, style=DIFFERENT)
+        out.append(one_line(span.text) if span.text else MISSING, style=DIFFERENT)
         out.append("]", style="yellow")
     return out
 
@@ -241,7 +241,7 @@ def labelled(
     rows: Sequence[tuple[str, Text]], options: ConsoleOptions, narrow: int, style: str
 ) -> Iterator[RenderableType]:
     """Labels beside their texts, or above them on a narrow screen or where one is long."""
-    labels = [_line(label) for label, _ in rows]
+    labels = [one_line(label) for label, _ in rows]
     if options.max_width < narrow or max(map(cell_len, labels), default=0) > LONGEST_LABEL:
         for label, (_, text) in zip(labels, rows, strict=True):
             yield Text(label, style=style, overflow="fold")
@@ -276,8 +276,3 @@ class AnswerList:
             parts += [Text(safe_text(note), style="dim", overflow="fold") for note in one.notes]
             rows.append((one.method, Text("\n", overflow="fold").join(parts)))
         yield from labelled(rows, options, 50, "bold")
-
-
-def _line(text: str) -> str:
-    """Text from anywhere on one line, made harmless."""
-    return " ".join(safe_text(text).split())

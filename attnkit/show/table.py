@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnkit.text import safe_text
+from attnkit.text import one_line
 
 PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
@@ -337,7 +337,7 @@ def _grid(strips: Sequence[_Strip], console: Console, room: int) -> Grid:
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
     """Text from anywhere, made harmless; a word that no line has room for is folded, never cut."""
-    clean = " ".join(safe_text(text).split())
+    clean = one_line(text)
     if options.ascii_only:
         clean = clean.replace(PLUS_MINUS, "+-")
     return Text(clean, style=style, overflow="fold")

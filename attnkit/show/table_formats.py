@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attnkit.show.html_document import escaped
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table
-from attnkit.text import safe_text
+from attnkit.text import one_line, safe_text
 
 TEXT_WIDTH = 345.0
 """Points of a line of LaTeX's article, on which a table has to fit."""
@@ -159,7 +159,7 @@ def _html_cell(cell: Cell, column: Column) -> str:
 
 def markdown_text(text: str) -> str:
     """Text from anywhere on one line that is no Markdown."""
-    line = " ".join(safe_text(text).split())
+    line = one_line(text)
     return re.sub(r"([\\`*_\[\]<>|&~$])", r"\\\1", line)
 
 
@@ -171,7 +171,7 @@ _LATEX = {
 
 
 def _latex_text(text: str) -> str:
-    line = " ".join(safe_text(text).split())
+    line = one_line(text)
     return "".join(_LATEX.get(character, character) for character in line)
 
 

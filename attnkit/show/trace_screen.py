@@ -15,8 +15,8 @@ from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.terminal_colours import DIM, colour_system, text_on
-from attnkit.show.token_labels import clusters, cut, one_line
-from attnkit.text import safe_text
+from attnkit.show.token_labels import clusters, cut
+from attnkit.text import one_line, safe_text
 
 if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken

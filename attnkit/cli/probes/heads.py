@@ -137,7 +137,7 @@ def panels(importance: "Importance", title: str, what: str) -> "list[Panels]":
 
     from attnkit.show.attention_matrix import NAMES
     from attnkit.show.map_picture import Panels
-    from attnkit.show.token_labels import one_line
+    from attnkit.text import one_line
 
     metric = next(iter(importance.whole))
     blocks: list[Panels] = []
