@@ -1,4 +1,4 @@
-"""Attention maps for any medium: one matrix, words about them, the numbers of each head."""
+"""One attention matrix with its tokens and title, and what is said of maps in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,9 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.analysis.map_statistics import AttentionSink, statistics
+from attnkit.analysis.map_statistics import AttentionSink
 from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
 from attnkit.errors import UsageError
-from attnkit.show.table import Field, Table
 from attnkit.show.token_labels import labels_of
 
 NAMES: dict[Kind, str] = {
@@ -153,60 +152,3 @@ def _numbers(what: str, numbers: Sequence[int], mean: bool = True) -> str:
     run = len(numbers) > 2 and list(numbers) == list(range(numbers[0], numbers[-1] + 1))
     listed = f"{numbers[0]} to {numbers[-1]}" if run else ", ".join(map(str, numbers))
     return f"{'mean of ' if mean else ''}{what}s {listed}"
-
-
-_SPECIAL = "shares are of each query's attention: on the first key, on the last one of the text, "
-_MEANINGS = {
-    "encoder": f"distance: in tokens; {_SPECIAL}on the end token, on all special tokens",
-    "decoder": (
-        "distance: in tokens; shares are of each query's attention: on the first key, on the "
-        "query's own token, on the end token, on all special tokens"
-    ),
-    "cross": (
-        f"distance: between relative positions, 0 to 1; {_SPECIAL}on the end token, on all special "
-        "tokens"
-    ),
-}
-
-
-def statistics_table(maps: AttentionMaps) -> Table:
-    """A row a head: entropy in bits and as a share of the largest, distance, shares.
-
-    What means nothing for a head is "-": the entropy of rows that are no distributions, the
-    share of an end token that is not there.  The last column, where any layer has it, is half
-    the L1 distance from exact softmax attention.
-    """
-    heads = [
-        (layer, at, head, numbers)
-        for layer, of_layer in zip(maps.layers, statistics(maps), strict=True)
-        for at, (head, numbers) in enumerate(zip(maps.heads, of_layer, strict=True))
-    ]
-
-    def number(title: str, name: str, priority: int) -> Field:
-        return Field(title, lambda it: getattr(it[3], name), "{:.2f}", name, priority=priority)
-
-    fields = [
-        Field("layer", lambda it: it[0].number, align="left"),
-        Field("head", lambda it: it[2], align="left", key=True),
-    ]
-    if len({layer.mechanism for layer in maps.layers}) > 1:
-        fields.append(Field("mechanism", lambda it: it[0].mechanism, align="left", priority=1))
-    fields += [
-        number("entropy bits", "entropy", 0), number("of maximum", "spread", 4),
-        number("distance", "distance", 1), number("first", "first", 2),
-        number("itself" if maps.kind == "decoder" else "last", "last", 3),
-        number("end", "end", 3), number("special", "special", 5),
-    ]  # fmt: skip
-    meanings = [_MEANINGS[maps.kind]]
-    if any(layer.distance for layer in maps.layers):
-        fields.append(
-            Field(
-                "from softmax", lambda it: it[0].distance and it[0].distance[it[1]], "{:.2f}",
-                "softmax", priority=1,
-            )
-        )  # fmt: skip
-        meanings.append(
-            "from softmax: mean of half the L1 distance of rows; 0 to 1 without negative weights"
-        )
-    title = f"{NAMES[maps.kind]}, each head: {mechanisms(maps)}"
-    return Table.of(title, heads, fields, (*meanings, *notes(maps, distance=False)))
