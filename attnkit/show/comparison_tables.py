@@ -349,9 +349,13 @@ def details_table(rows: Sequence[ScoreRow]) -> Table:
     def record(item: tuple[ScoreRow, str]) -> dict[str, Value]:
         row, metric = item
         named: dict[str, Value] = {
-            key: getattr(row, key) for key in ("recipe", "variant", "name", "seed", "split", "run")
+            "recipe": row.recipe,
+            "variant": row.variant,
+            "system": row.name,
+            "seed": row.seed,
+            "split": row.split,
+            "run": row.run,
         }
-        named["system"] = named.pop("name")
         named |= {key: getattr(row, key) for key in on_axis if getattr(row, key) is not None}
         low, high = ends(item) or (None, None)
         score = row.scores[metric].json()["score"]
