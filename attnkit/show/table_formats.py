@@ -80,7 +80,7 @@ def latex(table: Table) -> str:
     packages = r"\usepackage{booktabs}" + r" \usepackage{graphicx}" * scaled
     left_out = f"; left out: {', '.join(hidden)} (--columns NAME,... shows them)" if hidden else ""
     lines = [
-        f"% needs {packages}{left_out}", r"\begin{table}", r"\centering",
+        r"\begin{table}", f"% needs {packages}{left_out}", r"\centering",
         *(caption if table.title else []), *([r"\footnotesize"] if small else []),
         *([r"\resizebox{\textwidth}{!}{%"] if scaled else []),
         rf"\begin{{tabular}}{{{grid.columns}}}", r"\toprule", grid.heads, r"\midrule", *grid.rows,
