@@ -30,7 +30,7 @@ def overview_table(found: Overview) -> Table:
     units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
     notes = [
         f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
-        "interval covers 0; -: not trained",
+        "interval covers 0; \u00b9: one seed; -: not trained",
         *units, *_provisional(found), *found.notes,
     ]  # fmt: skip
     return Table("overview", tuple(columns), tuple(rows), tuple(notes))
@@ -62,7 +62,7 @@ def forest_table(found: Overview) -> Table:
 
 def _provisional(found: Overview) -> list[str]:
     some = [one for column in found.columns for one in column.cells.values() if one.provisional]
-    return ["provisional where one of the two has one seed: marked 1"] if some else []
+    return ["provisional where one of the two has one seed"] if some else []
 
 
 def _cell(column: OverviewColumn, name: str) -> Cell:
