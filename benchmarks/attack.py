@@ -36,10 +36,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from common import ROOT, attnkit, command, environment, load_before, publish, say, table, versions
+from common import (
+    ROOT,
+    attnkit,
+    command,
+    environment,
+    load_before,
+    publish_part,
+    say,
+    table,
+    versions,
+)
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -232,30 +242,37 @@ def attempts(part: str, count: int, minutes: float, seed: int, folder: Path) -> 
     return found
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     for part, (_, count) in PARTS.items():
         parser.add_argument(f"--{part}", type=int, default=count)
     parser.add_argument("--minutes", type=float, default=60, help="of a part, at most")
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args(words)
-    before, rows, faults = load_before(), [], list[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        for part in options.part or PARTS:
-            cases = attempts(
-                part, getattr(options, part), options.minutes, options.seed, Path(folder)
-            )
-            kinds = Counter(case.verdict for case in cases)
-            told = ", ".join(f"{n:,} {verdict}" for verdict, n in kinds.most_common())
-            rows.append((part, f"{len(cases):,}", f"{kinds['FAULT']:,}", told))
-            bad = [c for c in cases if c.verdict == "FAULT"]
-            faults += [f"- {part}, {c.kind}: {c.detail}".replace(folder, "FOLDER") for c in bad]
-            say(f"{part}: {told}")
-    facts = {"command": command(options), "versions": versions("attnkit", "torch"), "load": before}
-    body = [*table(["part", "cases", "faults", "what came of them"], rows), "", *faults]
-    if words is None:
-        publish("attack", "Attacks on runs, models, caches and commands", facts, body)
+    options = parser.parse_args()
+    faults, order = 0, [f"Attack on {part}" for part in PARTS]
+    for part in options.part or PARTS:
+        before, begun = load_before(), time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            count, minutes = getattr(options, part), options.minutes
+            cases = attempts(part, count, minutes, options.seed, Path(folder))
+        found: dict[str, Counter[str]] = {}
+        for case in cases:
+            found.setdefault(case.kind, Counter())[case.verdict] += 1
+        bad = [case for case in cases if case.verdict == "FAULT"]
+        faults += len(bad)
+        verdicts = sorted({case.verdict for case in cases} | {"FAULT"})
+        rows = [(kind, *(found[kind][one] for one in verdicts)) for kind in sorted(found)]
+        facts = {
+            "command": command(options),
+            "versions": versions("attnkit", "torch"),
+            "load": before,
+            "result": f"**{len(cases):,} cases, {len(bad):,} faults**, in "
+            f"{(time.monotonic() - begun) / 60:.0f} min",
+        }
+        body = table(["kind", *verdicts], rows)
+        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER") for case in bad]
+        publish_part("attack", "Attacks", f"Attack on {part}", order, facts, body)
     return 1 if faults else 0
 
 
