@@ -19,6 +19,7 @@ from attnkit.errors import DataError
 from attnkit.experiment.verification import verify
 from attnkit.runs import Run
 from attnkit.storage import tensors
+from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
 from attnkit.train.fit import Training
 
@@ -93,7 +94,7 @@ def test_wrong_types_in_a_manifest_are_named(
                      name="small", variant="base", seed=1)  # fmt: skip
     path = run.path / "manifest.json"
     value = json.loads(path.read_bytes())
-    del value["sha256"]
+    del value["sha256"], value["format"]
     path.write_text(json.dumps(value | entries), encoding="utf-8")
     with pytest.raises(DataError, match=rf"manifest\.json: {message}"):
         Run.open(run.path)
@@ -114,7 +115,7 @@ def test_wrong_types_in_scores_are_named(
     scores = json.loads(path.read_bytes())
     scores["test"]["search"][key] = value
     path.write_text(json.dumps(scores), encoding="utf-8")
-    run.record("scores.json", None)
+    run.record("scores.json", sha256_file(path))
     with pytest.raises(DataError, match=rf"test\.search\.{message}.*eval --fresh"):
         run.scores()
 
