@@ -224,7 +224,7 @@ def test_runs_of_other_test_lines_are_named(attnkit: Any, tmp_path: Path) -> Non
     scores = json.loads((copy / "scores.json").read_text(encoding="utf-8"))
     scores["test"]["digests"]["source"] = "0" * 64
     (copy / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
-    Run(copy).record("scores.json", None)
+    Run(copy).record("scores.json", Run(copy).sha256("scores.json"))
     done = attnkit("runs/toy/good", str(copy), "--no-maps", "-o", str(tmp_path / "r.md"))
     assert done.code == 0, done.err
     text = (tmp_path / "r.md").read_text(encoding="utf-8")

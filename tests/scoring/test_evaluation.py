@@ -248,7 +248,7 @@ def test_an_old_file_of_another_search_is_found_and_then_set_aside(
     (name,) = scores
     entry = {key: value for key, value in scores[name].items() if key != "split"}
     (run.path / "scores.json").write_text(json.dumps({"test": entry}), encoding="utf-8")
-    run.record("scores.json", None)
+    run.record("scores.json", run.sha256("scores.json"))
     for old in (run.path / "outputs").iterdir():
         old.rename(old.with_name(old.name.replace(name, "test")))
     with monkeypatch.context() as patch:
@@ -296,7 +296,7 @@ def test_malformed_results_are_an_error_to_read_and_are_replaced(
     path.write_text(json.dumps({"test": entry}), encoding="utf-8")
     with pytest.raises(DataError, match=r"scores.json: is not the file that was written"):
         evaluate(run, ["test"], EvalConfig(), device="cpu")
-    run.record("scores.json", None)
+    run.record("scores.json", run.sha256("scores.json"))
     if fault:
         with pytest.raises(DataError, match=rf"scores.json: {fault}; replace it by"):
             evaluate(run, ["test"], EvalConfig(), device="cpu")
