@@ -267,7 +267,7 @@ class _Verification:
         assert found is not None
         merging = saved.search["contexts"]
         known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
-        update = {"counts": (int(found[3]),), "methods": (found[2],), **known}
+        update = {"counts": (int(found[3]),), "methods": (found[2].partition(",")[0],), **known}
         spec = self.run.recipe.contexts.model_copy(update=update)
         (setting,) = question_sets.conditions(corpus, found[1], spec)
         references = [list(accepted(row)) for row, _ in setting.questions]
@@ -281,7 +281,7 @@ class _Verification:
         def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
             some = setting._replace(questions=[setting.questions[place] for place in places])
             model = EvaluatedModel.of_run(self.run, self.device)
-            return question_sets.answers(model, some, spec, search)
+            return question_sets.answers(model, some, search)
 
         return _Again(source, references, scores, decode)
 

@@ -31,7 +31,7 @@ from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow, Syst
 from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
 from attnkit.storage import files
 
-CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
+CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
 """Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30

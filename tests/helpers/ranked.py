@@ -125,7 +125,7 @@ def replies(path: Path, pretrained: Path) -> list[Any] | int:
             update={"counts": (2,), "methods": ("entropy", "concat")}
         )
         for condition in question_sets.conditions(corpus, "test", spec):
-            job = condition, spec, run.recipe.search
+            job = condition, run.recipe.search
             found.append(question_sets.answers(model, *job))
     group.end(0)
     return found
