@@ -84,7 +84,8 @@ def by_answer(one: Record) -> Source:
 
 def by_count(one: Record) -> int:
     """The context that pool entropy selected most often."""
-    return Counter(one["chosen"] or [0]).most_common(1)[0][0]
+    chosen: list[int] = one["chosen"] or [0]
+    return Counter(chosen).most_common(1)[0][0]
 
 
 def by_likelihood(one: Record) -> int:

@@ -146,7 +146,7 @@ def _fitted(request: NbceRequest, prompts: Sequence[str], warn: bool) -> NbceReq
         if warn:
             console.say(f"--max-length is {length}: there is no room for longer answers")
     joined = texts if ONE_ROW & {*request.methods} else []
-    if warn and (text := beyond_training(reader, prompt, row, spec, joined, limit)):
+    if warn and (text := beyond_training(reader, prompt, row, spec, joined, limit, request.fixed)):
         console.warn(text)
     return request._replace(spec=spec)
 
@@ -226,10 +226,10 @@ def _show(
         text = " ".join(text.split()) if several else text
         console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
     if first.probabilities and not request.table and not several:
-        for one, probability in first.probabilities.items():
-            screen.print(f"{probability:6.1%} {safe_text(one)}")
+        for choice, probability in first.probabilities.items():
+            console.write(f"{probability:6.1%} {safe_text(choice)}\n")
         if said := _from(first):
-            screen.print(said)
+            console.write(safe_text(said) + "\n")
     for one in answers:
         if request.trace and one.trace is not None:
             screen.print()

@@ -10,8 +10,9 @@ import json
 import re
 import sys
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,27 +219,32 @@ def windows(
     Raises:
         UsageError: one character has more than `size` tokens.
     """
-    words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
+    cuts = [0]
+    words = [*(match.start() for match in _WORD.finditer(text)), len(text)]
+    for start, end in pairwise([0, *(place for place in words if place)]):
+        # no text has more tokens than bytes and one for its start: only long words need be counted
+        long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
+        cuts += _characters(text, start, end) if long else [end]
     found: list[tuple[int, int]] = []
-    start = 0
-    while start < len(text):
-        place = bisect_right(words, start)
-        for ends in (words[place : place + 4 * size], _characters(text, start, words[place])):
-            fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
-            if fit:
-                end = ends[fit - 1]
-                break
+    first, last = 0, 0
+    while last < len(cuts) - 1:
+        ends = cuts[last + 1 : last + 1 + 4 * size]  # a word of less than a quarter token is rare
+        fit = bisect_left(ends, True, key=lambda end: count(text[cuts[first] : end]) > size)
+        if fit:
+            last += fit
+            found.append((cuts[first], cuts[last]))
+            starts = cuts[first + 1 : last] if overlap else []
+            first += 1 + bisect_left(
+                starts, True, key=lambda at: count(text[at : cuts[last]]) <= overlap
+            )
+            first = first if overlap and first < last else last
+        elif first < last:  # no room for the next word behind the overlap
+            first += 1
         else:
             raise UsageError(
-                f"a window of {size:,} tokens is too small for the character {quoted(text[start])}"
+                f"a window of {size:,} tokens is too small for the character "
+                f"{quoted(text[cuts[first]])}"
             )
-        if found and end <= found[-1][1]:  # no room for a long word behind the overlap
-            start = min(words[place], found[-1][1])
-            continue
-        found.append((start, end))
-        starts = words[place : bisect_left(words, end)] or _characters(text, start, end)
-        first = bisect_left(starts, True, key=lambda at: count(text[at:end]) <= overlap)
-        start = starts[first] if overlap and end < len(text) and first < len(starts) else end
     return found
 
 

@@ -61,7 +61,8 @@ class ContextReader(ABC):
     trained: int | None = None
     """Most tokens of the rows that it was trained on, begin token aside; None: unknown."""
     special: int = 0
-    """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
+    """A search's ids are the reader's plus this: its first four are PAD, UNK, BOS and EOS, which
+    vocabularies from elsewhere have in other places."""
     model: Any
     """The network, a torch module."""
     batch_tokens: int = 16384

@@ -58,27 +58,34 @@ def beyond_training(
     spec: SearchConfig,
     joined: Sequence[str],
     limit: int | None,
+    fixed: bool,
 ) -> str | None:
     """A warning where rows are longer than those that the model was trained on, else None.
 
     `joined` are the contexts that a method reads in one row of at most `limit` tokens; empty where
     no method does.
     """
-    output, options, rows = spec.max_length, [], [row]
     if reader.trained is None:
         return None
+    output, rows = spec.max_length, [row]
     if joined:
         rows += concatenated(reader, joined, prompt, output, limit=limit)[:1]
-    if not any(reader.beyond(one, 0) for one in rows):
+    over = [reader.beyond(one, 0) > 0 for one in rows]
+    if not any(over):
         return None
-    if reader.beyond(row, 0):
-        window = row.longest - reader.row("", prompt).longest - reader.beyond(row, output)
-        options.append(f"--window {window}" if window > 0 else "a shorter context or answer")
-    if joined and reader.beyond(rows[-1], 0):
-        shared = reader.beyond(rows[-1], 1) > reader.beyond(rows[-1], 0)
+    bare = reader.row("", prompt).longest
+    shared = reader.beyond(rows[-1], 1) > reader.beyond(rows[-1], 0) if over[-1] else True
+    answer = output if fixed else min(output, max(SHORTEST, (reader.trained - bare) // QUARTER))
+    window = row.longest - bare - reader.beyond(row, answer)
+    options = [f"--window {window}"] if over[0] else []
+    if joined and over[-1]:
         options.append(f"--limit {reader.trained + 1 + (0 if shared else output)}")
+    if shared and answer < output:
+        options.append(f"--max-length {answer}")
+    fits = window > 0 or not over[0]
     longest = max(one.longest for one in rows) - 1
     return (
         f"the longest row has {longest:,} tokens, but {reader.name} was trained on rows of at most "
-        f"{reader.trained:,}: its answers may be unreliable; {' '.join(options)} would fit"
+        f"{reader.trained:,}: its answers may be unreliable; "
+        f"{' '.join(options) if fits else 'a shorter prompt or answer'} would fit"
     )

@@ -304,11 +304,13 @@ def _models(
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = _questions(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
-    methods = recipe.contexts.methods
-    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
-
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+
+    spec = recipe.contexts
+    methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
+    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
+
     from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 

@@ -190,7 +190,7 @@ def nbce(
     read = [one for path in find(context or ()) for one in from_file(path)]
     read += [] if contexts is None else from_file(contexts, lines=True)
     kept, notes = prepare(read, len)
-    merging = pool if pool in MERGING else "entropy"
+    merging: Any = pool if pool in MERGING else "entropy"
     rule = Rule(merging, beta, eta, top_p, top_k, _weights(weights))
     rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
     with loading(model):
