@@ -18,6 +18,7 @@ from attnkit.device import limit_caches, share_processor
 from attnkit.ranks import group
 
 COMMANDS = {
+    "demo": "Translate and show attention with the model that comes along, in seconds.",
     "train": "Train every variant of a recipe and print a table that compares them.",
     "convert": "Replace the attention mechanism of a trained model, and measure what that costs.",
     "eval": "Score trained runs, or the output of any system, side by side.",
@@ -106,6 +107,7 @@ def root_app() -> typer.Typer:
         """Train, score and compare sequence-to-sequence models with interchangeable attention
         mechanisms.
 
+          attnkit demo                                      see attention in seconds
           attnkit train quickstart                          train and print a table
           attnkit eval runs/quickstart --format markdown    score the trained models
           attnkit generate RUN < input.txt > output.txt     use one in a pipe

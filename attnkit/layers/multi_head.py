@@ -87,7 +87,7 @@ class MultiHead(nn.Module):
                 close = nearest(name, facts.options)
                 hint = f"; did you mean {close!r}?" if close else ""
                 raise UsageError(f"{word} has no option {name!r}{hint}")
-        able = mechanisms.capable(word, options)
+        able = mechanisms.resolve_capabilities(word, options)
         for role, wanted, fits in (
             ("causal", causal, able.causal),
             ("an encoder", causal is False and not cross, able.encoder),
