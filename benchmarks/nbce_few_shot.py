@@ -6,7 +6,7 @@
 MODEL is a Hugging Face folder.  Each draw takes demonstrations at random and deals them into 16
 windows; fewer windows are the first of those, so all methods and numbers are paired by draw and
 item.  The first form asks every model row once and keeps the log-probabilities of the labels in
-results/kept/nbce-few-shot.jsonl (the same command goes on where it stopped); the second computes
+results/nbce-few-shot.jsonl (the same command goes on where it stopped); the second computes
 the tables from that file alone, by the pools of `attnkit nbce --choices`.
 
 Set-up: Ratner et al. 2023, "Parallel context windows for large language models", section 4.
@@ -33,7 +33,7 @@ from attnkit.nbce.reader import CausalReader, PromptRow, gather
 COUNTS = (1, 2, 4, 8, 16)
 ONE_ROW = (4, 16)
 """Numbers of windows that are also read side by side, and one behind the other."""
-KEPT = RESULTS / "kept" / "nbce-few-shot.jsonl"
+KEPT = RESULTS / "nbce-few-shot.jsonl"
 BETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
 RESAMPLES = 1000
 NAMES = {"window": "window (PCW)", "concat": "concat (one full window)"}
@@ -133,7 +133,6 @@ def measure(options: argparse.Namespace) -> None:
     reader = open_model(options.model, offline=True)
     assert isinstance(reader, CausalReader)
     done = {(one["task"], one["draw"], one["item"]) for one in kept()}
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
     for draw in range(options.draws):
         for name in options.tasks:
             task, folder = TASKS[name], options.data_dir / "classify" / name
@@ -254,7 +253,7 @@ def tables() -> None:
         body += [*table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines), ""]
     facts = {
         "command": "python benchmarks/nbce_few_shot.py --tables",
-        "kept": "`results/kept/nbce-few-shot.jsonl`: the labels' log-probabilities under each row",
+        "kept": "`results/nbce-few-shot.jsonl`: the labels' log-probabilities under each row",
         "model": "SmolLM2-135M-Instruct, float32, plain text",
         "accuracy": "per cent, with the 95 % interval over draws and items (both resampled); "
         f"\\* differs from entropy; labels are merged as by `--choices`, beta {0.25:g}",

@@ -6,7 +6,7 @@
 MODEL is a Hugging Face folder with a chat template.  The first form answers questions of
 nq-passages and xquad-en by pool entropy, each from the passage that answers it among others, and
 keeps the log-probabilities of questions and answers under every passage in
-results/kept/nbce-sources.jsonl; the same command goes on where it stopped.  The second computes
+results/nbce-sources.jsonl; the same command goes on where it stopped.  The second computes
 results/nbce-sources.md from that file alone.
 """
 
@@ -32,7 +32,7 @@ from attnkit.recipe.schema import DataConfig, SearchConfig
 from attnkit.text import contains_answer
 
 CORPORA = ("nq-passages", "xquad-en")
-KEPT = RESULTS / "kept" / "nbce-sources.jsonl"
+KEPT = RESULTS / "nbce-sources.jsonl"
 SPEC = SearchConfig(method="greedy", max_length=16)
 LEADS = (0.0, 0.1, 0.2, 0.4)
 Record = dict[str, Any]
@@ -131,7 +131,7 @@ def tables() -> None:
         body += [*table(["source named by", "named", "right", "share right"], rows), ""]
     facts = {
         "command": "python benchmarks/nbce_sources.py --tables",
-        "kept": "`results/kept/nbce-sources.jsonl`: log-probabilities, from which all is computed",
+        "kept": "`results/nbce-sources.jsonl`: log-probabilities, from which all is computed",
         "model": "SmolLM2-135M-Instruct, float32, chat template; pool entropy, greedy, 16 tokens",
         "right": "the named passage contains an accepted answer; unclear ones are not named",
     }

@@ -53,7 +53,9 @@ class TraceScreen:
         if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
             yield Segments(_legend(trace, marks, width, ascii_only))
-        yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
+        yield from (
+            Text(note, style="dim", overflow="fold") for note in notes(trace, ascii_only=ascii_only)
+        )
 
 
 def headline(trace: "Trace") -> str:
@@ -67,18 +69,18 @@ def headline(trace: "Trace") -> str:
     return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
 
 
-def source_line(trace: "Trace") -> str:
+def source_line(trace: "Trace", ascii_only: bool) -> str:
     """The context that the answer is from."""
     source = trace.source
     if source.context is None:
         return f"source: unclear (no context leads; the largest share is {source.share:.0%})"
-    name = safe_text(trace.contexts[source.context].name)
+    name = one_line(trace.contexts[source.context].name, ascii_only)
     return f"source: context {source.context + 1} {name} ({source.share:.0%})"
 
 
-def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
+def notes(trace: "Trace", everything: bool = False, ascii_only: bool = False) -> Iterator[str]:
     """What a reader must know besides; with `everything` all contexts are listed."""
-    yield source_line(trace)
+    yield source_line(trace, ascii_only)
     if not trace.text_tokens:
         yield "the answer is empty: its first token was the end"
     if trace.selects_contexts:
