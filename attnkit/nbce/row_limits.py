@@ -45,9 +45,8 @@ def answer_length(
         length = max(1, min(length, room, max(SHORTEST, room // QUARTER)))
     answer = length if fixed else SHORTEST
     window = row.longest - bare - reader.excess(row, answer)
-    reader.check(
-        [row], length, f"split the context (--window {window})" if window > 0 else "shorten it"
-    )
+    advice = f"split the context (--window {window})" if window > 0 else "shorten the prompt"
+    reader.check([row], length, advice)
     return length
 
 

@@ -357,7 +357,7 @@ BAD = [
     ((*ASK, "--beam", "2", "--temperature", "1"), 2, "--beam and sampling exclude each other"),
     ((*ASK, "--context", "-", "--prompts", "-"), 2, "only one of --context, --contexts and"),
     ((*ASK, "--pool", "best", "--trace"), 2, "--pool best merges nothing to trace"),
-    ((*ASK, "--choices", "a"), 2, "--choices: give two or more answers"),
+    ((*FILES, "--prompt", "x", "--choices", "a"), 2, "--choices: give two or more answers"),
     ((*ASK, "--choices", "a,b"), 2, "--max-length does nothing with --choices"),
     ((*ASK, "--chat"), 2, "takes no chat or template: leave it out"),
     ((*ASK, "--quantize", "8bit"), 2, "takes no quantization: leave it out"),
@@ -505,5 +505,5 @@ def test_a_source_that_is_too_long_names_a_window_that_fits(nbce: Any) -> None:
 
 
 def test_a_missing_model_is_named(capsys: Any) -> None:
-    assert main(["nbce", "./no-run", *ASK]) == 66
+    assert main(["nbce", "./no-run", "--context", __file__, "--prompt", "x"]) == 66
     assert "no-run" in capsys.readouterr().err

@@ -188,7 +188,7 @@ def eval(
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
-    targets, overrides = sort_words(targets or [])
+    targets, overrides = sort_words(targets or [], data=bool(model))
     request = EvalRequest(
         changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh, overrides
     )
