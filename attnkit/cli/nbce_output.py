@@ -202,7 +202,7 @@ def _show(
     several: bool,
 ) -> None:  # fmt: skip
     """The answers to one prompt; of several prompts each answer is a line."""
-    from attnkit.show.answers import AnswerList, MethodAnswer
+    from attnkit.show.output_examples import AnswerList, MethodAnswer
     from attnkit.show.trace_screen import TraceScreen
 
     first, screen = answers[0], console.stdout()
