@@ -88,7 +88,7 @@ def test_a_hugging_face_folder_is_a_model_too(tmp_path: Path) -> None:
     maps = model.attention("a small river").maps
     assert list(maps) == ["decoder"]
     answer = attnkit.contexts(model, ["a river", "a mill"], "where", max_length=3)
-    assert answer.source in (0, 1)
+    assert answer.source in (None, 0, 1)  # None: neither leads
 
 
 @pytest.fixture(scope="module")
