@@ -194,7 +194,8 @@ def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[
         derived["model", "layers", "decoder"] = 1
     if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
-    if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
+    tests = values.get(("data", "test")) or values.get(("data", "split", "test"))
+    if values.get(("data", "train")) is not None and not tests:
         derived["eval", "splits"] = ("valid",)
     corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
     card = corpus_cards.load(corpus) if corpus in corpus_cards.names() else None

@@ -20,6 +20,7 @@ from attnkit.errors import MissingInputError, RecipeError, UsageError
 from attnkit.recipe import mechanism_file, yaml_nodes
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
 from attnkit.recipe.mechanism_file import MechanismSpec
+from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 from attnkit.recipe.values import read, split_words, written
 from attnkit.recipe.yaml_nodes import Node, Scalar, read_value
@@ -289,7 +290,7 @@ def _part(composite: str, node: Node) -> str | dict[str, Any]:
 
 
 def plug_in(path: str | Path) -> str:
-    """Add the mechanism of a file for the rest of this process; returns its word.
+    """Add the mechanism, or the metric, of a file for the rest of this process; returns its word.
 
     The word is the file's name without suffix, with hyphens.  The file is read here, and run when
     the mechanism is first built.
@@ -301,6 +302,8 @@ def plug_in(path: str | Path) -> str:
     path = Path(path)
     if not path.is_file():
         raise MissingInputError(f"plug-in {path}: no such file; name a Python file")
+    if path.suffix == ".py" and is_metric(path):
+        return plug_in_metric(path)
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
@@ -321,8 +324,8 @@ def plug_in(path: str | Path) -> str:
 
 
 def plugged() -> dict[str, Path]:
-    """Word -> file of what `plug_in` added."""
-    return dict(_plugged)
+    """Word -> file of what `plug_in` added, metrics included."""
+    return _plugged | metric_files()
 
 
 @cache

@@ -5,7 +5,10 @@ computes a metric is a function of its family, `attnkit/scoring/metrics/<family>
 """
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, WithJsonSchema
+from pydantic_core import PydanticKnownError
 
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
@@ -237,11 +240,25 @@ MONITORS = (
 )
 """What validation can choose weights by: `train.monitor`."""
 
+
+def _known(name: str) -> str:
+    """The name of a metric; others are refused as a Literal would."""
+    from attnkit.recipe.metric_plugins import is_known
+
+    if name != "rouge" and not is_known(name):
+        raise PydanticKnownError("literal_error", {"expected": "a metric"})
+    return name
+
+
 if TYPE_CHECKING:
     Metric: TypeAlias = str
     ScoreName: TypeAlias = str
     Monitor: TypeAlias = str
 else:
-    Metric = Literal["rouge", *METRICS]
+    Metric = Annotated[
+        str,
+        AfterValidator(_known),
+        WithJsonSchema({"enum": ["rouge", *METRICS], "type": "string"}),
+    ]
     ScoreName = Literal[tuple(METRICS)]
     Monitor = Literal[MONITORS]
