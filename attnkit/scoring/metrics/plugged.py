@@ -53,10 +53,20 @@ def scores(
                 f"{path}: {FUNCTION} must return one finite number for each of "
                 f"{len(hypotheses):,} lines, not {len(values):,} numbers"
             )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         statistics = np.array([[value, 1.0] for value in values])
-        out[name] = Score.of(name, statistics, f"file:{path.name}|sha256:{digest}")
+        out[name] = Score.of(name, statistics, _signature(path))
     return out
+
+
+def current(score: Score) -> bool:
+    """Whether a stored score is by the plug-in as it is now; True of other metrics."""
+    path = metric_files().get(score.metric)
+    return path is None or score.signature == _signature(path)
+
+
+def _signature(path: Path) -> str:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+    return f"file:{path.name}|sha256:{digest}"
 
 
 def _required(parameter: inspect.Parameter) -> bool:

@@ -46,7 +46,7 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     out: list[str] = []
     for name in names:
         if name != "rouge" and not is_known(name):
-            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge"))
+            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge", "one of --plugin FILE"))
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
 
