@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.recipe.metrics import METRICS, MetricFacts
+from attnkit.recipe.metrics import INSTALLED, METRICS, MetricFacts
 
 GROUP = "attnkit.metrics"
 FAMILY = "plugged"
@@ -81,8 +81,4 @@ def _installed() -> None:
             plug_in_metric(Path(spec.origin), entry.name)
 
 
-def is_known(name: str) -> bool:
-    """Whether a metric is declared, here or by an installed package."""
-    if name not in METRICS:
-        _installed()
-    return name in METRICS
+INSTALLED.append(_installed)

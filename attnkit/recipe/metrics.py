@@ -4,6 +4,7 @@
 computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
@@ -241,10 +242,20 @@ MONITORS = (
 """What validation can choose weights by: `train.monitor`."""
 
 
+INSTALLED: list[Callable[[], None]] = []
+"""Called where a name is not known: `attnkit.recipe.metric_plugins` declares those of packages."""
+
+
+def is_known(name: str) -> bool:
+    """Whether a metric is declared, here, by a plug-in or by an installed package."""
+    if name not in METRICS:
+        for declare in INSTALLED:
+            declare()
+    return name in METRICS
+
+
 def _known(name: str) -> str:
     """The name of a metric; others are refused as a Literal would."""
-    from attnkit.recipe.metric_plugins import is_known
-
     if name != "rouge" and not is_known(name):
         raise PydanticKnownError("literal_error", {"expected": "a metric"})
     return name

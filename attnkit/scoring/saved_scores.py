@@ -19,8 +19,7 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe.metric_plugins import is_known
-from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from attnkit.errors import DataError
-from attnkit.recipe.metric_plugins import is_known
-from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, metrics_that_read
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import (
     answers,
