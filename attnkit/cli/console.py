@@ -42,6 +42,22 @@ WORDING = {
     "(Input |Value error, )": "",
 }
 """What the parser says of a value, by pydantic's words, and how recipes say it."""
+OPTIONS = {
+    "--batch-size": "batches are counted in tokens: train.batch_tokens=N, --batch-tokens N",
+    "--epochs": "training is counted in updates: train.steps=N",
+    "--lr": "recipe keys are words without dashes: train.lr=1e-3",
+    "--learning-rate": "recipe keys are words without dashes: train.lr=1e-3",
+    "--steps": "recipe keys are words without dashes: train.steps=200",
+    "--config": "name the recipe itself: attnkit train my.yaml",
+    "--attention": "recipe keys are words without dashes: model.attention=linear",
+    "--save": "results go to standard output: --format csv > FILE",
+    "--input": "name the file, or pipe text in",
+    "--num-beams": "--beam K",
+    "--gpus": "--nproc N",
+    "--seeds": "train.seeds=1,2,3 trains each variant three times",
+    "--tasks": "name one recipe or more",
+}
+"""Options, as other programs have them, and what is written here."""
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 """Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
 
@@ -228,6 +244,8 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
+    if ours := OPTIONS.get(getattr(error, "option_name", "")):
+        text = f"no such option: {error.option_name}; {ours}"
     for theirs, ours in WORDING.items():
         text = re.sub(f": {theirs}", f": {ours}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM

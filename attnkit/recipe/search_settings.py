@@ -21,8 +21,8 @@ def search_settings(
     """
     from pydantic import ValidationError
 
+    from attnkit.recipe.reading import first_wrong
     from attnkit.recipe.schema import SearchConfig
-    from attnkit.recipe.values import first_wrong
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
