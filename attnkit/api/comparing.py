@@ -1,5 +1,6 @@
 """Recipes trained, runs scored, and the comparison of them as an object that shows itself."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from attnkit import models
 from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.api.curves import DrawnCurves
 from attnkit.api.progress import shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
@@ -19,7 +21,8 @@ from attnkit.nbce import question_sets
 from attnkit.recipe import RecipeFile, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
-from attnkit.runs import find_runs, one_task
+from attnkit.runs import Run, find_runs, one_task
+from attnkit.runs.curves import learning_curves
 from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
@@ -59,6 +62,15 @@ class ComparedRuns(Comparison):
         except ImportError as error:
             raise UnavailableError("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame([_record(row) for row in self.rows])
+
+    @for_callers
+    def curves(self, *names: str, x: str | None = None) -> DrawnCurves:
+        """Learning curves of the runs: training-loss, validation-loss, learning-rate, ...
+
+        Without names the training loss and what is validated; `x` is updates, tokens or time.
+        """
+        runs = [Run.open(path) for path in dict.fromkeys(row.run for row in self.rows) if path]
+        return DrawnCurves(learning_curves(runs, list(names), x, note=warnings.warn))
 
     def __str__(self) -> str:
         screen = Console(width=100, no_color=True)

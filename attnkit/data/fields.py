@@ -161,13 +161,14 @@ class _Fields:
 
     def source(self, key: str) -> str:
         """The input text: the field, or a dialogue joined from `persona` and `turns`."""
-        if {"persona", "turns"} & self.values.keys() and not self.has(key):
-            return join_dialogue(self.texts("persona"), self.texts("turns"))
-        return self.text(key)
+        there = key in self.values or self.has(key)
+        if there or not {"persona", "turns"} & self.values.keys():
+            return self.text(key)
+        return join_dialogue(self.texts("persona"), self.texts("turns"))
 
     def text(self, key: str) -> str:
         """The text of a field."""
-        value = self._value(key, self)
+        value = self.values[key] if key in self.values else self._value(key, self)
         if value is self:
             near = nearest(key, self.values)
             hint = f" (did you mean {near!r}?)" if near else ""
@@ -186,7 +187,9 @@ class _Fields:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """The strings of one field that holds a list; none where there is no such field."""
-        value = self.values.get(key, [])
+        if key not in self.values:
+            return ()
+        value = self.values[key]
         if self.flat and isinstance(value, str):
             value = [value] if value else []
         if not isinstance(value, list):
