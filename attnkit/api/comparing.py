@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +26,9 @@ from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_si
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
-from attnkit.show.comparison_tables import tables
+from attnkit.show.axis_tables import tables
 from attnkit.show.table_formats import html_text
 from attnkit.storage.files import atomic_write, make_folder
-from attnkit.train import events
 
 Overrides = Mapping[str, Any] | Sequence[str]
 QUESTIONS = "question-answering"
@@ -109,6 +107,7 @@ def train(
     seeds: Sequence[int] | None = None,
     name: str = "own",
     out: str | Path = "runs",
+    jobs: int = 1,
     fresh: bool = False,
     allow_change: bool = False,
     device: str = "auto",
@@ -130,6 +129,7 @@ def train(
         seeds: instead of the recipe's.
         name: of a recipe that is written to OUT.
         out: root folder of the runs.
+        jobs: runs at a time, each in a process of its own.
         fresh, allow_change: replace existing runs; resume those of a changed recipe.
         device, data_dir, offline: as of `attnkit train`.
         plugins: Python files with mechanisms or metrics of your own.
@@ -152,17 +152,8 @@ def train(
         allow_change=allow_change, device=device, offline=offline,
         data_dir=None if data_dir is None else Path(data_dir),
     )  # fmt: skip
-    return _followed(settings, progress)
-
-
-def _followed(settings: TrainingSettings, progress: bool) -> ComparedRuns:
-    """What the trainings come to."""
-    found: Comparison | None = None
-    with closing(training.train(settings)) as happening, shown(settings, progress) as show:
-        for event in happening:
-            show(event)
-            if isinstance(event, events.ScoredEvent):
-                found = event.comparison
+    with shown(settings, progress) as show:
+        found = training.train(settings, show, jobs=jobs)
     assert found is not None
     return ComparedRuns(**vars(found))
 

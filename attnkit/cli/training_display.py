@@ -4,8 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Notice = Callable[[str], object]
 """Called with the name of the first signal."""
-Happening = Generator[events.Event, None, None]
 
 REFRESHES = 4  # a second; each costs about a millisecond
 
@@ -119,7 +118,7 @@ def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
 
 def follow(
     board: Board,
-    start: Callable[[Notice], Happening],
+    start: Callable[[events.Emit, Notice], object],
     spec: "TrainConfig",
     *,
     as_json: bool,
@@ -127,7 +126,7 @@ def follow(
 ) -> None:
     """Run trainings, show what happens, and print the comparison in the end.
 
-    `start` begins them, importing what is slow; `spec` is what advice on memory refers to.
+    `start` carries them out, importing what is slow; `spec` is what advice on memory refers to.
 
     Raises:
         MemoryLimitError: it was exceeded.
@@ -139,19 +138,21 @@ def follow(
     scored: list[events.ScoredEvent] = []
     screen = choose(board, as_lines_of_json=as_json, quiet=quiet)
     failed: list[str] = []
+
+    def emit(event: events.Event) -> None:
+        screen.show(event)
+        if isinstance(event, events.ScoredEvent) and not event.unfinished:
+            scored.append(event)
+        elif isinstance(event, events.FailedEvent) and not quiet:
+            failed.append(f"{event.variant} seed {event.seed}")
+
     try:
-        # Signals are recorded from here on; what follows is slow to import.
         with StopSignals(screen.notice) as stop, screen:
-            happening = start(screen.notice)
+            import attnkit.experiment.training  # noqa: F401  (slow; signals are recorded)
+
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            with closing(happening):
-                for event in happening:
-                    screen.show(event)
-                    if isinstance(event, events.ScoredEvent) and not event.unfinished:
-                        scored.append(event)
-                    elif isinstance(event, events.FailedEvent) and not quiet:
-                        failed.append(f"{event.variant} seed {event.seed}")
+            start(emit, screen.notice)
     except (MemoryError, RuntimeError) as error:
         if out_of_memory(error):
             advice = memory_advice(spec.batch_tokens, spec.accumulate)
@@ -175,7 +176,7 @@ def follow(
 def _print_first_look(event: events.Event) -> None:
     """A table of the first runs, without its notes, on standard error while others are trained."""
     if isinstance(event, events.ScoredEvent) and event.unfinished:
-        from attnkit.show.comparison_tables import tables
+        from attnkit.show.axis_tables import tables
 
         note = f"so far; unfinished runs: {event.unfinished}"
         console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
@@ -183,7 +184,8 @@ def _print_first_look(event: events.Event) -> None:
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
     """The comparison, after warnings about it."""
-    from attnkit.show.comparison_tables import tables, warning_lines
+    from attnkit.show.axis_tables import tables
+    from attnkit.show.comparison_tables import warning_lines
 
     result = scored.comparison
     for text in warning_lines(result) if not quiet else ():
