@@ -33,10 +33,10 @@ from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
     TEACHER_FORCED,
-    TEXT,
     Score,
     check_available,
     expand,
+    is_text,
     label_scores,
     score,
 )
@@ -173,7 +173,7 @@ def model_scores(
         UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
-    if any(name in (*TEXT, *LABELS) for name in metrics):
+    if any(is_text(name) or name in LABELS for name in metrics):
         sources = [row.source for row in rows]
         spec = one_best(search or recipe.search)
         texts = list(answers(model, tokenizer, sources, recipe, spec))
@@ -216,7 +216,7 @@ def answer_scores(
 ) -> dict[str, Score]:  # fmt: skip
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
-        return score(metrics, texts, references_of(rows), eval)
+        return score(metrics, texts, references_of(rows), eval, [row.source for row in rows])
     names = [name for name in metrics if name in LABELS]
     return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
 
@@ -258,7 +258,7 @@ class _EvaluationJob:
         kept = packed_scores(self.run, saved.split, self.eval, saved.search)
         if kept and (kept.source, kept.references) == (saved.source, saved.references):
             saved.scores = kept.scores | saved.scores
-        text = [name for name in self.names if name in (*TEXT, *LABELS)]
+        text = [name for name in self.names if is_text(name) or name in LABELS]
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
@@ -359,12 +359,12 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     classifies = task == "classification"
-    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
+    if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
         raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
     if task != "language-modeling":
         return names
-    if wrong := [name for name in names if name in TEXT]:
+    if wrong := [name for name in names if is_text(name)]:
         raise RecipeError(
             f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
             "use perplexity and accuracy"

@@ -114,6 +114,15 @@ def test_train_gives_rows_and_differences(compared: tuple[Any, Path]) -> None:
     assert len(model.generate(["a", "b"])) == 2
 
 
+def test_curves_are_drawn_and_saved(compared: tuple[Any, Path], tmp_path: Path) -> None:
+    curves = compared[0].curves("training-loss")
+    assert [series.name for one in curves.curves for series in one.series] == ["plain", "linear"]
+    assert "training" in str(curves)
+    assert "<svg" in curves._repr_svg_()
+    curves.save(tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_evaluate_scores_by_other_metrics(compared: tuple[Any, Path]) -> None:
     _, out = compared
     found = attnkit.evaluate(out / "two", metrics=["chrf"], baseline="linear")
