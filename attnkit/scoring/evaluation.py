@@ -19,7 +19,7 @@ from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
-from attnkit.recipe.capability import length_obstacle
+from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
@@ -93,7 +93,7 @@ def evaluate(
     """
     recipe = run.recipe
     names = _metrics(eval, recipe)
-    if why := length_obstacle(recipe, max(eval.lengths, default=0)):
+    if why := length_issue(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
     spec = one_best(search or recipe.search)

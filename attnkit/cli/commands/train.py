@@ -290,11 +290,11 @@ def _check_processes(
     jobs: int, planned: Sequence[PlannedRun], nproc: int, file: "RecipeFile"
 ) -> None:
     """Refuse a number of jobs or ranks that cannot be.  Raises UsageError, RecipeError."""
-    from attnkit.recipe.capability import ranks_obstacle
+    from attnkit.recipe.capability import ranks_issue
 
     ranks = max(nproc, group.processes())
     for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
-        if why := ranks_obstacle(file.variants[name], ranks):
+        if why := ranks_issue(file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
