@@ -21,7 +21,7 @@ from attnkit.recipe.issues import COMMAND_LINE, Key, ValidationIssue, Validation
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.values import Json, Section, choices_of, phrase, resolved, shown, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, read_value
-from attnkit.text import nearest, quoted
+from attnkit.text import nearest, quoted, suggestion
 
 Path: TypeAlias = tuple[int | str, ...]
 """The way from a node to one inside it: indices and keys."""
@@ -191,9 +191,7 @@ def _names(schema: Json) -> list[str]:
 
 def unknown_key(name: str, known: Iterable[str]) -> str:
     """Why a key is refused, and the nearest one."""
-    close = nearest(name, known)
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
-    return f"unknown key; {hint}"
+    return f"unknown key; {suggestion(name, known)}"
 
 
 @cache

@@ -15,7 +15,7 @@ from attnkit.recipe.common_names import KEYS
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
 from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
 from attnkit.recipe.values import OnlyWith, Section, written
-from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, is_null
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
@@ -74,7 +74,7 @@ class Settings:
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
-        elif not (isinstance(node, Scalar) and node.null):
+        elif not is_null(node):
             first = next(iter(section.model_fields))
             text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
             self._issues.add(node.place, key, text)
@@ -143,7 +143,7 @@ class Settings:
         Earlier is in an extended file, above the variants, or before the command line; in one place
         both stay, and are refused.
         """
-        if isinstance(node, Scalar) and node.null:
+        if is_null(node):
             return
         for other in SUPERSEDED.get(key, ()):
             setting = self.values.get(other)
