@@ -66,7 +66,7 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     return folded[found[0]] if found else None
 
 
-def suggestion(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
+def hint(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
     """What is told of a word that is none of the choices: the nearest one, else what there is."""
     known = list(choices)
     if close := nearest(word, known):

@@ -28,7 +28,7 @@ from attnkit.recipe.yaml_nodes import (
     read_file,
     read_value,
 )
-from attnkit.text import quoted, suggestion
+from attnkit.text import hint, quoted
 
 ONLY = "base"
 """Name of the single variant of a recipe without variants."""
@@ -286,8 +286,8 @@ def _by_variant(
         left, _, value = text.removeprefix(name or "").partition("=")
         key = tuple(left.strip().removeprefix(".").split(".")) if left.strip() else ()
         if name is None:
-            hint = suggestion(".".join(key[:1]), variants)
-            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {hint}")
+            near = hint(".".join(key[:1]), variants)
+            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {near}")
         else:
             own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
     return own
@@ -321,6 +321,6 @@ def _baseline(
     word = node.text if isinstance(node, Scalar) else ""
     named = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
     if named is None:
-        text = f"must be the name of a variant, got {written(node)}; {suggestion(word, variants)}"
+        text = f"must be the name of a variant, got {written(node)}; {hint(word, variants)}"
         issues.add(node.place, ("baseline",), text)
     return named

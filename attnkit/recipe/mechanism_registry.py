@@ -31,7 +31,7 @@ from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 from attnkit.recipe.values import refusal, wanted
-from attnkit.text import quoted, suggestion
+from attnkit.text import hint, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
@@ -76,7 +76,7 @@ def unknown(word: str) -> str:
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
     otherwise = "`attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
-    return f"{text}; {suggestion(word, names(), otherwise)}"
+    return f"{text}; {hint(word, names(), otherwise)}"
 
 
 class Part(NamedTuple):
@@ -196,9 +196,9 @@ def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
         if name in facts(inside).options:
             return f"{reason}: set it on {inside} instead of on {word}"
         return f"{reason}, and {inside} does not have it"
-    hint = suggestion(name, known.options, f"it has {', '.join(known.options) or 'none'}")
+    near = hint(name, known.options, f"it has {', '.join(known.options) or 'none'}")
     as_part = f" as a part of {inside}" if inside else ""
-    return f"{word}{as_part} has no option {quoted(name)}; {hint}"
+    return f"{word}{as_part} has no option {quoted(name)}; {near}"
 
 
 def _missing(known: MechanismSpec, options: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from attnkit.recipe.reading import read, unknown_key
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import Section
 from attnkit.recipe.yaml_nodes import Mapping, Node, is_null
-from attnkit.text import quoted, suggestion
+from attnkit.text import hint, quoted
 
 KEY = "published"
 
@@ -80,7 +80,7 @@ def _issues_of(
         yield ValidationIssue(text, "why", place=fields["comparable"][1].place)
     if found.split is not None and found.split not in splits:
         text = f"no split of eval.splits is called {quoted(found.split)}; "
-        text += suggestion(found.split, splits)
+        text += hint(found.split, splits)
         yield ValidationIssue(text, "split", place=fields["split"][1].place)
     if found.comparable and found.split is None and len(splits) > 1:
         text = f"is missing; say which split the figures compare with: {', '.join(splits)}"

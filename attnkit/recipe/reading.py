@@ -21,7 +21,7 @@ from attnkit.recipe.issues import COMMAND_LINE, Key, ValidationIssue, Validation
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.values import Json, Section, choices_of, phrase, resolved, shown, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, read_value
-from attnkit.text import nearest, quoted, suggestion
+from attnkit.text import hint, nearest, quoted
 
 Path: TypeAlias = tuple[int | str, ...]
 """The way from a node to one inside it: indices and keys."""
@@ -191,7 +191,7 @@ def _names(schema: Json) -> list[str]:
 
 def unknown_key(name: str, known: Iterable[str]) -> str:
     """Why a key is refused, and the nearest one."""
-    return f"unknown key; {suggestion(name, known)}"
+    return f"unknown key; {hint(name, known)}"
 
 
 @cache
