@@ -15,7 +15,7 @@ from attnkit import __version__
 from attnkit.cli import console
 from attnkit.cli.help import Command, Group
 from attnkit.device import limit_caches, share_processor
-from attnkit.ranks import group
+from attnkit.distributed import group
 
 COMMANDS = {
     "demo": "Translate and show attention with the model that comes along, in seconds.",
@@ -127,16 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not group.launched():
         return console.run(lambda: get_command(root_app()), words)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # attnkit says itself what went wrong
-    if os.environ["RANK"] != "0":
-        return console.follow(words)
+    group.end_with_launcher()
 
     def join_and_build() -> Any:
-        group.lead(words)
+        try:
+            group.join(words)
+        finally:
+            if not group.is_main_process():
+                console.silence()
         return get_command(root_app())
 
-    code = console.run(join_and_build, words)
-    group.end(code)
-    return code
+    return console.run(join_and_build, words)
 
 
 def _end(number: int, _: object) -> NoReturn:

@@ -19,7 +19,6 @@ from attnkit import __version__
 from attnkit.cli import streams
 from attnkit.errors import (
     AttnkitError,
-    PeerLostError,
     StoppedError,
     UsageError,
     memory_advice,
@@ -179,24 +178,12 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     return code
 
 
-def follow(words: Sequence[str]) -> int:
-    """Serve the process that runs the command (rank 0), which alone talks; the exit code.
-
-    Only where that one is gone does another say so, and what was saved.
-    """
-    from attnkit.ranks import group
-
-    _open_streams()
-    warnings.simplefilter("ignore")
-    try:
-        group.lead(words)
-        return group.serve()
-    except BaseException as error:
-        result = outcome(error)
-        unmet = not group.joined() and isinstance(error.__cause__, RuntimeError)
-        if unmet or (isinstance(error, PeerLostError) and error.first_left):
-            _complain(f"{PROGRAM}: {safe_text(result.lines[0])}")
-        return result.code
+def silence() -> None:
+    """Let nothing be seen of what this process prints: of several ranks the main one talks."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _invoke(root: Any, arguments: list[str]) -> int:
@@ -221,10 +208,11 @@ def _global_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error and return its exit code; other ranks of the command learn of it, too."""
-    from attnkit.ranks import group
+    """Print an error and return its exit code; the main process of several learns of it, too."""
+    from attnkit.distributed import group
 
-    group.tell(error)
+    error = group.lost(error) or error
+    group.report(error)
     try:
         sys.stdout.flush()
     except OSError as fault:

@@ -116,25 +116,25 @@ Processes = Annotated[
 ]
 
 
-def in_processes(nproc: int, *, stopped: int | None = None) -> bool:
-    """Run the command in so many processes of torchrun's, unless this is the one to compute.
+def in_processes(nproc: int) -> bool:
+    """Run the command in so many processes, unless this is one of them; whether that was done.
 
-    `stopped`: as `attnkit.ranks.launch`.  Raises what it raises, and UsageError.
+    Raises:
+        UsageError: torchrun has started another number of processes.
+        PeerLostError: as `launch`.
     """
-    from attnkit.ranks import group
+    from attnkit.distributed import group
 
-    if group.launched():
-        if nproc not in (1, group.processes()):
-            raise UsageError(
-                f"--nproc {nproc}: torchrun has started {group.processes()} processes; leave it out"
-            )
+    if group.is_distributed():
+        if nproc not in (1, count := group.world_size()):
+            raise UsageError(f"--nproc {nproc}: {count} processes were started; leave it out")
         return False
     if nproc == 1:
         return False
     from attnkit.cli import console
-    from attnkit.ranks.launch import launch
+    from attnkit.distributed.launch import launch
 
-    if code := launch(console.words(), nproc, stopped=stopped):
+    if code := launch(console.words(), nproc):
         raise typer.Exit(code)
     return True
 

@@ -19,9 +19,9 @@ from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
 from attnkit.data.objectives import SIGNATURES, apply_objective
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
+from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
-from attnkit.ranks import group
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.metrics import Score
 
@@ -49,7 +49,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     Raises:
         NotFiniteError: the model answers NaN or infinity.
     """
-    out: NDArray[np.float64] = sum(group.share(_part, model, encoded), np.zeros(()))
+    out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():
         raise NotFiniteError(
             "the model answers NaN or infinity: its weights are damaged; train again"
@@ -58,10 +58,10 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
 
 
 @torch.inference_mode()
-def _part(model: Model, encoded: Encoded, rank: int, ranks: int) -> NDArray[np.float64]:
-    """The rows that are dealt to one rank, and zeros."""
+def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
+    """The rows of this rank's share of the batches, and zeros."""
     out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
-    for place, targets, hidden in hidden_states(model, encoded, rank, ranks):
+    for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
         for column, values in enumerate((nll, correct, np.ones(len(place)))):
             out[:, column] += np.bincount(place, values, minlength=len(out))
