@@ -300,4 +300,8 @@ def _fits(text: str, leaf: Json) -> bool:
     if choices := choices_of(leaf):
         return value in choices
     kinds = {"boolean": (bool,), "integer": (int,), "number": (int, float)}
-    return type(value) in kinds.get(leaf.get("type", ""), ())
+    if type(value) not in kinds.get(leaf.get("type", ""), ()):
+        return False
+    low, high = leaf.get("minimum", -math.inf), leaf.get("maximum", math.inf)
+    above, below = leaf.get("exclusiveMinimum", -math.inf), leaf.get("exclusiveMaximum", math.inf)
+    return bool(low <= value <= high and above < value < below)
