@@ -36,6 +36,8 @@ ONE_ROW = (4, 16)
 KEPT = RESULTS / "nbce-few-shot.jsonl"
 BETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
 RESAMPLES = 1000
+FEWEST = 5
+"""Draws below which no difference is marked: they say little of other draws."""
 NAMES = {"window": "window (PCW)", "concat": "concat (one full window)"}
 Record = dict[str, Any]
 
@@ -217,7 +219,7 @@ def accuracy(values: Grid) -> str:
 def difference(values: Grid, base: Grid) -> str:
     """The paired difference in per cent with its interval, marked where 0 lies outside."""
     low, high = interval(values - base)
-    mark = r"\*" if low > 0 or high < 0 else ""
+    mark = r"\*" if (low > 0 or high < 0) and len(values) >= FEWEST else ""
     return f"{100 * (values - base).mean():+.0f} ({100 * low:+.0f} to {100 * high:+.0f}){mark}"
 
 

@@ -206,12 +206,16 @@ class _Verification:
     ) -> Iterator[Check]:
         """Each cell: the stored score beside the same made again."""
         for metric, value in told.items():
+            cell = f"{saved.name} {metric}"
+            if metric not in made:
+                why = "a metric of a plug-in that is not there: add --plugin FILE"
+                yield self.check("score", cell, "not checked", why)
+                continue
             new = made[metric].json()["score"]
             tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
             state: State = "same" if _same(value, new, tolerance) else "different"
             text = f"{layout.SCORES} says {value}, scored again it is {new}"
             text = "" if state == "same" else text
-            cell = f"{saved.name} {metric}"
             yield self.check("score", cell, state, text, saved.split, metric, value)
 
     def _outputs(self, saved: SavedScores, again: _Again) -> Check:

@@ -39,6 +39,7 @@ from attnkit.scoring import (
     score,
 )
 from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
+from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
     Decoding,
@@ -47,7 +48,6 @@ from attnkit.scoring.saved_scores import (
     packed_scores,
     reusable_scores,
 )
-from attnkit.scoring.unread_text import unread_text
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
