@@ -20,8 +20,8 @@ from attnkit.search.base import advance, highest, predict, top
 SPECS = [
     SearchConfig(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
     for (beam, n), penalty, (length, rest) in itertools.product(
-        [(1, 1), (2, 1), (3, 3), (5, 2)],
-        [0.0, 1.0, -0.7, 2.5],
+        [(1, 1), (3, 3), (5, 2)],
+        [0.0, 1.0, -0.7],
         [(1, {}), (12, {"min_length": 4}), (10, {"no_repeat_ngram": 2, "min_length": 3})],
     )
 ]
@@ -194,15 +194,6 @@ def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: 
     assert len(kept) == len(set(kept)) < len(done)
     assert len(kept) <= len(going) * 5 / 4
     assert all(place == sentence for place, sentence in enumerate(kept) if sentence < len(kept))
-
-
-def test_answers_in_a_batch_that_shrinks_are_those_of_each_sentence_alone() -> None:
-    model, source = Toy(seed=3), sources(40, seed=4)
-    spec = SearchConfig(beam=3, n_best=2, max_length=12)
-    found = search(model, source, spec, lines=range(40))
-    for line, hypotheses in enumerate(found):
-        alone = search(model, source[line : line + 1], spec, lines=[line])[0]
-        assert answers(alone) == [(h.ids, h.score, h.complete) for h in hypotheses]
 
 
 @pytest.mark.parametrize("rest", [{}, {"no_repeat_ngram": 2, "min_length": 3}])
