@@ -1,7 +1,6 @@
 """Recipes trained, runs scored, and the comparison of them as an object that shows itself."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from attnkit.scoring.significance import Margins
 from attnkit.show.axis_tables import tables
 from attnkit.show.table_formats import html_text
 from attnkit.storage.files import atomic_write, make_folder
-from attnkit.train import events
 
 Overrides = Mapping[str, Any] | Sequence[str]
 QUESTIONS = "question-answering"
@@ -145,12 +143,8 @@ def train(
 
 def _followed(settings: TrainingSettings, progress: bool) -> ComparedRuns:
     """What the trainings come to."""
-    found: Comparison | None = None
-    with closing(training.train(settings)) as happening, shown(settings, progress) as show:
-        for event in happening:
-            show(event)
-            if isinstance(event, events.ScoredEvent):
-                found = event.comparison
+    with shown(settings, progress) as show:
+        found = training.train(settings, show)
     assert found is not None
     return ComparedRuns(**vars(found))
 

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -231,9 +231,9 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "answer-contained, context-found or a metric of text"
         )
-    asked = group.broadcast_object(
-        lambda: [one for split in splits for one in conditions(corpus, split, spec)]
-    )
+    main = group.is_main_process()
+    asked = [one for split in splits for one in conditions(corpus, split, spec)] if main else None
+    asked = group.broadcast_object(asked)
     total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
     return [job.row(one) for one in asked]
@@ -272,13 +272,14 @@ class _Evaluation:
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = _merging(self.spec)
-        find = partial(
-            reusable_scores, model.results, model.weights, name, self.eval, force=self.force,
+        main = group.is_main_process()
+        stored = main and reusable_scores(
+            model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search=_search_of(self.search, condition.method, self.spec, model.settings),
             own=self._own(settings),
         )  # fmt: skip
-        saved = group.broadcast_object(find)
+        saved = group.broadcast_object(stored or None)
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.decoding = self.answer(condition)
@@ -289,14 +290,14 @@ class _Evaluation:
         chosen = saved.decoding.chosen if saved.decoding else None
         known = () if chosen else CONTEXT
         if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
-            how = missing, saved.texts, references, self.eval
-            saved.scores |= group.broadcast_object(partial(score, *how))
+            made = main and score(missing, saved.texts, references, self.eval)
+            saved.scores |= group.broadcast_object(made or {})
             if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
             if model.results.writable:
-                if group.is_main_process():
+                if main:
                     saved.write(model.results)
             else:
                 saved.warnings.append(NOT_KEPT)

@@ -8,7 +8,7 @@ settings on the same lines is not computed again.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -108,13 +108,10 @@ def evaluate(
                 out.append(found)
                 continue
             if not rows or recipe.task == "recall":  # of every length its own
-                rows = group.broadcast_object(partial(_rows, corpus, split, length))
+                read = list(corpus.rows(split, length)) if group.is_main_process() else None
+                rows = group.broadcast_object(read)
             out.append(job.split(split, rows, length))
     return out
-
-
-def _rows(corpus: RunCorpus, split: str, length: int | None) -> list[Row]:
-    return list(corpus.rows(split, length))
 
 
 def packed_row(
@@ -244,8 +241,8 @@ class _EvaluationJob:
     def split(self, split: str, rows: list[Row], length: int | None = None) -> ScoreRow:
         """Evaluate one split, in windows of a length, and save what was not known yet."""
         references = references_of(rows)
-        known = partial(
-            reusable_scores,
+        main = group.is_main_process()
+        known = main and reusable_scores(
             self.run,
             self.run.manifest["files"]["model.safetensors"],
             split if length is None else windows_name(split, length),
@@ -257,7 +254,7 @@ class _EvaluationJob:
             own=effective(self.search.model_dump())
             == effective(self.run.recipe.search.model_dump()),
         )
-        saved = group.broadcast_object(known)
+        saved = group.broadcast_object(known or None)
         kept = packed_scores(self.run, saved.split, self.eval, saved.search)
         if kept and (kept.source, kept.references) == (saved.source, saved.references):
             saved.scores = kept.scores | saved.scores
@@ -268,8 +265,8 @@ class _EvaluationJob:
             saved.texts, saved.decoding = self._decode(split, rows)
         if text and missing:
             recipe = self.run.recipe
-            how = missing, saved.texts, rows, recipe, self.eval
-            saved.scores |= group.broadcast_object(partial(answer_scores, *how))
+            made = main and answer_scores(missing, saved.texts, rows, recipe, self.eval)
+            saved.scores |= group.broadcast_object(made or {})
         if set(missing) & set(TEACHER_FORCED):
             if length and self.run.recipe.task == "language-modeling":
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
@@ -288,7 +285,7 @@ class _EvaluationJob:
             saved.warnings += self._search_warnings(saved.decoding or Decoding())
         if missing and not self.run.writable:
             saved.warnings.append(NOT_KEPT)
-        elif missing and group.is_main_process():
+        elif missing and main:
             saved.write(self.run)
         return saved.row(System.of_run(self.run)).only(self.names)
 
