@@ -290,7 +290,7 @@ class Experiment:
         if trial := self.settings.trials.get(variant):
             of = {"variant": trial.row, "key": trial.key, "value": trial.value}
             fields[layout.TRIAL] = of
-        fields |= self._tuned(variant)
+        fields |= self._tuned(variant) | prepared.corpus.recorded
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)

@@ -29,9 +29,10 @@ from pydantic import (
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
+from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
-from attnkit.recipe.values import refusal
-from attnkit.text import nearest, quoted
+from attnkit.recipe.values import refusal, wanted
+from attnkit.text import hint, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
@@ -75,9 +76,8 @@ def unknown(word: str) -> str:
     file = Path(f"{word.replace('-', '_')}.py")
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
-    if close := nearest(word, names()):
-        return f"{text}; did you mean {close}?"
-    return f"{text}; `attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
+    otherwise = "`attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
+    return f"{text}; {hint(word, names(), otherwise)}"
 
 
 class Part(NamedTuple):
@@ -126,16 +126,7 @@ def parts(known: MechanismSpec, given: object) -> list[Part]:
 
     Raises UsageError for anything else, for fewer than two, and for what a part does not take.
     """
-    try:
-        typed = typed_options(known.word, {known.composite: given})[known.composite]
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        if first["type"] != "refused":
-            raise UsageError(
-                f"{known.word}: {known.composite} must be {PARTS}, got {given!r}"
-            ) from None
-        got = f", got {first['input']!r}" if first["ctx"].get("got") else ""
-        raise UsageError(f"{known.word}: {first['msg']}{got}") from None
+    typed = checked_options(known.word, {known.composite: given})[known.composite]
     named = ({"name": one} if isinstance(one, str) else one for one in typed)
     return [Part(one["name"], {n: v for n, v in one.items() if n != "name"}) for one in named]
 
@@ -206,10 +197,9 @@ def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
         if name in facts(inside).options:
             return f"{reason}: set it on {inside} instead of on {word}"
         return f"{reason}, and {inside} does not have it"
-    close = nearest(name, known.options)
-    hint = f"did you mean {close}?" if close else f"it has {', '.join(known.options) or 'none'}"
+    near = hint(name, known.options, f"it has {', '.join(known.options) or 'none'}")
     as_part = f" as a part of {inside}" if inside else ""
-    return f"{word}{as_part} has no option {quoted(name)}; {hint}"
+    return f"{word}{as_part} has no option {quoted(name)}; {near}"
 
 
 def _missing(known: MechanismSpec, options: Sequence[str]) -> str:
@@ -254,6 +244,25 @@ def typed_options(word: str, options: Mapping[str, Any], inside: str = "") -> di
     return {name: getattr(typed, name) for name in options}
 
 
+def checked_options(word: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for those who build layers in Python: raises UsageError."""
+    known = facts(word)
+    try:
+        return typed_options(word, options)
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+    name, *inside = first["loc"] or ("",)
+    if first["type"] == "refused":
+        text = first["ctx"]["text"] + f", got {first['input']!r}" * bool(first["ctx"].get("got"))
+    elif name == known.composite and len(inside) > 1:
+        part_ = options[name][inside[0]]
+        return checked_options(part_["name"], {n: v for n, v in part_.items() if n != "name"})
+    else:
+        what = PARTS if name == known.composite else wanted(known.options[name].type)
+        text = f"{name} must be {what}, got {options[name]!r}"
+    raise UsageError(text if text.startswith(f"{word} ") else f"{word}: {text}")
+
+
 def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
     """One part: its word, or its word and its options."""
     given = {"name": given} if isinstance(given, str) else given
@@ -287,7 +296,7 @@ def _frozen(value: Any) -> Any:
 
 
 def plug_in(path: str | Path) -> str:
-    """Add the mechanism of a file for the rest of this process; returns its word.
+    """Add the mechanism, or the metric, of a file for the rest of this process; returns its word.
 
     The word is the file's name without suffix, with hyphens.  The file is read here, and run when
     the mechanism is first built.
@@ -299,6 +308,8 @@ def plug_in(path: str | Path) -> str:
     path = Path(path)
     if not path.is_file():
         raise MissingInputError(f"plug-in {path}: no such file; name a Python file")
+    if path.suffix == ".py" and is_metric(path):
+        return plug_in_metric(path)
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
@@ -320,8 +331,8 @@ def plug_in(path: str | Path) -> str:
 
 
 def plugged() -> dict[str, Path]:
-    """Word -> file of what `plug_in` added."""
-    return dict(_plugged)
+    """Word -> file of what `plug_in` added, metrics included."""
+    return _plugged | metric_files()
 
 
 @cache

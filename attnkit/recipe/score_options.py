@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, ConfigDict, Field, create_model
 
 from attnkit.errors import UsageError
-from attnkit.recipe.values import wanted
 
 
 class EntropyScale(NamedTuple):
@@ -68,21 +67,12 @@ class ScoreOptions(NamedTuple):
     """Keep scores within (-c, c), as c tanh(score / c) (Gemma 2)."""
 
 
-_SCORE_OPTIONS = TypeAdapter(ScoreOptions)
-
-
 def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
-    """Shared options from a recipe, with `entropy_scale` as EntropyScale or False.
+    """Shared options, typed already, with `entropy_scale` as EntropyScale or False.
 
-    Raises UsageError for a value out of range, and for `key_norm` and `qk_norm` where there is
-    nothing to normalise.
+    Raises UsageError for `key_norm` and `qk_norm` where there is nothing to normalise.
     """
-    try:
-        given: ScoreOptions = _SCORE_OPTIONS.validate_python(dict(options), strict=True)
-    except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        kind = get_type_hints(ScoreOptions, include_extras=True)[name]
-        raise UsageError(f"{name} must be {wanted(kind)}, got {options[name]!r}") from None
+    given = ScoreOptions(**options)
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
     if given.qk_norm and not {*"qk"} <= {*uses}:

@@ -21,7 +21,7 @@ from attnkit.distributed import group
 from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
-from attnkit.recipe.capability import length_obstacle
+from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
@@ -33,10 +33,10 @@ from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
     TEACHER_FORCED,
-    TEXT,
     Score,
     check_available,
     expand,
+    is_text,
     label_scores,
     score,
 )
@@ -94,7 +94,7 @@ def evaluate(
     """
     recipe = run.recipe
     names = _metrics(eval, recipe)
-    if why := length_obstacle(recipe, max(eval.lengths, default=0)):
+    if why := length_issue(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec = one_best(search or recipe.search)
@@ -173,7 +173,7 @@ def model_scores(
         UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
-    if any(name in (*TEXT, *LABELS) for name in metrics):
+    if any(is_text(name) or name in LABELS for name in metrics):
         sources = [row.source for row in rows]
         spec = one_best(search or recipe.search)
         texts = list(answers(model, tokenizer, sources, recipe, spec))
@@ -216,7 +216,7 @@ def answer_scores(
 ) -> dict[str, Score]:  # fmt: skip
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
-        return score(metrics, texts, references_of(rows), eval)
+        return score(metrics, texts, references_of(rows), eval, [row.source for row in rows])
     names = [name for name in metrics if name in LABELS]
     return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
 
@@ -258,7 +258,7 @@ class _EvaluationJob:
         kept = packed_scores(self.run, saved.split, self.eval, saved.search)
         if kept and (kept.source, kept.references) == (saved.source, saved.references):
             saved.scores = kept.scores | saved.scores
-        text = [name for name in self.names if name in (*TEXT, *LABELS)]
+        text = [name for name in self.names if is_text(name) or name in LABELS]
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
@@ -359,12 +359,12 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     classifies = task == "classification"
-    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
+    if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
         raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
     if task != "language-modeling":
         return names
-    if wrong := [name for name in names if name in TEXT]:
+    if wrong := [name for name in names if is_text(name)]:
         raise RecipeError(
             f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
             "use perplexity and accuracy"

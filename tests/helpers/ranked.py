@@ -119,7 +119,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
             update={"counts": (2,), "methods": ("entropy", "concat")}
         )
         for condition in question_sets.conditions(corpus, "test", spec):
-            job = condition, spec, run.recipe.search
+            job = condition, run.recipe.search
             found.append(question_sets.answers(model, *job))
     return found
 

@@ -181,9 +181,9 @@ def _check_engine(
         raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
-    from attnkit.recipe.export_rules import obstacle
+    from attnkit.recipe.export_rules import export_issue
 
-    what = obstacle(recipe, "ctranslate2")
+    what = export_issue(recipe, "ctranslate2")
     if recipe.task == "classification":
         what = what or "task: classification"
     elif spec.method == "sample":
