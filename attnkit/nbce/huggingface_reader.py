@@ -76,7 +76,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             raise UsageError(
                 f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
             ) from error
-        self.ends, self.scores_prompts = self.end_ids(self.size), self.shares
+        self.ends = self.end_ids(self.size)
+        self.scores_prompts = self.scores_tails = self.shares
 
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""

@@ -10,8 +10,6 @@ import pytest
 from helpers.called import Caller
 from helpers.shell import environment
 
-from attnkit.recipe.find import shipped
-
 SRUN = """#!/usr/bin/env bash
 # every task is a process here, as many as there would be on all nodes
 tasks=()
@@ -73,13 +71,10 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
     assert "$\n" not in text
 
 
-def test_names_of_files_add_no_lines_to_a_script(here: Caller, tmp_path: Path) -> None:
-    recipe = shipped()["quickstart"].read_bytes()
-    (tmp_path / "a\nscancel b.yaml").write_bytes(recipe)
-    assert here("slurm", "./a\nscancel b.yaml", "--save", "job\nscancel c.sh").code == 0
+def test_the_name_of_the_file_adds_no_line_to_the_script(here: Caller, tmp_path: Path) -> None:
+    assert here("slurm", "quickstart", "--save", "job\nscancel c.sh").code == 0
     lines = (tmp_path / "job\nscancel c.sh").read_text().splitlines()
-    assert "#SBATCH --job-name=attnkit-a-scancel-b" in lines
-    assert not any(line.startswith("scancel c") for line in lines)
+    assert not any(line.startswith("scancel") for line in lines)
 
 
 @pytest.mark.slow

@@ -118,8 +118,7 @@ def slurm(
         for name, variant in file.variants.items()
         for seed in variant.train.seeds
     ]
-    # a name may have any character, and these are words of lines
-    name = re.sub(r"[^\w.+-]", "-", f"attnkit-{PurePosixPath(file.name).name}", flags=re.ASCII)
+    name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
         file=one_line(shlex.quote(save.name)) if save else "FILE",
         name=name,
