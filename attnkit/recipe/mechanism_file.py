@@ -36,7 +36,7 @@ _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
 _SCORE_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "ScoreOptions")
 _LAYER_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "LayerOptions")
-_BEYOND_SCORES = ("allowed", "forward", "normalise")
+_BEYOND_SCORES = ("allowed", "answer", "forward", "normalise")
 """Methods by which a scored mechanism is more than its scores."""
 
 

@@ -20,7 +20,7 @@ from attnkit.errors import MissingInputError, RecipeError, UsageError
 from attnkit.recipe import mechanism_file, yaml_nodes
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
 from attnkit.recipe.mechanism_file import Facts
-from attnkit.recipe.score_options import LayerOptions, ScoreOptions
+from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
 from attnkit.recipe.values import read, split_words, written
 from attnkit.recipe.yaml_nodes import Node, Scalar, read_value
 from attnkit.text import nearest, quoted
@@ -151,7 +151,14 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
         if found is not None:
             why = f"{known.why}, and {name}: {found} looks ahead"
             known = replace(known, causal=False, why=why)
-    return _resolved(known, options) if known.composite else known
+    known = _resolved(known, options) if known.composite else known
+    for name, why in OF_ONE_SEQUENCE.items():
+        if options.get(name):
+            why = f"{known.why}; {name}: {why}" if known.why else f"{name}: {why}"
+            known = replace(known, cross=False, why=why)
+    if options.get("short_conv"):  # which looks at neighbours, found by sorting
+        known = replace(known, by_distance=True, onnx=())
+    return known
 
 
 def no_option(known: Facts, name: str, inside: str = "") -> str:

@@ -29,6 +29,43 @@ class LayerOptions(NamedTuple):
     output_gate: Literal["head", "element"] | None = None
     """Multiply what the heads answer by sigmoid(x W_g), a gate a head or a channel of it, before
     the output projection (Qiu et al. 2025)."""
+    output_norm: Literal["rms"] | None = None
+    """Divide what each head answers by its root mean square, times a learned scale a channel,
+    before the output gate (RMSNorm; as in the layers of Sun et al. 2023 and Yang et al. 2024)."""
+    short_conv: int | None = None
+    """Self-attention: a causal depthwise convolution over so many tokens, with SiLU behind it, on
+    queries, keys and values (4 in Yang et al. 2024)."""
+    exclusive: bool = False
+    """Self-attention: take from what a head answers tanh(a) times its part along the token's own
+    value, a learned for each head (Zhai 2026, there with 1 for tanh(a))."""
+    value_residual: bool = False
+    """Self-attention: add the values of the first layer to those of later layers, times a learned
+    number for each head (Zhou et al. 2024)."""
+
+
+OF_ONE_SEQUENCE = {
+    "short_conv": "it convolves the tokens of one sequence",
+    "exclusive": "it takes the query's own value from the answer",
+    "value_residual": "it adds values of the first layer of self-attention",
+}
+"""Options of layers of self-attention -> why there alone."""
+SHORT = range(2, 33)
+"""Tokens of a short convolution."""
+
+
+def layer_options(options: Mapping[str, Any], word: str) -> LayerOptions:
+    """Options of the layer around the mechanism `word`.  Raises UsageError for a wrong value."""
+    given = LayerOptions(**options)
+    if given.output_gate not in (None, "head", "element"):
+        raise UsageError(f"{word}: output_gate must be head or element, got {given.output_gate!r}")
+    if given.output_norm not in (None, "rms"):
+        raise UsageError(f"{word}: output_norm must be rms, got {given.output_norm!r}")
+    if given.short_conv is not None and given.short_conv not in SHORT:
+        raise UsageError(
+            f"{word}: short_conv must be from {SHORT[0]} to {SHORT[-1]} tokens, got "
+            f"{given.short_conv}"
+        )
+    return given
 
 
 class ScoreOptions(NamedTuple):
