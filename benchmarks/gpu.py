@@ -84,7 +84,7 @@ def agreement(options: argparse.Namespace, _: Path) -> list[str]:
         if needed:
             continue
         for role, (cross, causal) in ROLES.items():
-            able = mechanism_registry.capable(word, {})
+            able = mechanism_registry.resolve_capabilities(word, {})
             if (cross and not able.cross) or (causal and not able.causal):
                 continue
             for precision, limit in TOLERANCE.items():

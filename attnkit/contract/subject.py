@@ -15,7 +15,7 @@ from attnkit.attention import mix
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.mechanisms import Facts
+from attnkit.mechanisms import MechanismSpec
 
 Role: TypeAlias = Literal["encoder", "decoder", "cross"]
 ROLES: tuple[Role, ...] = ("encoder", "decoder", "cross")
@@ -49,7 +49,7 @@ class Subject:
 
     name: str
     role: Role
-    facts: Facts
+    facts: MechanismSpec
     build: Callable[[bool, bool], MultiHead]
 
     @classmethod
@@ -69,7 +69,7 @@ class Subject:
                 word, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **given
             )
 
-        return cls(name or word, role, mechanisms.capable(word, given), build)
+        return cls(name or word, role, mechanisms.resolve_capabilities(word, given), build)
 
     @property
     def causal(self) -> bool:

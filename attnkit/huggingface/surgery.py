@@ -42,7 +42,7 @@ Options = Mapping[str, Any]
 
 def check(word: str, options: Options) -> None:
     """Raise UsageError for a mechanism that cannot stand in a trained causal model."""
-    able = mechanisms.capable(word, options)
+    able = mechanisms.resolve_capabilities(word, options)
     if not able.causal:
         raise UsageError(f"{word} cannot be causal: {able.why}")
     if other := set(able.uses) - set("qkv"):

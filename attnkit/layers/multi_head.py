@@ -70,8 +70,8 @@ class MultiHead(nn.Module):
         self.convolutions = nn.ModuleDict(
             {
                 name: ShortConvolution(sizes[name], options.short_conv)
-                for name in ("qkv" if options.short_conv else "")
-                if name in mechanism.uses
+                for name in "qkv"
+                if name in mechanism.uses and options.short_conv
             }
         )
         # both start as the layer without them
@@ -115,7 +115,7 @@ class MultiHead(nn.Module):
                 close = nearest(name, facts.options)
                 hint = f"; did you mean {close!r}?" if close else ""
                 raise UsageError(f"{word} has no option {name!r}{hint}")
-        able = mechanisms.capable(word, options)
+        able = mechanisms.resolve_capabilities(word, options)
         for role, wanted, fits in (
             ("causal", causal, able.causal),
             ("an encoder", causal is False and not cross, able.encoder),

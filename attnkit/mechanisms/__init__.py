@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_file
-from attnkit.recipe.mechanism_file import Facts, Option
+from attnkit.recipe.mechanism_file import MechanismSpec, Option
 from attnkit.recipe.mechanism_registry import (
-    capable,
     facts,
     faults,
     installed,
@@ -28,6 +27,7 @@ from attnkit.recipe.mechanism_registry import (
     parts,
     plug_in,
     plugged,
+    resolve_capabilities,
     shipped,
 )
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "Facts",
+    "MechanismSpec",
     "Option",
-    "capable",
+    "resolve_capabilities",
     "create",
     "facts",
     "faults",
@@ -58,9 +58,9 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     """A mechanism for a layer of this shape, with what its options change in its facts.
 
     Where parts take turns it is given one of them, by `layer_schedule`.  Raises UsageError as
-    `capable`, and for option values that the mechanism refuses.
+    `resolve_capabilities`, and for option values that the mechanism refuses.
     """
-    known, able = facts(word), capable(word, options)
+    known, able = facts(word), resolve_capabilities(word, options)
     mechanism = load(word)(shape, **options)
     for name in CHANGING:
         if getattr(able, name) != getattr(known, name):

@@ -77,8 +77,8 @@ class Differential(ScaledDot):
 
     def answer(self, call: Call) -> Out:
         """As `Scored.answer`; prior and bias of a head are those of both of its maps."""
-        both = {name: twice(getattr(call, name), self.shape.heads) for name in ("prior", "bias")}
-        return super().answer(call._replace(**both))
+        prior, bias = (twice(x, self.shape.heads) for x in (call.prior, call.bias))
+        return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Both maps of all heads at once; halves are filled up to the width of the values."""

@@ -138,7 +138,8 @@ class GatedDelta(Unscored):
         The first step of a token has its decay; the last one is what its query reads.
         """
         steps, heads = self.steps, self.shape.heads
-        decay, *more = gates.split((self.decays, steps * self.erases, steps * self.apart), -1)
+        sizes = [self.decays, steps * self.erases, steps * self.apart]
+        decay, *more = torch.split(gates, sizes, -1)
         if self.decays:
             rate = self.log_rate.to(gates.dtype).exp()[:, None, None]
             bias = self.step_bias.to(gates.dtype).reshape(heads, 1, self.decays)

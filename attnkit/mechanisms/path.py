@@ -63,8 +63,9 @@ class Path(ScaledDot):
             k, w, strength = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, w, strength))
         past = k[:, :, :0] if state is None else state[0].to(wide)
         rows = []
-        for part in zip(*(x.split(CHUNK, 2) for x in (q, k, w, strength)), strict=True):
-            scores, past = carried(*part, past)
+        chunks = (torch.split(x, CHUNK, 2) for x in (q, k, w, strength))
+        for own_q, own_k, own_w, own_strength in zip(*chunks, strict=True):
+            scores, past = carried(own_q, own_k, own_w, own_strength, past)
             rows.append(scores)
         total = mask.valid.shape[1]
         raw_scores = torch.cat([F.pad(row, (0, total - row.shape[3])) for row in rows], 2)

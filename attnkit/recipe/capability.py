@@ -6,7 +6,7 @@ from typing import Any
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.issues import ValidationIssue
-from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import ScoreOptions, score_options
 from attnkit.recipe.values import shown
@@ -46,7 +46,7 @@ def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
     if not asked or recipe.model.shape != "decoder":
         return
     for part in mechanism_registry.layer_schedule(chosen.name, chosen.options()):
-        facts = mechanism_registry.capable(*part)
+        facts = mechanism_registry.resolve_capabilities(*part)
         if why := window_obstacle(facts.state, facts.by_distance):
             text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
             text += f" `model.attention: {AttentionConfig().name}`"
@@ -78,7 +78,7 @@ def length_obstacle(recipe: Recipe, length: int) -> str:
             "positions"
         )
     for attention in (getattr(model.attention, role) for role in model.places):
-        limit = mechanism_registry.capable(attention.name, attention.options()).limit
+        limit = mechanism_registry.resolve_capabilities(attention.name, attention.options()).limit
         if limit is not None and (isinstance(limit, str) or limit < length + 1):
             most = f"data.max_length ({trained})" if isinstance(limit, str) else limit
             return (
@@ -115,7 +115,7 @@ def _of_place(
 
     composite = mechanism_registry.facts(chosen.name).composite
     try:
-        facts = mechanism_registry.capable(chosen.name, options)
+        facts = mechanism_registry.resolve_capabilities(chosen.name, options)
     except UsageError as error:
         yield blamed(str(error), composite)
         return
@@ -140,11 +140,11 @@ def _of_place(
 
 def _fits(attention: AttentionConfig, place: str) -> bool:
     """Whether a mechanism can be encoder, decoder or cross attention, as its options stand."""
-    facts = mechanism_registry.capable(attention.name, attention.options())
+    facts = mechanism_registry.resolve_capabilities(attention.name, attention.options())
     return {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}[place]
 
 
-def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
+def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
     """What its facts do not allow, and the option to blame, if any."""
     model = recipe.model
     options = getattr(model.attention, role).options()
@@ -186,7 +186,7 @@ def _limits(facts: Facts, role: str, recipe: Recipe) -> Iterator[tuple[str, str]
         yield f"{facts.word} needs {', '.join(missing)}; write {example}", ""
 
 
-def _words(able: Callable[[Facts], bool]) -> str:
+def _words(able: Callable[[MechanismSpec], bool]) -> str:
     known = map(mechanism_registry.facts, mechanism_registry.names())
     words = [facts.word for facts in known if able(facts)]
     if len(words) <= MANY:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.mechanism_registry import Part
 from attnkit.recipe.schema import Recipe
 
@@ -94,7 +94,7 @@ def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
             yield "tokenizer.type: word"
 
 
-def _mechanisms(recipe: Recipe) -> Iterator[tuple[str, Facts, str]]:
+def _mechanisms(recipe: Recipe) -> Iterator[tuple[str, MechanismSpec, str]]:
     """Places, the mechanisms there, parts of composites in their stead, and telling options."""
     for role in recipe.model.places:
         chosen = getattr(recipe.model.attention, role)
@@ -103,7 +103,10 @@ def _mechanisms(recipe: Recipe) -> Iterator[tuple[str, Facts, str]]:
         if known.composite:
             inside = mechanism_registry.parts(known, options[known.composite])
         for word, given in inside:
-            plain, able = mechanism_registry.facts(word), mechanism_registry.capable(word, given)
+            plain, able = (
+                mechanism_registry.facts(word),
+                mechanism_registry.resolve_capabilities(word, given),
+            )
             names = plain.facts_with if able.onnx != plain.onnx else ()
             telling = [f" with {name}: {given[name]}" for name in names if name in given]
             yield role, able, "".join(telling)

@@ -6,7 +6,7 @@
 from typing import Any
 
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.published import Published
 from attnkit.recipe.schema import Layers, Recipe
 
@@ -99,7 +99,7 @@ def _shorthands(parts: Json) -> None:
     }
 
 
-def _mechanism(facts: Facts, parts: Json) -> Json:
+def _mechanism(facts: MechanismSpec, parts: Json) -> Json:
     """A mechanism with its options; types that have a name are added to `parts`."""
     properties: Json = {"name": {"const": facts.word}}
     for name, option in facts.options.items():

@@ -55,7 +55,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Facts:
+class MechanismSpec:
     """What a mechanism's file says of itself in literals."""
 
     word: str
@@ -143,7 +143,7 @@ class _Class(NamedTuple):
         return found
 
 
-def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
+def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
     """The facts of a mechanism's file.
 
     Raises UsageError (file:line and the reason) where it is no Python, where its last class is no
@@ -172,7 +172,7 @@ def read(path: Path, word: str, origin: str = "attnkit") -> Facts:
         more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
         facts["mixable"] = not any(more) and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
-    return Facts(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
+    return MechanismSpec(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
 
 
 def mechanism_class(path: Path) -> str:
@@ -240,7 +240,14 @@ def _lookup(path: Path, name: str, steps: int = 8) -> _Class | None:
     return None
 
 
-_FACTS = {*Facts.__dataclass_fields__} - {"word", "path", "doc", "origin", "options", "mixable"}
+_FACTS = {*MechanismSpec.__dataclass_fields__} - {
+    "word",
+    "path",
+    "doc",
+    "origin",
+    "options",
+    "mixable",
+}
 
 
 def _literal(path: Path, name: str, node: ast.expr) -> Any:
@@ -255,7 +262,7 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
 
 @cache
 def _kind(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(Facts.__annotations__[name])
+    return TypeAdapter(MechanismSpec.__annotations__[name])
 
 
 def _fact(path: Path, name: str, node: ast.expr) -> Any:
@@ -263,7 +270,7 @@ def _fact(path: Path, name: str, node: ast.expr) -> Any:
     try:
         return _kind(name).validate_python(value, strict=True)
     except ValidationError:
-        kind = formatannotation(Facts.__annotations__[name])
+        kind = formatannotation(MechanismSpec.__annotations__[name])
         raise UsageError(
             f"{path}:{node.lineno}: {name} must be of type {kind}, got {value!r}"
         ) from None

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from attnkit.errors import MissingInputError, RecipeError, UsageError
 from attnkit.recipe import mechanism_file, yaml_nodes
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
-from attnkit.recipe.mechanism_file import Facts
+from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
 from attnkit.recipe.values import read, split_words, written
 from attnkit.recipe.yaml_nodes import Node, Scalar, read_value
@@ -41,7 +41,7 @@ def names() -> list[str]:
     return sorted({*shipped(), *_plugged, *(installed().keys() - faults().keys())})
 
 
-def facts(word: str) -> Facts:
+def facts(word: str) -> MechanismSpec:
     """What a mechanism can do, read from its file without importing it.
 
     Raises UsageError for an unknown word, naming the nearest.
@@ -72,7 +72,7 @@ class Part(NamedTuple):
     options: Mapping[str, Any]
 
 
-def part(word: str, inside: str) -> Facts:
+def part(word: str, inside: str) -> MechanismSpec:
     """The facts of a mechanism as a part of the composite `inside`.
 
     A part that is mixed has its own options only, one that has a layer for itself all of them.
@@ -88,7 +88,7 @@ def part(word: str, inside: str) -> Facts:
     return replace(known, options=own)
 
 
-def _fits(known: Facts, layered: bool) -> bool:
+def _fits(known: MechanismSpec, layered: bool) -> bool:
     """Whether a mechanism can be a part: of a mixture by its scores, of layers unless composite."""
     return not known.composite if layered else known.mixable
 
@@ -97,16 +97,16 @@ def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
     """What the layers of a place are built of, from the first on and then again.
 
     That is the mechanism itself unless its parts have layers for themselves.  Raises UsageError as
-    `capable`.
+    `resolve_capabilities`.
     """
     known = facts(word)
     if not known.layered:
         return [Part(word, options)]
-    capable(word, options)
+    resolve_capabilities(word, options)
     return parts(known, options[known.composite])
 
 
-def parts(known: Facts, given: object) -> list[Part]:
+def parts(known: MechanismSpec, given: object) -> list[Part]:
     """The parts of a composite: a list of words and of mappings {name: word, option: value}.
 
     Raises UsageError for anything else, for fewer than two, and for an option that a part lacks.
@@ -134,7 +134,7 @@ def parts(known: Facts, given: object) -> list[Part]:
     return chosen
 
 
-def capable(word: str, options: Mapping[str, Any]) -> Facts:
+def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec:
     """What a mechanism can do with these options; a composite can do what all its parts can.
 
     Nothing is imported.  Raises UsageError where the options fit no mechanism: an unknown part, a
@@ -161,7 +161,7 @@ def capable(word: str, options: Mapping[str, Any]) -> Facts:
     return known
 
 
-def no_option(known: Facts, name: str, inside: str = "") -> str:
+def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
     """Why an option of a mechanism, or of a part of `inside`, is refused; with the nearest one."""
     word = known.word
     if inside and name in facts(word).options and name in WHOLE_LAYER:
@@ -175,7 +175,7 @@ def no_option(known: Facts, name: str, inside: str = "") -> str:
     return f"{word}{as_part} has no option {quoted(name)}; {hint}"
 
 
-def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
+def _resolved(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
     """The facts of a composite with these options."""
     if known.composite not in options:
         example = f"{{name: {known.word}, {known.composite}: [scaled-dot, synthesizer-random]}}"
@@ -191,7 +191,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
             f"{known.word}: residual_scores adds the scores of the layer before: set it on all "
             "parts, or on none"
         )
-    all_of = [capable(word, chosen) for word, chosen in given]
+    all_of = [resolve_capabilities(word, chosen) for word, chosen in given]
     limits = [f.limit for f in all_of if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]
     positions = [{*f.positions} for f in all_of]
@@ -216,7 +216,7 @@ def _resolved(known: Facts, options: Mapping[str, Any]) -> Facts:
     )
 
 
-def option_value(known: Facts, name: str, place: Position, node: Node) -> Any:
+def option_value(known: MechanismSpec, name: str, place: Position, node: Node) -> Any:
     """The value of one option; `place` is that of its key.
 
     Raises ValidationIssue: there is no such option, or it does not take this value.
@@ -237,7 +237,7 @@ def option_value(known: Facts, name: str, place: Position, node: Node) -> Any:
     return value
 
 
-def from_words(known: Facts, words: Sequence[str]) -> dict[str, Any]:
+def from_words(known: MechanismSpec, words: Sequence[str]) -> dict[str, Any]:
     """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
 
     Raises UsageError: one line for each word that is refused, or an option is missing.
@@ -253,7 +253,7 @@ def from_words(known: Facts, words: Sequence[str]) -> dict[str, Any]:
     return from_nodes(known, nodes)
 
 
-def from_nodes(known: Facts, nodes: dict[str, Node]) -> dict[str, Any]:
+def from_nodes(known: MechanismSpec, nodes: dict[str, Node]) -> dict[str, Any]:
     """Options of a mechanism that were written on a command line; raises as `from_words`."""
     issues, options = Issues(), {}
     for name, node in nodes.items():
@@ -371,7 +371,7 @@ def _package(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
 
 
-def _read_installed(entry: EntryPoint) -> Facts:
+def _read_installed(entry: EntryPoint) -> MechanismSpec:
     """The facts of a module; neither it nor its packages are imported.  Raises UsageError."""
     name, *inner = entry.module.split(".")
     try:

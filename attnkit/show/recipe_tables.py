@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from attnkit.mechanisms import Facts, capable
+from attnkit.mechanisms import MechanismSpec, resolve_capabilities
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
@@ -153,13 +153,13 @@ def read_values(recipe: Recipe) -> dict[str, str]:
 def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     """What the attention mechanisms of the variants cost and can do."""
     uses: dict[str, list[str]] = {}
-    facts: dict[str, Facts] = {}
+    facts: dict[str, MechanismSpec] = {}
     for name in variants:
         model = file.variants[name].model
         inside: dict[str, list[str]] = {}
         for place in model.places:
             chosen = getattr(model.attention, place)
-            known = capable(chosen.name, chosen.options())
+            known = resolve_capabilities(chosen.name, chosen.options())
             label = known.word
             if known.composite:
                 parts = parts_of(known, chosen.options()[known.composite])
@@ -197,7 +197,7 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
     return Table("attention", columns, cells, (note, *exports), HOW)
 
 
-def limit_text(facts: Facts) -> str:
+def limit_text(facts: MechanismSpec) -> str:
     """The longest text that a mechanism reads."""
     return "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
 

@@ -139,7 +139,9 @@ def test_a_batch_of_no_rows_has_no_answers(word: str) -> None:
 def test_autocast_is_no_obstacle(word: str) -> None:
     made, x = layer(word, torch.float32), inputs(2, 300, torch.float32)
     mask = Mask.of(
-        everything(2, 300), 300, causal=mechanisms.capable(word, NEEDED.get(word, {})).causal
+        everything(2, 300),
+        300,
+        causal=mechanisms.resolve_capabilities(word, NEEDED.get(word, {})).causal,
     )
     exact = made.eval()(x, mask).y
     with torch.autocast("cpu", torch.bfloat16):
@@ -281,6 +283,6 @@ def test_just_the_mechanisms_whose_time_has_a_term_in_pairs_are_quadratic(word: 
 def test_a_composite_is_quadratic_where_a_part_is(
     word: str, parts: tuple[str, ...], expected: bool
 ) -> None:
-    able = mechanisms.capable(word, {"parts": parts})
+    able = mechanisms.resolve_capabilities(word, {"parts": parts})
     assert able.quadratic is expected
     assert expected == ("T*S" in able.cost)

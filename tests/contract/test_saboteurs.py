@@ -11,7 +11,7 @@ from attnkit.contract import CONTRACTS, Role, Subject, run
 from attnkit.contract.subject import HEADS, LONGEST, WIDTH
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.mechanisms import Facts
+from attnkit.mechanisms import MechanismSpec
 
 DECLARED = ("uses", "causal", "cross", "limit", "positions", "map", "cost", "why")
 
@@ -26,7 +26,7 @@ def subject(kind: type[Attention], role: Role) -> Subject:
         shape = Shape(HEADS, WIDTH // HEADS, LONGEST, cross, causal)
         return MultiHead(WIDTH, kind(shape))
 
-    facts = Facts(word=kind.__name__, path=Path(__file__), doc="", **declared)
+    facts = MechanismSpec(word=kind.__name__, path=Path(__file__), doc="", **declared)
     return Subject(kind.__name__, role, facts, build)
 
 

@@ -51,7 +51,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
 ) -> None:
     run = make_run(tmp_path, layers=Layers(encoder=2, decoder=2))
     options = {"parts": PARTS[word]} if word in PARTS else {}
-    able = mechanisms.capable(word, options)
+    able = mechanisms.resolve_capabilities(word, options)
     places = {"encoder": able.encoder, "decoder": able.causal, "cross": able.cross}
     chosen = f"{{name: {word}, parts: [{', '.join(PARTS[word])}]}}" if options else word
     attention = ", ".join(f"{place}: {chosen}" for place, can in places.items() if can)

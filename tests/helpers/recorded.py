@@ -29,7 +29,9 @@ class Heard(NamedTuple):
 def cases() -> Iterator[tuple[str, str]]:
     """Every mechanism in every role that it can have: (word, role)."""
     for word in mechanisms.names():
-        known = mechanisms.capable(word, PARTS if mechanisms.facts(word).composite else {})
+        known = mechanisms.resolve_capabilities(
+            word, PARTS if mechanisms.facts(word).composite else {}
+        )
         if known.encoder:
             yield word, "encoder"
         if known.causal:

@@ -66,8 +66,8 @@ def test_a_model_of_layers_that_differ_decodes_as_it_reads() -> None:
 
 
 def test_a_place_can_do_what_all_parts_can() -> None:
-    def able(*parts: str) -> mechanisms.Facts:
-        return mechanisms.capable("interleaved", {"parts": parts})
+    def able(*parts: str) -> mechanisms.MechanismSpec:
+        return mechanisms.resolve_capabilities("interleaved", {"parts": parts})
 
     assert not able("local", "scaled-dot").cross
     assert able("linear", "scaled-dot").cross

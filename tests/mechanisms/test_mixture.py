@@ -111,7 +111,7 @@ def test_the_mixing_weights_are_a_few_numbers_a_layer_that_learn(combine: str, o
 def test_a_mixture_can_do_what_all_its_parts_can(
     parts: tuple[Any, ...], uses: str, cross: bool, limit: int | None, positions: tuple[str, ...]
 ) -> None:
-    facts = mechanisms.capable("mixture", {"parts": parts})
+    facts = mechanisms.resolve_capabilities("mixture", {"parts": parts})
     assert (facts.uses, facts.cross, facts.positions) == (uses, cross, positions)
     assert facts.limit == (None if limit is None else "max_length")
     layer = build(*parts)
@@ -144,7 +144,9 @@ def test_parts_may_have_projections_of_their_own() -> None:
 
 
 def test_the_cost_of_a_mixture_names_those_of_its_parts() -> None:
-    facts = mechanisms.capable("mixture", {"parts": ["dot", "scaled-dot", "synthesizer-random"]})
+    facts = mechanisms.resolve_capabilities(
+        "mixture", {"parts": ["dot", "scaled-dot", "synthesizer-random"]}
+    )
     assert facts.cost == "T*S*D"
 
 

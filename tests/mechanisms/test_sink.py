@@ -6,7 +6,7 @@ import torch
 from attnkit.attention import Mask, Shape, reorder
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.mechanisms import capable
+from attnkit.mechanisms import resolve_capabilities
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.mechanisms.sink import Sink
 
@@ -106,8 +106,8 @@ def test_steps_with_a_window_read_few_keys(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_cannot_be_is_refused() -> None:
-    assert capable("sink", {}).cross
-    assert not capable("sink", {"window": 4}).cross
+    assert resolve_capabilities("sink", {}).cross
+    assert not resolve_capabilities("sink", {"window": 4}).cross
     with pytest.raises(UsageError, match="window is one of distances within one sequence"):
         MultiHead.build("sink", 8, 2, 10, cross=True, window=3)
     for options, message in (

@@ -8,15 +8,15 @@ from helpers.recipe_texts import GOOD, complaint, read, said
 
 from attnkit import mechanisms
 from attnkit.errors import RecipeError
-from attnkit.mechanisms import Facts, Option
+from attnkit.mechanisms import MechanismSpec, Option
 from attnkit.recipe import mechanism_registry
 
 MADE = {
-    "landmarks": Facts(
+    "landmarks": MechanismSpec(
         "landmarks", Path(), "", causal=False, cross=False, why="its landmarks average the future"
     ),
-    "table": Facts("table", Path(), "", limit=100, positions=("alibi",)),
-    "needy": Facts(
+    "table": MechanismSpec("table", Path(), "", limit=100, positions=("alibi",)),
+    "needy": MechanismSpec(
         "needy",
         Path(),
         "",

@@ -12,7 +12,7 @@ from attnkit.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnkit.mechanisms import Facts
+    from attnkit.mechanisms import MechanismSpec
     from attnkit.show.table import Table
 
 NOTE = (
@@ -64,7 +64,7 @@ def mechanisms(
         raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
 
 
-def record(facts: "Facts") -> dict[str, Any]:
+def record(facts: "MechanismSpec") -> dict[str, Any]:
     """All that is known of a mechanism, for programs."""
     return {
         "mechanism": facts.word,
@@ -91,7 +91,7 @@ def record(facts: "Facts") -> dict[str, Any]:
     }
 
 
-def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
+def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
     """A row per mechanism."""
     from attnkit.show.table import Cell, Column, Table
 
@@ -118,7 +118,7 @@ def table(known: Sequence["Facts"], notes: tuple[str, ...]) -> "Table":
     return Table("", heads, tuple(rows), notes)
 
 
-def explained(facts: "Facts") -> "RenderableType":
+def explained(facts: "MechanismSpec") -> "RenderableType":
     """Name and formula, the docstring, abilities, options and the worked number."""
     from rich.console import Group
     from rich.padding import Padding
@@ -173,7 +173,7 @@ def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
             yield " ".join(item.split()), 2 if item.startswith("- ") else 0, int(last)
 
 
-def abilities(facts: "Facts") -> list[tuple[str, str]]:
+def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
     from attnkit.show.recipe_tables import limit_text
