@@ -12,6 +12,7 @@ from attnkit.data import formats, jsonl, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_facts
 from attnkit.data.rows import Counts, Row
 from attnkit.data.synthetic.known_source import SOURCES
+from attnkit.data.synthetic.marked import MarkedRows
 from attnkit.data.synthetic.recall import RecallRows
 from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
@@ -185,6 +186,11 @@ class Corpus(ABC):
         """Whether it comes from a generator, not from files."""
         return False
 
+    @property
+    def words(self) -> str:
+        """Words that no row of training need have and the vocabulary must."""
+        return ""
+
     @abstractmethod
     def _first(self, split: str) -> str:
         """Where the first row would be, for messages."""
@@ -208,6 +214,8 @@ def _generator(card: corpus_cards.Card) -> Any:
     `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
     where these can be chosen.
     """
+    if card.marked:
+        return MarkedRows(card.name, card.marked)
     if card.length:
         return RecallRows(card.name, card.length)
     name = card.name.removeprefix("toy-")
@@ -226,6 +234,10 @@ class _Generated(Corpus):
     @property
     def generated(self) -> bool:
         return True
+
+    @property
+    def words(self) -> str:
+        return str(getattr(self._generator, "words", ""))
 
     def _first(self, split: str) -> str:
         return self.name

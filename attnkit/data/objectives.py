@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
+from attnkit.data.marked import mark
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
 from attnkit.storage.cache import cache_dir
@@ -59,7 +60,9 @@ def apply_objective(
     length: int,
     noise: tuple[int, int] = FIXED,
 ) -> Encoded:
-    """Rows as a model reads them whose `train.objective` this is: with noise, or as they are."""
+    """Rows as a model reads them whose `Recipe.objective` this is: with noise, or as they are."""
+    if objective == "tagging":
+        return mark(stream, vocabulary)
     if objective == "span-corruption":
         return corrupt_spans(stream, vocabulary, length, noise)
     return mask_tokens(stream, vocabulary, length, noise) if objective == "masked" else stream

@@ -69,7 +69,10 @@ def ranks_obstacle(recipe: Recipe, ranks: int) -> str | None:
 def length_obstacle(recipe: Recipe, length: int) -> str:
     """Why a model cannot read texts of `length` tokens; "" where it can."""
     model, trained = recipe.model, recipe.data.max_length
-    if length <= trained or recipe.task == "recall":  # whose rows must fit data.max_length
+    if length <= trained or recipe.task in (
+        "recall",
+        "tagging",
+    ):  # whose rows must fit data.max_length
         return ""
     if model.positions == "learned":
         return (

@@ -106,7 +106,7 @@ def evaluate(
             if not force and (found := packed_row(run, name, eval, names, spec)):
                 out.append(found)
                 continue
-            if not rows or recipe.task == "recall":  # of every length its own
+            if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 rows = list(corpus.rows(split, length))
             out.append(job.split(split, rows, length))
     return out
@@ -184,7 +184,7 @@ def model_scores(
     return found | teacher_forced_scores(
         metrics, model, tokenizer, rows,
         max_length=(length if stream else None) or recipe.data.max_length,
-        stream=stream, objective=recipe.train.objective,
+        stream=stream, objective=recipe.objective,
     )  # fmt: skip
 
 
@@ -355,13 +355,13 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
         raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
-    if task != "language-modeling":
+    if task not in ("language-modeling", "tagging"):
         return names
     if wrong := [name for name in names if name in TEXT]:
         raise RecipeError(
-            f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
-            "use perplexity and accuracy"
+            f"eval.metrics: {wrong[0]} scores output text, which {task} has none of; use perplexity"
+            " and accuracy"
         )
-    if recipe.corrupts or recipe.masks:
+    if recipe.corrupts or not recipe.writes:
         return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names
