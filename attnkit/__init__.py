@@ -1,3 +1,58 @@
-"""Experiments with interchangeable attention mechanisms in one sequence-to-sequence model."""
+"""Experiments with interchangeable attention mechanisms in one sequence-to-sequence model.
+
+    import attnkit
+
+    model = attnkit.load("demo")
+    model.generate(["The tired kings will paint boats."])
+    model.attention("The tired kings will paint boats.").maps["cross"][0, 1]
+
+docs/python.md has the rest.  Nothing is imported until it is used.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attnkit.api import contexts as contexts
+    from attnkit.api import evaluate as evaluate
+    from attnkit.api import load as load
+    from attnkit.api import train as train
 
 __version__ = "0.1.0"
+
+_FUNCTIONS = ("contexts", "evaluate", "load")
+_TRAIN = "train"
+
+
+class _TrainPackage(ModuleType):
+    """`attnkit.train`, the package, can be called: it is the function of this name as well."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return import_module("attnkit.api").train(*arguments, **options)
+
+
+class _Root(ModuleType):
+    """This module, in which a package has the name of a function."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # importing any module of attnkit.train puts that package here
+        if name == _TRAIN and type(value) is ModuleType:
+            value.__class__ = _TrainPackage
+        super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FUNCTIONS:
+        return getattr(import_module("attnkit.api"), name)
+    if name == _TRAIN:
+        return import_module("attnkit.train")
+    raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_FUNCTIONS, _TRAIN]
+
+
+sys.modules[__name__].__class__ = _Root

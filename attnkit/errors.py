@@ -50,9 +50,6 @@ class UnavailableError(AttnkitError):
 class PeerLostError(UnavailableError):
     """Another process of a command of several ended, or can no longer be reached."""
 
-    first_left = False
-    """Whether this process has the lowest rank of those that are left."""
-
 
 class MemoryLimitError(AttnkitError):
     """The machine or the device ran out of memory."""

@@ -4,8 +4,9 @@
 
 Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
 results/kept/: what `attnkit eval` prints of it, and on what its rows were trained; claims.md there
-judges the statements of claims.yaml.  With --check
-nothing is written; the exit code is 1 where a page is not what its runs give, or has none.
+judges the statements of claims.yaml, recall.svg draws the diagnostics.  Numbers in README, docs
+and the heads of recipes are replaced where quotes.py finds their place.  With --check nothing is
+written; the exit code is 1 where a page is not what its runs give, or has none.
 """
 
 import argparse
@@ -17,20 +18,22 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import claims
+import quotes
+import recall
 from common import ROOT, say, table
 
 from attnkit.cli import main as attnkit
 from attnkit.runs import Run
 from attnkit.runs.find import find_runs
 
-RUNS = Path("benchmarks/results/runs")
+RUNS = Path("benchmarks/results/runs")  # pages name it relative to the root
 PAGES = ROOT / "benchmarks/results/kept"
 
 
-def recipes() -> dict[str, list[Run]]:
+def recipes(folder: Path = ROOT / RUNS) -> dict[str, list[Run]]:
     """The kept runs by the name of their recipe."""
     found: dict[str, list[Run]] = {}
-    for run in find_runs([RUNS]) if RUNS.is_dir() else ():
+    for run in find_runs([folder]) if folder.is_dir() else ():
         found.setdefault(run.name, []).append(run)
     return found
 
@@ -74,21 +77,26 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     os.chdir(ROOT)  # pages name runs relative to it
-    kept = recipes()
+    kept = recipes(RUNS)
     pages = {file_of(name): page(name, runs) for name, runs in kept.items()}
     pages[PAGES / "claims.md"] = claims.page(kept)
+    pages |= quotes.quoted(kept)
+    pages[PAGES / "recall.svg"] = recall.chart(kept)
     if options.check:
-        there = {path: path.read_text("utf-8") for path in PAGES.glob("*.md")}
+        there = {
+            path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()
+        }
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]
         for path in wrong:
             say(f"{path.relative_to(ROOT)}: not what the kept runs give")
         sys.exit(bool(wrong))
     PAGES.mkdir(parents=True, exist_ok=True)
-    for path in PAGES.glob("*.md"):
+    for path in PAGES.iterdir():
         path.unlink()
     for path, text in pages.items():
-        path.write_text(text, "utf-8")
-        say(f"wrote {path.relative_to(ROOT)}")
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            say(f"wrote {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

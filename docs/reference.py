@@ -10,12 +10,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+import publish
+import recall
+
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
 from attnkit.recipe.values import phrase
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
+RECALL = (
+    ("associative-recall", 8, "8 pairs"), ("associative-recall", 64, "64 pairs"),
+    ("induction", 16, "after 16 words"), ("induction", 128, "after 128 words"),
+    ("copy", 16, "copy 16"), ("copy", 128, "copy 128"),
+)  # fmt: skip
+"""Columns of docs/choosing.md: task, length, title."""
 
 
 def mechanisms(page: str) -> str:
@@ -30,33 +40,31 @@ def choosing(page: str) -> str:
     """docs/choosing.md with the table of facts and measurements, in the order of recall."""
     command = [sys.executable, "-m", "attnkit", "mechanisms", "--format", "json"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    recall, times = (
-        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("recall", "every-mechanism")
-    )
-    lines = []
+    times = json.loads((RESULTS / "every-mechanism.json").read_text(encoding="utf-8"))
+    tasks = recall.recalled(publish.recipes())
+    asked = [(task, length, title) for task, length, title in RECALL if task in tasks]
+    heads = ["mechanism", "places", "decoding", "speed 128", "speed 2,048"]
+    lines = [
+        f"| {' | '.join([*heads, *(title for _, _, title in asked)])} |\n",
+        f"|{' --- |' * 3}{' ---: |' * (2 + len(asked))}\n",
+    ]
     for facts in json.loads(printed)["rows"]:
         word = facts["mechanism"]
         causal = word in times["causal"]
         ratios = times["causal" if causal else "full"].get(word, {})
         places = [name for name in ("encoder", "decoder", "cross") if facts[name] == "yes"]
         cells = [f"`{word}`", ", ".join(places), facts["decoding"]]
-        cells += [_number(ratios.get(length), 1) for length in ("128", "2048")]
-        asked = (("associative-recall", "8"), ("associative-recall", "64"), ("copy", "16"),
-                 ("copy", "128"))  # fmt: skip
-        for task, length in asked:
-            seeds = recall["accuracy"][task].get(word, {}).get(length)
-            cells.append(_number(max(seeds) if seeds else None, 0))
+        cells += [_number(ratios.get(length)) for length in ("128", "2048")]
+        seeds = [tasks[task].get(word, {}).get(length) for task, length, _ in asked]
+        cells += [recall.cell(one) if one else "" for one in seeds]
         lines.append(f"| {' | '.join(cells)} |\n")
-    head = re.search(r"\| mechanism \| places .*\n", page)
+    head = re.search(r"\| mechanism \| places .*?\n(?=\n)", page, flags=re.DOTALL)
     assert head is not None
-    rule = f"|{' --- |' * 3}{' ---: |' * 6}\n"
-    rest = page[head.end() :].partition("\n\n" if page[head.end()] == "|" else "\n")[2]
-    return page[: head.end()] + rule + "".join(lines) + "\n" + rest
+    return page[: head.start()] + "".join(lines) + page[head.end() :]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
 
 
 def metrics(page: str) -> str:

@@ -16,10 +16,10 @@ ROOT = Path(attnkit.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    "__main__", "cli", "show", "bench", "contract", "experiment", "export", "nbce", "analysis",
-    "train", "scoring", "search", "huggingface", "runs", "models", "layers", "mechanisms",
-    "attention", "ops", "data", "recipe", "storage", "ranks", "memory", "device", "text",
-    "errors", "__init__",
+    "__main__", "cli", "api", "show", "bench", "contract", "experiment", "export", "nbce",
+    "analysis", "train", "scoring", "search", "huggingface", "runs", "models", "layers",
+    "mechanisms", "attention", "ops", "data", "recipe", "storage", "distributed", "memory",
+    "device", "text", "errors", "__init__",
 )  # fmt: skip
 """From top to bottom: a module imports from its own package and from lower layers only.  What is no
 package here is a module in the root."""

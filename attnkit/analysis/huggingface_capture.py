@@ -109,6 +109,13 @@ def capture(
     return Capture(text, read.output, read.how, model.name, maps, facts)
 
 
+def written(model: Pretrained, text: str, search: SearchConfig) -> str:
+    """What the model writes for a text, or behind a prompt; raises as `capture`."""
+    builder = _HuggingFaceInputBuilder(model)
+    with quiet(), _transformers_errors(model), torch.inference_mode():
+        return builder.with_output(builder.source(text), text, None, search).output
+
+
 def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H T S"]) -> None:
     """Raise where these are no attention weights: some models return scores under that name."""
     if not np.isfinite(maps).all():

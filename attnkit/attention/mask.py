@@ -58,7 +58,11 @@ class Mask(NamedTuple):
 
     @classmethod
     def cross(cls, valid: Bool[Tensor, "B S"], queries: int) -> Self:
-        """Cross attention of `queries` tokens to the keys of another sequence; never causal."""
+        """Cross attention of `queries` tokens to the keys of another sequence; never causal.
+
+        Queries have no place among the keys: `q_pos` is 0 for all of them, so a mechanism that
+        compares positions declares `cross = False`.
+        """
         k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
         q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)
         return cls(q_pos, k_pos, valid, False)

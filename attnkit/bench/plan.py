@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit import mechanisms
-from attnkit.recipe.mechanism_registry import from_words
+from attnkit.recipe.reading import options_of_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""
@@ -62,7 +62,7 @@ def candidate(text: str) -> Candidate:
             parts.append("")
         else:
             parts[-1] += letter
-    return Candidate(text, word, from_words(mechanisms.facts(word), parts if rest else []))
+    return Candidate(text, word, options_of_words(word, parts if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:

@@ -15,9 +15,10 @@ from attnkit import __version__
 from attnkit.cli import console
 from attnkit.cli.help import Command, Group
 from attnkit.device import limit_caches, share_processor
-from attnkit.ranks import group
+from attnkit.distributed import group
 
 COMMANDS = {
+    "demo": "Translate and show attention with the model that comes along, in seconds.",
     "train": "Train every variant of a recipe and print a table that compares them.",
     "convert": "Replace the attention mechanism of a trained model, and measure what that costs.",
     "eval": "Score trained runs, or the output of any system, side by side.",
@@ -106,6 +107,7 @@ def root_app() -> typer.Typer:
         """Train, score and compare sequence-to-sequence models with interchangeable attention
         mechanisms.
 
+          attnkit demo                                      see attention in seconds
           attnkit train quickstart                          train and print a table
           attnkit eval runs/quickstart --format markdown    score the trained models
           attnkit generate RUN < input.txt > output.txt     use one in a pipe
@@ -125,16 +127,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not group.launched():
         return console.run(lambda: get_command(root_app()), words)
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # attnkit says itself what went wrong
-    if os.environ["RANK"] != "0":
-        return console.follow(words)
+    group.end_with_launcher()
 
     def join_and_build() -> Any:
-        group.lead(words)
+        try:
+            group.join(words)
+        finally:
+            if not group.is_main_process():
+                console.silence()
         return get_command(root_app())
 
-    code = console.run(join_and_build, words)
-    group.end(code)
-    return code
+    return console.run(join_and_build, words)
 
 
 def _end(number: int, _: object) -> NoReturn:

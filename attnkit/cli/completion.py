@@ -149,10 +149,9 @@ def _values(key: str) -> Sequence[str]:
     """The values that a key can have, where they are words."""
     from attnkit.mechanisms import names
     from attnkit.recipe import corpus_cards
-    from attnkit.recipe.build import field_type
+    from attnkit.recipe.reading import choices, schema_at
     from attnkit.recipe.schema import AttentionConfig, Roles
     from attnkit.recipe.settings import SCHEMA
-    from attnkit.recipe.values import choices
 
     path = tuple(key.split("."))
     kind = SCHEMA.get(path)
@@ -160,4 +159,4 @@ def _values(key: str) -> Sequence[str]:
         return names()
     if path == ("data", "corpus"):
         return corpus_cards.names()
-    return [] if kind is None or isinstance(kind, type) else choices(field_type(path))
+    return [] if kind is None or isinstance(kind, type) else choices(schema_at(path))

@@ -19,7 +19,6 @@ from attnkit import __version__
 from attnkit.cli import streams
 from attnkit.errors import (
     AttnkitError,
-    PeerLostError,
     StoppedError,
     UsageError,
     memory_advice,
@@ -42,6 +41,22 @@ WORDING = {
     "(Input |Value error, )": "",
 }
 """What the parser says of a value, by pydantic's words, and how recipes say it."""
+OPTIONS = {
+    "--batch-size": "batches are counted in tokens: train.batch_tokens=N, --batch-tokens N",
+    "--epochs": "training is counted in updates: train.steps=N",
+    "--lr": "recipe keys are words without dashes: train.lr=1e-3",
+    "--learning-rate": "recipe keys are words without dashes: train.lr=1e-3",
+    "--steps": "recipe keys are words without dashes: train.steps=200",
+    "--config": "name the recipe itself: attnkit train my.yaml",
+    "--attention": "recipe keys are words without dashes: model.attention=linear",
+    "--save": "results go to standard output: --format csv > FILE",
+    "--input": "name the file, or pipe text in",
+    "--num-beams": "--beam K",
+    "--gpus": "--nproc N",
+    "--seeds": "train.seeds=1,2,3 trains each variant three times",
+    "--tasks": "name one recipe or more",
+}
+"""Options, as other programs have them, and what is written here."""
 ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 """Exit codes of commands that SIGHUP, SIGINT and SIGTERM end, and what is said then."""
 
@@ -163,24 +178,12 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
     return code
 
 
-def follow(words: Sequence[str]) -> int:
-    """Serve the process that runs the command (rank 0), which alone talks; the exit code.
-
-    Only where that one is gone does another say so, and what was saved.
-    """
-    from attnkit.ranks import group
-
-    _open_streams()
-    warnings.simplefilter("ignore")
-    try:
-        group.lead(words)
-        return group.serve()
-    except BaseException as error:
-        result = outcome(error)
-        unmet = not group.joined() and isinstance(error.__cause__, RuntimeError)
-        if unmet or (isinstance(error, PeerLostError) and error.first_left):
-            _complain(f"{PROGRAM}: {safe_text(result.lines[0])}")
-        return result.code
+def silence() -> None:
+    """Let nothing be seen of what this process prints: of several ranks the main one talks."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    os.close(null)
 
 
 def _invoke(root: Any, arguments: list[str]) -> int:
@@ -205,10 +208,11 @@ def _global_options(arguments: Sequence[str]) -> list[str]:
 
 
 def _report(error: BaseException) -> int:
-    """Print an error and return its exit code; other ranks of the command learn of it, too."""
-    from attnkit.ranks import group
+    """Print an error and return its exit code; the main process of several learns of it, too."""
+    from attnkit.distributed import group
 
-    group.tell(error)
+    error = group.lost(error) or error
+    group.report(error)
     try:
         sys.stdout.flush()
     except OSError as fault:
@@ -228,6 +232,8 @@ def _report(error: BaseException) -> int:
 def _usage(error: Any) -> Outcome:
     """An error of the parser in one line, with the command whose help answers it."""
     text = " ".join(str(error.format_message()).split()).rstrip(".")
+    if ours := OPTIONS.get(getattr(error, "option_name", "")):
+        text = f"no such option: {error.option_name}; {ours}"
     for theirs, ours in WORDING.items():
         text = re.sub(f": {theirs}", f": {ours}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM

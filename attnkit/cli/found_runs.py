@@ -73,9 +73,11 @@ def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def names_runs(target: str) -> bool:
     """Whether a word of the command line is a folder of runs or a results file; else a recipe."""
+    from attnkit.runs.demo import located
     from attnkit.runs.layout import is_results_file
 
-    return Path(target).is_dir() or is_results_file(Path(target))
+    path = located(target)
+    return path.is_dir() or is_results_file(path)
 
 
 def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:

@@ -15,7 +15,7 @@ from attnkit.data.formats import BOM, LONGEST, OTHER, Errors
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs.layout import refuse_part_of_run
 from attnkit.storage.files import GZIP, input_error, replacing, writing
-from attnkit.text import safe_text
+from attnkit.text import quoted, safe_text
 
 
 class InputLines:
@@ -93,6 +93,9 @@ def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
     try:
         stream = open(path, "rb")  # noqa: SIM115
     except OSError as error:
+        if " " in path and not os.path.lexists(path):
+            text = f"{quoted(path)}: no such file; pipe a text itself in: echo TEXT | attnkit ..."
+            raise MissingInputError(text) from error
         raise input_error(error, Path(path)) from error
     except ValueError as error:  # a NUL in the name
         raise MissingInputError(f"{path}: cannot be the name of a file") from error

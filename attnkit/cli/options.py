@@ -10,11 +10,11 @@ from typer import Argument, Option
 
 from attnkit.cli import completion
 from attnkit.errors import UsageError
+from attnkit.recipe.search_settings import search_settings as search_settings
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe, RecipeFile
-    from attnkit.recipe.schema import SearchConfig
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
@@ -116,25 +116,25 @@ Processes = Annotated[
 ]
 
 
-def in_processes(nproc: int, *, stopped: int | None = None) -> bool:
-    """Run the command in so many processes of torchrun's, unless this is the one to compute.
+def in_processes(nproc: int) -> bool:
+    """Run the command in so many processes, unless this is one of them; whether that was done.
 
-    `stopped`: as `attnkit.ranks.launch`.  Raises what it raises, and UsageError.
+    Raises:
+        UsageError: torchrun has started another number of processes.
+        PeerLostError: as `launch`.
     """
-    from attnkit.ranks import group
+    from attnkit.distributed import group
 
-    if group.launched():
-        if nproc not in (1, group.processes()):
-            raise UsageError(
-                f"--nproc {nproc}: torchrun has started {group.processes()} processes; leave it out"
-            )
+    if group.is_distributed():
+        if nproc not in (1, count := group.world_size()):
+            raise UsageError(f"--nproc {nproc}: {count} processes were started; leave it out")
         return False
     if nproc == 1:
         return False
     from attnkit.cli import console
-    from attnkit.ranks.launch import launch
+    from attnkit.distributed.launch import launch
 
-    if code := launch(console.words(), nproc, stopped=stopped):
+    if code := launch(console.words(), nproc):
         raise typer.Exit(code)
     return True
 
@@ -233,49 +233,6 @@ Temperature = Annotated[
 ]
 Seed = Annotated[int | None, value("N", "Seed for sampling.")]
 MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
-SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
-
-
-def search_settings(
-    recipe: "SearchConfig", options: Mapping[str, Any], sample: bool
-) -> "SearchConfig":
-    """The search section of a recipe, overridden by options of the command line (None: not given).
-
-    Raises:
-        UsageError: options exclude each other, do nothing together, or are out of range.
-    """
-    from pydantic import ValidationError
-
-    from attnkit.recipe.schema import SearchConfig
-    from attnkit.recipe.values import first_wrong
-
-    given = {name: value for name, value in options.items() if value is not None}
-    if sample and "beam" in given:
-        raise UsageError("--beam and sampling exclude each other: leave one of them out")
-    method = "sample" if sample else "beam" if "beam" in given else recipe.method
-    for name in SAMPLING:
-        if name in given and method != "sample":
-            raise UsageError(f"{_flag(name)} is for sampling: add --sample")
-    try:
-        spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
-    except ValidationError as error:
-        name, wrong = first_wrong(error, SearchConfig)
-        raise UsageError(f"{_flag(name)}: {wrong}") from None
-    if spec.min_length >= spec.max_length:
-        raise UsageError(
-            f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"
-        )
-    most = {"sample": spec.n_best, "beam": spec.beam, "greedy": 1}[method]
-    if spec.n_best > most:
-        raise UsageError(f"--n-best {spec.n_best}: needs --beam {spec.n_best} or --sample")
-    # a beam of one is greedy search, which needs no reordering
-    single = method == "beam" and spec.beam == 1
-    return spec.model_copy(update={"method": "greedy"}) if single else spec
-
-
-def _flag(name: str) -> str:
-    """How a setting is spelled on the command line."""
-    return "--" + name.replace("_", "-")
 
 
 def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:

@@ -33,19 +33,18 @@ def read() -> dict[str, str]:
         return {}
     from pydantic import TypeAdapter
 
-    from attnkit.recipe import values
-    from attnkit.recipe.issues import ValidationIssue, refuse
+    from attnkit.recipe.issues import ValidationIssues, refuse
+    from attnkit.recipe.reading import read as read_node
     from attnkit.recipe.yaml_nodes import Mapping, Scalar, compose, read_text
 
     root = compose(read_text(path), str(path))
     if root is None or (isinstance(root, Scalar) and root.null):
         return {}
     try:
-        found = values.read(
-            root, TypeAdapter(dict[Literal["data_dir", "device", "out"], str | None])
-        )
-    except ValidationIssue as issue:
-        refuse(issue.place or root.place, str(issue), issue.key)
+        found = read_node(root, TypeAdapter(dict[Key, str | None]))
+    except ValidationIssues as refused:
+        issue = next(iter(refused.found))
+        refuse(issue.place or root.place, issue.text, issue.key)
     assert isinstance(root, Mapping)
     set_ = {name: text for name, text in found.items() if text is not None}
     for name, text in set_.items():

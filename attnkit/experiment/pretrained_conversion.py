@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit import __version__, mechanisms
+from attnkit import __version__
 from attnkit.errors import (
     DataError,
     NotFiniteError,
@@ -34,7 +34,7 @@ from attnkit.errors import (
 from attnkit.experiment.update_progress import Update, progress
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe.issues import COMMAND_LINE
-from attnkit.recipe.mechanism_registry import from_nodes
+from attnkit.recipe.reading import options_of
 from attnkit.recipe.schema import AttentionConfig
 from attnkit.recipe.yaml_nodes import Mapping, Scalar, read_value
 from attnkit.scoring import Comparison, ScoreRow, side_by_side
@@ -122,7 +122,7 @@ def attention_of(text: str) -> AttentionConfig:
             f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
             "causal Hugging Face model has attention in its decoder only"
         )
-    options = from_nodes(mechanisms.facts(word.text), nodes)
+    options = options_of(word.text, nodes)
     surgery.check(word.text, options)
     return AttentionConfig(name=word.text, **options)
 

@@ -4,18 +4,17 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.data.tokenizer import Tokenizer
 from attnkit.device import pick_device
+from attnkit.distributed import group
 from attnkit.errors import AttnkitError, DivergedError, StoppedError
 from attnkit.experiment import initial_weights
 from attnkit.experiment.precision import PrecisionChoice
@@ -35,7 +34,6 @@ from attnkit.experiment.resumption import (
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import keep_freed_memory, settle_memory
 from attnkit.nbce import question_sets
-from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
 from attnkit.scoring import ScoreRow, check_scorable, side_by_side
@@ -79,7 +77,7 @@ def train(
         experiment = Experiment(settings, stop)
         experiment.keep_memory()
         planned = settings.runs()
-        for variant, seed in planned:
+        for variant, seed in planned if group.is_main_process() else ():
             experiment.check(variant, seed)
         for number, (variant, seed) in enumerate(planned, 1):
             yield from experiment.train(variant, seed)
@@ -172,7 +170,7 @@ class Experiment:
     def train(self, variant: str, seed: int) -> Iterator[Event]:
         """One variant with one seed: skipped, resumed or trained from the start."""
         run = self.run(variant, seed)
-        with run.lock() as warning:
+        with run.lock() if group.is_main_process() else nullcontext() as warning:
             if warning:
                 yield NoteEvent(warning, variant=variant, seed=seed)
             how = self._try if variant in self.settings.trials else self._train
@@ -182,52 +180,38 @@ class Experiment:
 
     def _try(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
         """A trial: one that diverges has lost, which is told once and kept."""
-        if run.exists and not self.settings.fresh:
-            old = Run.open(run.path)
-            if old.manifest.get(layout.TRIAL, {}).get("diverged"):
-                allowed_changes(old, recipe, allow=self.settings.allow_change)
-                yield events.SkippedEvent("diverged before")
-                return
         try:
             yield from self._train(run, recipe, variant, seed)
         except DivergedError as error:
-            Run.open(run.path).update(**{layout.TRIAL: {"diverged": str(error)}})
+            if group.is_main_process():
+                Run.open(run.path).update(**{layout.TRIAL: {"diverged": str(error)}})
             yield events.FailedEvent(str(error), error.code)
 
     def _train(self, run: Run, recipe: Recipe, variant: str, seed: int) -> Iterator[Event]:
-        """The same with the run locked; its events do not say whose they are.
-
-        An existing run stays as it is until the data is at hand and, with a changed recipe, until
-        the checkpoint has turned out to fit it.
-        """
-        resumes, initial = run.exists and not self.settings.fresh, self.initial(variant, seed)
-        changes: list[Change] = []
-        if resumes:
-            run = Run.open(run.path)
-            changes = allowed_changes(run, recipe, allow=self.settings.allow_change)
-            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
-                run.update(**{PUBLISHED: figures})
-            if any(change.of_files for change in changes):
-                require_same_data(run, (yield from self.prepared(recipe, initial)))
-            if not needs_updates(run, recipe, changes):
-                if not any(change.of_weights for change in changes):
-                    run.update(**self._tuned(variant))
-                yield from rescore(run, recipe, changes)
-                return
+        """The same with the run locked; its events do not say whose they are."""
+        changes: list[Change] | None = None
+        if group.is_main_process():
+            changes = yield from self._begin(run, recipe, variant, seed)
+        begun = group.broadcast_object(lambda: changes is not None)
+        if not begun:
+            return
+        run, initial = Run.open(run.path), self.initial(variant, seed)
         prepared = yield from self.prepared(recipe, initial)
-        if resumes:
-            yield from self._check_resumption(run, prepared)
-        else:
-            run = yield from self._create(run, recipe, prepared, variant, seed, initial)
         precision: str = recipe.train.precision
         if precision == "auto":
             precision = str(run.manifest["precision"])
             self.precision.chosen = self.precision.chosen or precision
         job = self._job(run, recipe, seed, prepared, precision, initial)
+        if not recipe.model.counted:
+            happening = fit(job)
+        elif group.is_main_process():
+            happening = count(job)
+        else:
+            return
         started = False
         try:
-            for event in count(job) if recipe.model.counted else self._fit(job, variant):
-                if isinstance(event, events.StartedEvent):
+            for event in happening:
+                if isinstance(event, events.StartedEvent) and changes is not None:
                     started = True
                     yield from accept(run, recipe, changes, event.resumed_from)
                     run.update(
@@ -243,18 +227,38 @@ class Experiment:
                     run.update(failed=str(error))
             raise
 
-    def _fit(self, job: TrainingJob, variant: str) -> Iterator[Event]:
-        """Train, in step with the other ranks where there are some."""
-        how = torch.get_num_threads(), tuple(mechanisms.plugged().values())
-        with group.together(follow, self.settings, *how, variant, job.seed, job.precision):
-            yield from fit(job)
+    def _begin(
+        self, run: Run, recipe: Recipe, variant: str, seed: int
+    ) -> Generator[Event, None, list[Change] | None]:
+        """Make the run, or see to one that is there: how its recipe changed; None if it is done.
 
-    def follow(self, variant: str, seed: int, precision: str) -> Iterator[Event]:
-        """Train in step with rank 0, which has created the run."""
-        run, recipe = Run.open(self.run(variant, seed).path), self.recipe(variant, seed)
-        initial = self.initial(variant, seed)
+        An existing run stays as it is until the data is at hand and, with a changed recipe, until
+        the checkpoint has turned out to fit it.
+        """
+        resumes, initial = run.exists and not self.settings.fresh, self.initial(variant, seed)
+        changes: list[Change] = []
+        if resumes:
+            run = Run.open(run.path)
+            if run.manifest.get(layout.TRIAL, {}).get("diverged"):
+                allowed_changes(run, recipe, allow=self.settings.allow_change)
+                yield events.SkippedEvent("diverged before")
+                return None
+            changes = allowed_changes(run, recipe, allow=self.settings.allow_change)
+            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
+                run.update(**{PUBLISHED: figures})
+            if any(change.of_files for change in changes):
+                require_same_data(run, (yield from self.prepared(recipe, initial)))
+            if not needs_updates(run, recipe, changes):
+                if not any(change.of_weights for change in changes):
+                    run.update(**self._tuned(variant))
+                yield from rescore(run, recipe, changes)
+                return None
         prepared = yield from self.prepared(recipe, initial)
-        yield from fit(self._job(run, recipe, seed, prepared, precision, initial))
+        if resumes:
+            yield from self._check_resumption(run, prepared)
+        else:
+            yield from self._create(run, recipe, prepared, variant, seed, initial)
+        return changes
 
     def _job(
         self, run: Run, recipe: Recipe, seed: int, prepared: PreparedData, precision: str,
@@ -272,9 +276,9 @@ class Experiment:
         variant: str,
         seed: int,
         initial: Run | None,
-    ) -> Generator[Event, None, Run]:
+    ) -> Iterator[Event]:
         """A new run; with --fresh it replaces an existing one."""
-        processes = 1 if recipe.model.counted else group.processes()
+        processes = 1 if recipe.model.counted else group.world_size()
         precision = yield from self.precision.of(recipe, prepared, run)
         if self.settings.fresh:
             run.clear()
@@ -302,7 +306,6 @@ class Experiment:
         name = self.file.name
         run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
         run.write_tokenizer(prepared.tokenizer)
-        return run
 
     def _tuned(self, variant: str) -> dict[str, Any]:
         """The entry of the manifest that says by which trials a value was chosen."""
@@ -320,7 +323,7 @@ class Experiment:
         require_same_data(run, prepared)
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
-        now = (str(self.device), torch.get_num_threads(), group.processes())
+        now = (str(self.device), torch.get_num_threads(), group.world_size())
         if note := other_device_note(run, now):
             yield NoteEvent(note)
 
@@ -361,7 +364,7 @@ class Experiment:
             try:
                 message = messages.get(timeout=PATIENCE)
             except queue.Empty:
-                if self.stop.requested:
+                if self.stop.requested and group.is_main_process():
                     worker.join(GRACE)  # unless a library keeps it busy
                     self._obey(STOPPED_EARLY)
                 continue
@@ -375,7 +378,7 @@ class Experiment:
 
     def _obey(self, when: str) -> None:
         """Raise StoppedError where a signal has come."""
-        if self.stop.requested:
+        if self.stop.requested and group.is_main_process():
             raise StoppedError(f"stopped by {self.stop.requested} {when}")
 
     def evaluate(self, variant: str, seed: int) -> Iterator[Event]:
@@ -409,7 +412,7 @@ class Experiment:
         self, planned: Sequence[tuple[str, int]], unfinished: int = 0
     ) -> Iterator[events.ScoredEvent]:
         """Scored runs side by side, while others are `unfinished`; trials are not scored."""
-        if self.settings.trials:
+        if self.settings.trials or not group.is_main_process():
             return
         runs = [Run.open(self.run(variant, seed).path) for variant, seed in planned]
         trained = {run.variant for run in runs}
@@ -427,23 +430,3 @@ class Experiment:
         else:
             result = comparison(runs, splits, metrics=metrics, baseline=baseline, **how)
         yield events.ScoredEvent(result, unfinished)
-
-
-def follow(settings: TrainingSettings, threads: int, plugged: Sequence[Path], *run: Any) -> None:
-    """What other ranks do while rank 0 trains one run (variant, seed, precision)."""
-    global _followed
-    torch.set_num_threads(threads)
-    for file in plugged:
-        mechanisms.plug_in(file)
-    with StopSignals() as stop:
-        if _followed is None or _followed.settings != settings:
-            _followed = Experiment(settings, stop)
-            _followed.keep_memory()
-        _followed.stop = stop
-        for _ in _followed.follow(*run):
-            pass
-    settle_memory()
-
-
-_followed: Experiment | None = None
-"""In other ranks: the trainings of this command."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attnkit.data.corpus import splits_of
+from attnkit.distributed import group
 from attnkit.errors import (
     DataError,
     DivergedError,
@@ -196,11 +197,14 @@ def train(
         StoppedError: a signal came; the state is saved.
         AttnkitError: whatever `start` raises.
     """
-    tuning.check_runs(settings)
+    if group.is_main_process():
+        tuning.check_runs(settings)
     trials = tuning.settings(settings)
     yield from start(trials)
     with StopSignals(notice) as stop:
-        tuned = {row: tuning.entry(trials, row) for row in tuning.rows}
+        tuned = group.broadcast_object(
+            lambda: {row: tuning.entry(trials, row) for row in tuning.rows}
+        )
         for row, entry in tuned.items():
             tried = [one.model_dump(exclude_none=True) for one in entry.trials]
             yield events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row)

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from functools import partial
 from typing import NamedTuple, final
 
 import torch
@@ -80,8 +79,6 @@ class Model(nn.Module, ABC):
     """Most tokens that can be decoded, where each position has its own weights."""
     output: nn.Linear | LogProbabilities
     """From the last hidden state to the vocabulary."""
-    reopen: "partial[Model] | None" = None
-    """How another process opens it again, where it is that of a run."""
 
     def make_room(self, weights: Mapping[str, Tensor]) -> None:
         """Give tables whose sizes depend on the training text those of stored weights."""

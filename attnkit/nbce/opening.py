@@ -1,12 +1,8 @@
 """Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from attnkit import mechanisms
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
@@ -55,10 +51,6 @@ def open_model(
     reads_source = opened.shape == "encoder-decoder"
     kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
     reader: ContextReader = kind(opened, chat=chat, template=template)
-    if quantization is None or isinstance(quantization, str):
-        threads, plugged = _surroundings()
-        how = str(name), opened.device.type, dtype, offline, chat, template, quantization
-        reader.reopen = partial(_open_model_again, threads, plugged, *how)
     return reader
 
 
@@ -79,38 +71,4 @@ def open_run(run: Run, device: str = "cpu") -> ContextReader:
     else:
         pairs = run.recipe.task != "language-modeling"
         reader = LanguageModelReader(model, tokenizer, name, pairs=pairs, trained=longest)
-    kind = device.partition(":")[0]
-    reader.reopen = partial(_open_run_again, *_surroundings(), run.path, kind)
     return reader
-
-
-def _surroundings() -> tuple[int, tuple[Path, ...]]:
-    """Threads and plug-ins of this process."""
-    return torch.get_num_threads(), tuple(mechanisms.plugged().values())
-
-
-def _surround(threads: int, plugged: tuple[Path, ...]) -> None:
-    """The same in another process."""
-    torch.set_num_threads(threads)
-    for file in plugged:
-        mechanisms.plug_in(file)
-
-
-def _open_run_again(
-    threads: int, plugged: tuple[Path, ...], path: Path, device: str
-) -> ContextReader:
-    """The same in another process, which has a device of its own."""
-    _surround(threads, plugged)
-    return open_run(Run.open(path), pick_device(device))
-
-
-def _open_model_again(
-    threads: int, plugged: tuple[Path, ...], name: str, device: str, dtype: str, offline: bool,
-    chat: bool, template: str, quantization: str | None,
-) -> ContextReader:  # fmt: skip
-    """The same in another process, which has a device of its own."""
-    _surround(threads, plugged)
-    return open_model(
-        name, device=device, dtype=dtype, offline=offline, chat=chat, template=template,
-        quantization=quantization,
-    )  # fmt: skip

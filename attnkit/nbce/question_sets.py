@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,12 +18,12 @@ import torch
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.device import pick_device
+from attnkit.distributed import group
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.ranks import group
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
@@ -163,7 +163,7 @@ def evaluate(
     Raises:
         MissingInputError: the run is not finished; and as `evaluate_model`.
     """
-    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
+    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     model = EvaluatedModel.of_run(run, pick_device(device))
     spec, search = spec or run.recipe.contexts, search or run.recipe.search
     if not force and (rows := _packed_rows(run, splits, eval, spec, one_best(search))):
@@ -231,7 +231,9 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "answer-contained, context-found or a metric of text"
         )
-    asked = [one for split in splits for one in conditions(corpus, split, spec)]
+    asked = group.broadcast_object(
+        lambda: [one for split in splits for one in conditions(corpus, split, spec)]
+    )
     total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
     return [job.row(one) for one in asked]
@@ -270,12 +272,13 @@ class _Evaluation:
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
         settings = _merging(self.spec)
-        saved = reusable_scores(
-            model.results, model.weights, name, self.eval, force=self.force,
+        find = partial(
+            reusable_scores, model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
             search=_search_of(self.search, condition.method, self.spec, model.settings),
             own=self._own(settings),
         )  # fmt: skip
+        saved = group.broadcast_object(find)
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.decoding = self.answer(condition)
@@ -286,13 +289,15 @@ class _Evaluation:
         chosen = saved.decoding.chosen if saved.decoding else None
         known = () if chosen else CONTEXT
         if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
-            saved.scores |= score(missing, saved.texts, references, self.eval)
+            how = missing, saved.texts, references, self.eval
+            saved.scores |= group.broadcast_object(partial(score, *how))
             if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
             if model.results.writable:
-                saved.write(model.results)
+                if group.is_main_process():
+                    saved.write(model.results)
             else:
                 saved.warnings.append(NOT_KEPT)
         return saved.row(model.system).only(self.names)
@@ -315,9 +320,9 @@ class _Evaluation:
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
         options = {"alpha": self.spec.alpha, "limit": self.spec.limit or self.model.limit}
         how = method, self.search, rule, options
-        for place in range(0, len(portions), ranks := group.processes()):
-            dealt = portions[place : place + ranks]
-            for part in group.share(_answer_part, reader, dealt, *how):
+        for place in range(0, len(portions), ranks := group.world_size()):
+            mine = portions[place : place + ranks][group.rank() :][:1]
+            for part in group.all_gather_object(_answer_part(reader, mine, *how)):
                 replies += part
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
@@ -337,12 +342,12 @@ class _Evaluation:
 
 def _answer_part(
     reader: ContextReader, portions: Sequence[Sequence[tuple[Sequence[str], str]]], method: str,
-    search: SearchConfig, rule: Rule, options: Mapping[str, Any], rank: int, ranks: int,
+    search: SearchConfig, rule: Rule, options: Mapping[str, Any],
 ) -> list[Reply]:  # fmt: skip
-    """The answers to those portions that are dealt to one rank, at most one where all take part."""
+    """The answers to this rank's portions, of which there is at most one."""
     return [
         reply
-        for contexts, prompts in (zip(*portion, strict=True) for portion in portions[rank::ranks])
+        for contexts, prompts in (zip(*portion, strict=True) for portion in portions)
         for reply in ask(
             reader, method, list(contexts), list(prompts), search, rule, traced=True, **options
         )

@@ -60,8 +60,6 @@ class ContextReader(ABC):
     """The network, a torch module."""
     batch_tokens: int = 16384
     """Tokens that are read in one pass; what is cached of them is not counted."""
-    reopen: Callable[[], "ContextReader"] | None = None
-    """Opens the same model in another process, by `functools.partial`."""
     window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
 

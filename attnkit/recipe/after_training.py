@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from attnkit.recipe.metrics import BleuTokenizer, Metric, TextWords
-from attnkit.recipe.values import Count, Positive, Section, Share
+from attnkit.recipe.values import Count, OnlyWith, Positive, Section, Share, Unique
+
+_SAMPLE = OnlyWith("search.method", "sample")
 
 
 class SearchConfig(Section):
@@ -23,11 +25,11 @@ class SearchConfig(Section):
     """Minimum number of output tokens before the end token."""
     no_repeat_ngram: Count = 0
     """Order of the n-grams that may not repeat; 0 is off."""
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    temperature: Annotated[float, Field(gt=0), _SAMPLE] = 1.0
     """Sampling temperature."""
-    top_k: Count = 0
+    top_k: Annotated[Count, _SAMPLE] = 0
     """Number of most probable tokens to sample from; 0 is off."""
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1), _SAMPLE] = 1.0
     """Nucleus sampling: probability mass of the most probable tokens to sample from; 1 is off."""
     n_best: Positive = 1
     """Number of hypotheses returned for each input."""
@@ -56,9 +58,9 @@ Method = Literal[
 class ContextsConfig(Section):
     """Question answering with several passages (task question-answering)."""
 
-    counts: Annotated[tuple[Positive, ...], Field(min_length=1)] = (1, 2, 4, 8, 16, 32)
+    counts: Unique[Annotated[tuple[Positive, ...], Field(min_length=1)]] = (1, 2, 4, 8, 16, 32)
     """Numbers of passages given with each question; 1 gives only the passage that answers it."""
-    methods: Annotated[tuple[Method, ...], Field(min_length=1)] = (
+    methods: Unique[Annotated[tuple[Method, ...], Field(min_length=1)]] = (
         "entropy",
         "mean",
         "concat",
@@ -86,15 +88,19 @@ class ContextsConfig(Section):
 class EvalConfig(Section):
     """Evaluation."""
 
-    metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = ("bleu",)
+    metrics: Unique[Annotated[tuple[Metric, ...], Field(min_length=1)]] = ("bleu",)
     """Metrics to report (definitions: docs/metrics.md); rouge stands for rouge1, rouge2, rougeL and
     rougeLsum."""
-    splits: Annotated[tuple[str, ...], Field(min_length=1)] = ("test",)
+    splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
-    lengths: tuple[Positive, ...] = ()
+    lengths: Annotated[
+        Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")
+    ] = ()
     """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
     tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
-    tokenize: BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)] = "13a"
+    tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = (
+        "13a"
+    )
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
     data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words

@@ -2,27 +2,33 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Annotated, Any, NamedTuple, get_args
+from collections.abc import Callable, Iterator
+from collections.abc import Mapping as Table
+from typing import Any, NamedTuple, get_args
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
-from attnkit.recipe import corpus_cards, mechanism_registry
-from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, ValidationIssue, dotted
-from attnkit.recipe.mechanism_registry import option_value
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.issues import (
+    COMMAND_LINE,
+    Issues,
+    Key,
+    Position,
+    ValidationIssue,
+    ValidationIssues,
+    dotted,
+)
+from attnkit.recipe.reading import RECIPE, read
 from attnkit.recipe.schema import (
-    COUNTED,
     AttentionConfig,
     Layers,
-    ModelConfig,
     Recipe,
     Task,
     places_of,
 )
-from attnkit.recipe.settings import Setting, Settings, field_at
-from attnkit.recipe.values import read, written
-from attnkit.recipe.yaml_nodes import Scalar
+from attnkit.recipe.settings import Setting, Settings
+from attnkit.recipe.values import written
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 
 PATHS: tuple[Key, ...] = (
     *(("data", split) for split in ("train", "valid", "test")),
@@ -31,12 +37,12 @@ PATHS: tuple[Key, ...] = (
 """Keys whose values are names of files; of `INIT` that may be a folder, or a shipped recipe."""
 INIT: Key = ("train", "init")
 ATTENTION: Key = ("model", "attention")
-SHAPE: Key = ("model", "shape")
 SEEDS: Key = ("train", "seeds")
 MISSING: dict[Key, str] = {
     ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
     ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
+DERIVED = Position("derived")
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
 """sacrebleu's own choice of a tokenizer for a target language; 13a for all others."""
 STACKS = {name: tuple(name.split("-")) for name in ("encoder-decoder", "decoder", "encoder")}
@@ -56,16 +62,16 @@ POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), (
 
 
 class Built(NamedTuple):
-    """A typed recipe; `given` has what was set (not the defaults), `derived` what followed."""
+    """A typed recipe, and what was set in it; the rest follows from that, or is the default."""
 
     recipe: Recipe
-    given: Mapping[Key, Setting]
+    given: Table[Key, Setting]
     derived: frozenset[Key]
 
     def origins(self) -> dict[str, str]:
         """Dotted key -> default, derived, command line or file:line:column."""
         places = {key: str(setting.node.place) for key, setting in self.given.items()}
-        places |= dict.fromkeys(self.derived, "derived")
+        places |= dict.fromkeys(self.derived, str(DERIVED))
         return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
     def blame(self, issue: ValidationIssue, start: Position) -> tuple[Position, Key]:
@@ -76,8 +82,7 @@ class Built(NamedTuple):
         for key in issue.keys:
             for given, setting in self.given.items():
                 if given[: len(key)] == key:
-                    written_key = key_as_written(key, setting) if given == key else key
-                    return setting.node.place, written_key
+                    return setting.node.place, _as_written(key, self.given)
         return start, issue.key
 
 
@@ -105,114 +110,113 @@ def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
 
     `start` is the place of issues that have none of their own, such as a missing key.
     """
-    values: dict[Key, Any] = {}
-    for key, setting in settings.values.items():
-        try:
-            values[key] = _value(key, setting, settings.values)
-        except ValidationIssue as issue:
-            whole = (*key_as_written(key, setting), *issue.key)
-            issues.add(issue.place or setting.place, whole, issue.text)
-    missing = [key for key in MISSING if not any(given[:1] == key for given in settings.values)]
-    for key in missing:
-        issues.add(start, key, MISSING[key])
-    if missing or len(values) < len(settings.values):
+    given = dict(settings.values)
+    seeds = given.get(SEEDS)
+    if seeds and isinstance(seeds.node, Scalar) and "," not in seeds.node.text:
+        issues.add(seeds.node.place, SEEDS, _no_list_of_seeds(seeds.node))
+        del given[SEEDS]
+    try:
+        recipe: Recipe = read(_nested(given, start), RECIPE)
+    except ValidationIssues as refused:
+        for one in refused.found:
+            text = MISSING.get(one.key, one.text) if one.text == "is missing" else one.text
+            issues.add(one.place or start, _as_written(one.key, given), text)
         return None
-    derived = _derive(values, settings.values)
-    given = {key: setting for key, setting in settings.values.items() if key not in derived}
-    unset = {key for key, value in derived.items() if value is None}
-    values = {key: value for key, value in (values | derived).items() if key not in unset}
-    root: dict[str, Any] = {}  # the flat table as nested mappings, as pydantic reads them
-    for key, value in values.items():
+    if seeds and SEEDS not in given:
+        return None
+    if derived := _derive(recipe, given):
+        given = {key: setting for key, setting in given.items() if key not in derived}
+        values = {key: _node(value) for key, value in derived.items() if value is not None}
+        table = given | {key: Setting(node, DERIVED) for key, node in values.items()}
+        recipe = read(_nested(table, start), RECIPE)
+
+    def absolute(key: Key, value: Any) -> Any:
+        return found(value, given[key].node.place, key == INIT) if key in given else value
+
+    return Built(with_paths(recipe, absolute), given, frozenset(derived))
+
+
+def _no_list_of_seeds(node: Scalar) -> str:
+    """What is said of one number where a list is wanted: it may be a seed or how many."""
+    example = "[1] for one training, or [1, 2, 3] for three"
+    if node.text.isdecimal() and len(node.text) < 10:
+        number = int(node.text)
+        several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
+        example = f"[{number}] for the seed {number}, or [{several}] for several seeds"
+    return f"must be a list of seeds, got {written(node)}; write {example}"
+
+
+def _nested(table: Table[Key, Setting], start: Position) -> Mapping:
+    """The flat table as nested mappings, as pydantic reads them."""
+    root = Mapping(start, {})
+    for key, (node, place, _) in table.items():
         path = (*key, "name") if key[:2] == ATTENTION and len(key) == 3 else key
         inner = root
         for part in path[:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = value
-    return Built(Recipe.model_validate(root), given, frozenset(derived))
+            _, below = inner.fields.setdefault(part, (place, Mapping(node.place, {})))
+            assert isinstance(below, Mapping)
+            inner = below
+        inner.fields[path[-1]] = place, node
+    return root
 
 
-def _value(key: Key, setting: Setting, settings: Mapping[Key, Setting]) -> Any:
-    """One typed value: of a key of the schema, a mechanism's word or one of its options.
-
-    Raises ValidationIssue.
-    """
-    node = setting.node
-    if key[:2] != ATTENTION:
-        if key == SEEDS and isinstance(node, Scalar) and "," not in node.text:
-            example = "[1] for one training, or [1, 2, 3] for three"
-            if node.text.isdecimal() and len(node.text) < 10:
-                number = int(node.text)
-                several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
-                example = f"[{number}] for the seed {number}, or [{several}] for several seeds"
-            text = f"must be a list of seeds, got {written(node)}; write {example}"
-            raise ValidationIssue(text, place=node.place)
-        field = field_at(key)
-        value = read(node, field_type(key), None if field.is_required() else field.default)
-        return found(value, node.place, key == INIT) if key in PATHS else value
-    role = settings.get(key[:3])
-    word = role.node.text if role and isinstance(role.node, Scalar) else AttentionConfig().name
-    known = word in mechanism_registry.names()
-    if len(key) == 3:
-        if not known:
-            raise ValidationIssue(lambda: mechanism_registry.unknown(word), place=node.place)
-        return word
-    if not known:
-        return None  # the word is refused
-    return option_value(mechanism_registry.facts(word), key[3], setting.place, node)
+def _node(value: Any) -> Node:
+    """A derived value as it would be written."""
+    if isinstance(value, tuple):
+        return Sequence(DERIVED, [_node(item) for item in value])
+    return Scalar(DERIVED, str(value), plain=not isinstance(value, str))
 
 
-@cache
-def field_type(key: Key) -> TypeAdapter[Any]:
-    """What reads the values of a key of the schema."""
-    field = field_at(key)
-    return TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
-
-
-def key_as_written(key: Key, setting: Setting) -> Key:
+def _as_written(key: Key, given: Table[Key, Setting]) -> Key:
     """The key as the user wrote it: without the place or stack that a shorthand filled in."""
-    return (*key[:2], *key[3:]) if setting.spread else key
+    sizes = (size for size in range(len(key), 0, -1) if key[:size] in given)
+    size = next(sizes, 0)
+    return (*key[:2], *key[3:]) if size > 2 and given[key[:size]].spread else key
 
 
-def _derive(values: Mapping[Key, Any], settings: Mapping[Key, Setting]) -> dict[Key, Any]:
-    """Values that follow from others where the recipe is silent.
+def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
+    """Values that follow from others where the recipe is silent; None takes one away.
 
     What a shorthand set in places that the model does not have is back at its default.
     """
     derived: dict[Key, Any] = {}
-    if values["task",] == "language-modeling":
-        objective = str(values.get(("train", "objective")))
-        derived[SHAPE] = SHAPE_OF.get(objective, "decoder")
-        derived["train", "objective"] = "masked" if values.get(SHAPE) == "encoder" else "causal"
-    if values["task",] in METRICS_OF:
-        derived["eval", "metrics"] = METRICS_OF[values["task",]]
-    shape = values.get(SHAPE, derived.get(SHAPE, ModelConfig().shape))
-    family = values.get(("model", "type"), ModelConfig().type)
-    if family != "transformer":
+    shape_key, objective_key = ("model", "shape"), ("train", "objective")
+    task, model, data = recipe.task, recipe.model, recipe.data
+    shape = model.shape
+    if task == "language-modeling":
+        objective = recipe.train.objective if objective_key in given else ""
+        derived[shape_key] = SHAPE_OF.get(objective, "decoder")
+        shape = model.shape if shape_key in given else derived[shape_key]
+        masked = shape_key in given and shape == "encoder"
+        derived[objective_key] = "masked" if masked else "causal"
+    if task in METRICS_OF:
+        derived["eval", "metrics"] = METRICS_OF[task]
+    if model.type in POSITIONS:
         derived["model", "heads"] = 1
-        derived["model", "positions"] = POSITIONS[family][0]
-    if family == "naive-bayes-attention":
+        derived["model", "positions"] = POSITIONS[model.type][0]
+    if model.type == "naive-bayes-attention":
         derived["model", "tie"] = "none"
         derived["model", "layers", "decoder"] = 1
-    if values.get(("tokenizer", "shared")) is False and shape == "encoder-decoder":
+    if not recipe.tokenizer.shared and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
-    if values.get(("data", "train")) is not None and values.get(("data", "test")) is None:
+    if data.train is not None and data.test is None:
         derived["eval", "splits"] = ("valid",)
-    corpus, target = (str(values.get(("data", key))) for key in ("corpus", "target"))
-    card = corpus_cards.load(corpus) if corpus in corpus_cards.names() else None
-    if card and card.task == values["task",] == "classification":
+    card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
+    if card and card.task == task == "classification":
         derived["data", "labels"] = card.labels
+    language = re.split("[-_]", (data.target or "").lower())[0]
     if card and card.tokenized:
         derived["eval", "tokenize"] = "none"
-    elif (language := re.split("[-_]", target.lower())[0]) in TOKENIZER_OF:
+    elif language in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
-    derived = {key: value for key, value in derived.items() if key not in settings}
-    stacks = () if family in COUNTED else STACKS[shape]
-    has = {ATTENTION: places_of(family, shape), ("model", "layers"): stacks}
-    unused = [key for key in settings if settings[key].spread and key[2] not in has[key[:2]]]
+    derived = {key: value for key, value in derived.items() if key not in given}
+    stacks = () if model.counted else STACKS[shape]
+    has = {ATTENTION: places_of(model.type, shape), ("model", "layers"): stacks}
+    unused = [key for key in given if given[key].spread and key[2] not in has[key[:2]]]
     derived |= dict.fromkeys(unused)
     for stack in Layers.model_fields:
         key = ("model", "layers", stack)
-        if stack not in stacks and (key not in settings or settings[key].spread):
+        if stack not in stacks and (key not in given or given[key].spread):
             derived[key] = 0
     return derived
 
@@ -237,6 +241,16 @@ def found(value: Any, place: Position, folders: bool = False) -> Any:
     return value
 
 
+def with_paths(recipe: Recipe, change: Callable[[Key, Any], Any]) -> Recipe:
+    """The recipe with the values of `PATHS` changed."""
+    for key in PATHS:
+        section, name = key
+        old = getattr(recipe, section)
+        new = old.model_copy(update={name: change(key, getattr(old, name))})
+        recipe = recipe.model_copy(update={section: new})
+    return recipe
+
+
 def relative_to(recipe: Recipe, folder: str | os.PathLike[str]) -> Recipe:
     """The recipe with absolute paths written relative to a folder.
 
@@ -244,16 +258,12 @@ def relative_to(recipe: Recipe, folder: str | os.PathLike[str]) -> Recipe:
     """
     start = os.path.realpath(folder)
 
-    def relative(value: Any) -> Any:
+    def relative(key: Key, value: Any) -> Any:
         if isinstance(value, tuple):
-            return tuple(map(relative, value))
+            return tuple(relative(key, one) for one in value)
         if not value or not os.path.isabs(value):
             return value
         parent, name = os.path.split(value)
         return os.path.relpath(os.path.join(os.path.realpath(parent), name), start)
 
-    for section, name in PATHS:
-        old = getattr(recipe, section)
-        new = old.model_copy(update={name: relative(getattr(old, name))})
-        recipe = recipe.model_copy(update={section: new})
-    return recipe
+    return with_paths(recipe, relative)

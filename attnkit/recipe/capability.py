@@ -8,7 +8,7 @@ from attnkit.recipe import mechanism_registry
 from attnkit.recipe.issues import ValidationIssue
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.schema import AttentionConfig, Recipe
-from attnkit.recipe.score_options import ScoreOptions, score_options
+from attnkit.recipe.score_options import score_options
 from attnkit.recipe.values import shown
 
 ROTATING = ("rope", "alibi", "relative")
@@ -69,10 +69,8 @@ def ranks_obstacle(recipe: Recipe, ranks: int) -> str | None:
 def length_obstacle(recipe: Recipe, length: int) -> str:
     """Why a model cannot read texts of `length` tokens; "" where it can."""
     model, trained = recipe.model, recipe.data.max_length
-    if length <= trained or recipe.task in (
-        "recall",
-        "tagging",
-    ):  # whose rows must fit data.max_length
+    made = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
+    if length <= trained or made:
         return ""
     if model.positions == "learned":
         return (
@@ -174,19 +172,15 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
         yield f"{text}; `data.max_length` can be {facts.limit - 1} at most", ""
-    for name in ScoreOptions._fields:
+    for name in ("key_norm", "qk_norm"):
         try:
-            score_options({name: options[name]} if name in options else {}, facts.uses)
+            score_options({name: options.get(name, False)}, facts.uses)
         except UsageError as error:
             yield f"{facts.word}: {error}", name
     layers = model.cross_layers if role == "cross" else getattr(model.layers, role)
     if facts.layered and (parts := len(options[facts.composite])) > layers:
         text = f"{facts.word} has more parts ({parts}) than there are layers ({layers})"
         yield f"{text}; leave some out", facts.composite
-    missing = [name for name, o in facts.options.items() if o.required and name not in options]
-    if missing:
-        example = f"{{name: {facts.word}, {missing[0]}: ...}}"
-        yield f"{facts.word} needs {', '.join(missing)}; write {example}", ""
 
 
 def _words(able: Callable[[MechanismSpec], bool]) -> str:

@@ -75,8 +75,6 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[ValidationIssue]
 
 def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
     """Why these files cannot be those of a split; "" where they can."""
-    if any("\0" in name or not name for name in files):
-        return "a path must be the name of a file"
     if not 1 <= len(files) <= 2:
         return f"must be one file, or two aligned files, got {len(files)}"
     if task == "language-modeling" and len(files) == 2:

@@ -29,34 +29,30 @@ class Position(NamedTuple):
 COMMAND_LINE = Position("command line")
 
 
-class ValidationIssue(Exception):
-    """One thing that is wrong: raised by what reads a value, yielded by rules over a recipe.
+class ValidationIssue:
+    """One thing that is wrong with a recipe.
 
     Args:
-        text: what was wrong, the nearest valid value and what to do; or what makes the text, where
-            that is slow.
-        keys: the keys concerned, dotted or in parts; the first that was set is to blame.  Of a
-            single value: the keys inside it.
+        text: what was wrong, the nearest valid value and what to do.
+        keys: the keys concerned, dotted or in parts; the first that was set is to blame.
         place: where it stands; None: where the key to blame was set.
     """
 
-    def __init__(
-        self, text: str | Callable[[], str], *keys: str | Key, place: Position | None = None
-    ) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, *keys: str | Key, place: Position | None = None) -> None:
         self.text, self.place = text, place
         self.keys = [tuple(key.split(".")) if isinstance(key, str) else key for key in keys]
-
-    def __str__(self) -> str:
-        return self.text if isinstance(self.text, str) else self.text()
 
     @property
     def key(self) -> Key:
         return self.keys[0] if self.keys else ()
 
-    def below(self, *key: str) -> "ValidationIssue":
-        """The issue of a value as that of the key which holds it."""
-        return ValidationIssue(self.text, (*key, *self.key), place=self.place)
+
+class ValidationIssues(Exception):
+    """Values that their types refuse; the issues are made when they are told."""
+
+    def __init__(self, found: Iterable[ValidationIssue]) -> None:
+        super().__init__()
+        self.found = found
 
 
 class Issues:

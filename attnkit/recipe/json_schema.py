@@ -65,57 +65,49 @@ def json_schema() -> Json:
 def _shorthands(parts: Json) -> None:
     """What may be written instead of a full mapping."""
     known = [mechanism_registry.facts(word) for word in mechanism_registry.names()]
-    single = [facts for facts in known if not facts.composite]
-    alone = [f.word for f in single if not any(o.required for o in f.options.values())]
+    single = [one for one in known if not one.composite]
+    alone = [one.word for one in single if not any(o.required for o in one.options.values())]
+    mixable = [one for one in single if one.mixable]
     parts["Mechanism"] = {
         "description": "A mechanism that is not made of others; a part of interleaved layers.",
-        "anyOf": [{"enum": alone}, *(_mechanism(facts, parts) for facts in single)],
+        "anyOf": [{"enum": alone}, *(_mechanism(one, parts) for one in single)],
     }
-    mixable = [mechanism_registry.part(f.word, "mixture") for f in single if f.mixable]
     parts["Part"] = {
         "description": "A part of a mixture.",
         "anyOf": [
-            {"enum": [facts.word for facts in mixable]},
-            *(_mechanism(facts, parts) for facts in mixable),
+            {"enum": [one.word for one in mixable]},
+            *(_mechanism(one, parts, "mixture") for one in mixable),
         ],
     }
-    composites = [_mechanism(facts, parts) for facts in known if facts.composite]
-    parts["AttentionConfig"] = {
-        "description": parts["AttentionConfig"]["description"],
-        "anyOf": [{"$ref": "#/$defs/Mechanism"}, *composites],
-    }
-    one = {"$ref": "#/$defs/AttentionConfig"}
+    composites = [_mechanism(one, parts) for one in known if one.composite]
+    mechanism, layers = parts["AttentionConfig"], parts["Layers"]["properties"]["encoder"]
+    mechanism |= {"anyOf": [{"$ref": "#/$defs/Mechanism"}, *composites]}
+    for key in mechanism.keys() - {"description", "anyOf"}:
+        del mechanism[key]
     model: Json = parts["ModelConfig"]["properties"]
-    model["attention"] = {
-        "description": model["attention"]["description"],
-        "anyOf": [one, {"$ref": "#/$defs/Roles"}],
-    }
-    layers = parts["Layers"]["properties"]["encoder"]
     both = {key: layers[key] for key in layers if key not in ("title", "description", "default")}
-    model["layers"] = {
-        "description": model["layers"]["description"],
-        "anyOf": [both, {"$ref": "#/$defs/Layers"}],
-        "default": Layers().encoder,
-    }
+    for name, short, whole in (
+        ("attention", {"$ref": "#/$defs/AttentionConfig"}, "Roles"),
+        ("layers", both, "Layers"),
+    ):
+        about = model[name]["description"]
+        model[name] = {"description": about, "anyOf": [short, {"$ref": f"#/$defs/{whole}"}]}
+    model["layers"]["default"] = Layers().encoder
 
 
-def _mechanism(facts: MechanismSpec, parts: Json) -> Json:
+def _mechanism(known: MechanismSpec, parts: Json, inside: str = "") -> Json:
     """A mechanism with its options; types that have a name are added to `parts`."""
-    properties: Json = {"name": {"const": facts.word}}
-    for name, option in facts.options.items():
-        if name == facts.composite:
-            item = {"$ref": "#/$defs/Mechanism" if facts.layered else "#/$defs/Part"}
-            properties[name] = {"type": "array", "items": item, "minItems": 2}
-            continue
-        kind = option.type.json_schema()
-        parts |= kind.pop("$defs", {})
-        properties[name] = kind if option.required else {**kind, "default": option.default}
-    required = [name for name, option in facts.options.items() if option.required]
+    schema = mechanism_registry.options_type(known.word, inside).json_schema()
+    parts |= schema.pop("$defs", {})
+    properties: Json = {"name": {"const": known.word}, **schema.get("properties", {})}
+    if known.composite:
+        item = {"$ref": "#/$defs/Mechanism" if known.layered else "#/$defs/Part"}
+        properties[known.composite] = {"type": "array", "items": item, "minItems": 2}
     return {
         "type": "object",
-        "description": facts.doc.partition("\n")[0],
+        "description": known.doc.partition("\n")[0],
         "properties": properties,
-        "required": ["name", *required],
+        "required": ["name", *schema.get("required", ())],
         "additionalProperties": False,
     }
 

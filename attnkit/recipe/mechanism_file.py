@@ -10,48 +10,41 @@ it itself.
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
 from types import EllipsisType, NoneType
-from typing import Annotated, Any, Literal, NamedTuple, Optional, Union, get_type_hints
+from typing import Any, Literal, NamedTuple, Optional, Union, get_type_hints
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-    create_model,
-)
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from attnkit.errors import UsageError
-from attnkit.recipe.score_options import EntropyScale
+from attnkit.recipe.score_options import EntropyScale, LayerOptions, ScoreOptions
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 """The class that every mechanism derives from."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
-_SCORE_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "ScoreOptions")
-_LAYER_OPTIONS = (_PACKAGE / "recipe" / "score_options.py", "LayerOptions")
 _BEYOND_SCORES = ("allowed", "answer", "forward", "normalise")
 """Methods by which a scored mechanism is more than its scores."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a mechanism: its annotation as written, and its default."""
+    """One option of a mechanism: its annotation as written, its default, and its type."""
 
     annotation: str
     default: Any = None
     required: bool = False
+    shared: Any = None
+    """The type of an option that mechanisms share; the annotation says that of another."""
 
     @property
-    def type(self) -> TypeAdapter[Any]:
-        """What reads its values."""
-        return _adapter(self.annotation)
+    def type(self) -> Any:
+        """What a value must be, as pydantic reads it."""
+        return self.shared or annotation(self.annotation)
 
 
 @dataclass(frozen=True)
@@ -132,15 +125,14 @@ class _Class(NamedTuple):
         methods = (item for item in self.node.body if isinstance(item, ast.FunctionDef))
         return next((method for method in methods if method.name == name), None)
 
-    def attributes(self) -> dict[str, tuple[ast.expr | None, ast.expr | None]]:
-        """Annotation and value of each of its class attributes."""
-        found: dict[str, tuple[ast.expr | None, ast.expr | None]] = {}
+    def attributes(self) -> Iterator[tuple[str, ast.expr]]:
+        """Its class attributes that have a value."""
         for item in self.node.body:
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
-                found[item.target.id] = item.annotation, item.value
-            elif isinstance(item, ast.Assign) and isinstance(item.targets[0], ast.Name):
-                found[item.targets[0].id] = None, item.value
-        return found
+            target = (
+                item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
+            )
+            if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
+                yield from [(target.id, item.value)] if item.value else []
 
 
 def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
@@ -152,8 +144,8 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
     chain = _chain(path)
     facts: dict[str, Any] = {}
     for found in reversed(chain):
-        for name, (_, value) in found.attributes().items():
-            if name in _FACTS and value is not None:
+        for name, value in found.attributes():
+            if name in _FACTS:
                 facts[name] = _fact(found.path, name, value)
     options = {}
     constructors = ((found.path, found.method("__init__")) for found in chain)
@@ -161,14 +153,14 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
     if constructor:
         given = constructor.args
         for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-            options[argument.arg] = _option(file, argument.arg, argument.annotation, default)
+            text = ast.unparse(argument.annotation) if argument.annotation else "Any"
+            literal = None if default is None else _literal(file, argument.arg, default)
+            options[argument.arg] = Option(text, literal, required=default is None)
+    if not facts.get("layered"):
+        options |= _shared(LayerOptions)
     scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
-    shared = [] if facts.get("layered") else [_LAYER_OPTIONS]
-    for place in shared if scored is None else [*shared, _SCORE_OPTIONS]:
-        modifiers = _lookup(*place)
-        for name, (annotation_, default) in modifiers.attributes().items() if modifiers else ():
-            options[name] = _option(place[0], name, annotation_, default)
     if scored is not None:
+        options |= _shared(ScoreOptions)
         more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
         facts["mixable"] = not any(more) and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
@@ -240,13 +232,11 @@ def _lookup(path: Path, name: str, steps: int = 8) -> _Class | None:
     return None
 
 
-_FACTS = {*MechanismSpec.__dataclass_fields__} - {
-    "word",
-    "path",
-    "doc",
-    "origin",
-    "options",
-    "mixable",
+_READ = {"word", "path", "doc", "origin", "options", "mixable"}  # the rest is written as it is
+_FACTS = {
+    name: TypeAdapter(kind)
+    for name, kind in get_type_hints(MechanismSpec).items()
+    if name not in _READ
 }
 
 
@@ -260,27 +250,28 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
         ) from None
 
 
-@cache
-def _kind(name: str) -> TypeAdapter[Any]:
-    return TypeAdapter(MechanismSpec.__annotations__[name])
-
-
 def _fact(path: Path, name: str, node: ast.expr) -> Any:
     value = _literal(path, name, node)
     try:
-        return _kind(name).validate_python(value, strict=True)
+        return _FACTS[name].validate_python(value, strict=True)
     except ValidationError:
         kind = formatannotation(MechanismSpec.__annotations__[name])
-        raise UsageError(
-            f"{path}:{node.lineno}: {name} must be of type {kind}, got {value!r}"
-        ) from None
+        where = f"{path}:{node.lineno}"
+        raise UsageError(f"{where}: {name} must be of type {kind}, got {value!r}") from None
 
 
-def _option(path: Path, name: str, annotation: ast.expr | None, default: ast.expr | None) -> Option:
-    text = ast.unparse(annotation) if annotation else "Any"
-    if default is None:
-        return Option(text, required=True)
-    return Option(text, _literal(path, name, default))
+@cache
+def _shared(options: type[NamedTuple]) -> dict[str, Option]:
+    """The options that many mechanisms share, as a class of `score_options` declares them."""
+    hints, types = get_type_hints(options), get_type_hints(options, include_extras=True)
+    return {
+        name: Option(
+            re.sub(r"\b[a-z_]+\.", "", formatannotation(hints[name])),
+            options._field_defaults[name],
+            shared=types[name],
+        )
+        for name in options._fields
+    }
 
 
 class _List:
@@ -290,23 +281,10 @@ class _List:
         return tuple[item, ...]
 
 
-_entropy_fields: dict[str, Any] = {
-    name: (kind, EntropyScale._field_defaults[name])
-    for name, kind in get_type_hints(EntropyScale).items()
-}
-_EntropyScale = create_model(
-    "EntropyScale",
-    __config__=ConfigDict(extra="forbid"),
-    __doc__="How scores grow with the number of keys.",
-    **_entropy_fields,
-)
 _TYPES: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
     "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
-    # stays the mapping that was written, so that a resolved recipe says no more than its author
-    "EntropyScale": Annotated[
-        _EntropyScale, AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
-    ],
+    "EntropyScale": EntropyScale,
 }  # fmt: skip
 
 
@@ -314,9 +292,11 @@ _TYPES: dict[str, Any] = {
 def annotation(text: str) -> Any:
     """The type that an annotation names, or Any where it is not understood."""
     try:
-        return _type(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError, KeyError):
+        kind = _type(ast.parse(text, mode="eval").body)
+        TypeAdapter(kind)  # refuses what pydantic cannot read
+    except (SyntaxError, ValueError, TypeError, KeyError, PydanticUserError):
         return Any
+    return kind
 
 
 def _type(node: ast.expr) -> Any:
@@ -338,11 +318,3 @@ def _type(node: ast.expr) -> Any:
         case ast.Subscript(value=outer, slice=inner):
             return _type(outer)[_type(inner)]
     raise ValueError
-
-
-@cache
-def _adapter(text: str) -> TypeAdapter[Any]:
-    try:
-        return TypeAdapter(annotation(text))
-    except PydanticUserError:
-        return TypeAdapter(Any)

@@ -10,25 +10,35 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from attnkit.errors import MissingInputError, RecipeError, UsageError
-from attnkit.recipe import mechanism_file, yaml_nodes
-from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, ValidationIssue
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    create_model,
+)
+
+from attnkit.errors import MissingInputError, UsageError
+from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
-from attnkit.recipe.values import read, split_words, written
-from attnkit.recipe.yaml_nodes import Node, Scalar, read_value
+from attnkit.recipe.values import refusal
 from attnkit.text import nearest, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
 LARGEST_OPTION = 2**20
 """No option needs a larger whole number: a layer of that size would fill any memory."""
+PARTS = "a list of two mechanisms or more, such as [scaled-dot, synthesizer-random]"
+"""What a composite is made of, in messages."""
 GROUP = "attnkit.mechanisms"
 """The entry-point group of packages that bring mechanisms."""
 _FOLDER = Path(__file__).parents[1] / "mechanisms"
@@ -60,6 +70,11 @@ def facts(word: str) -> MechanismSpec:
 def unknown(word: str) -> str:
     """Why a word is refused, and what was probably meant."""
     text = f"no attention mechanism is called {quoted(word)}"
+    if ours := common_names.mechanism(word):
+        return f"{text}; write {ours}"
+    file = Path(f"{word.replace('-', '_')}.py")
+    if _WORD.fullmatch(word) and file.is_file():
+        return f"{text}; add --plugin {file}"
     if close := nearest(word, names()):
         return f"{text}; did you mean {close}?"
     return f"{text}; `attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
@@ -109,29 +124,20 @@ def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
 def parts(known: MechanismSpec, given: object) -> list[Part]:
     """The parts of a composite: a list of words and of mappings {name: word, option: value}.
 
-    Raises UsageError for anything else, for fewer than two, and for an option that a part lacks.
+    Raises UsageError for anything else, for fewer than two, and for what a part does not take.
     """
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) < 2:
-        raise UsageError(
-            f"{known.word}: {known.composite} must be a list of two mechanisms or more, each a word"
-            f" or {{name: word}} with its options, got {given!r}"
-        )
-    chosen = []
-    for item in given:
-        if isinstance(item, str):
-            item = {"name": item}
-        if not isinstance(item, Mapping) or not isinstance(item.get("name"), str):
+    try:
+        typed = typed_options(known.word, {known.composite: given})[known.composite]
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        if first["type"] != "refused":
             raise UsageError(
-                f"{known.word}: a part must be a word or {{name: word}} with its options, got "
-                f"{item!r}"
-            )
-        word, options = item["name"], {name: item[name] for name in item if name != "name"}
-        known_part = part(word, known.word)
-        for name in options:
-            if name not in known_part.options:
-                raise UsageError(no_option(known_part, name, known.word))
-        chosen.append(Part(word, options))
-    return chosen
+                f"{known.word}: {known.composite} must be {PARTS}, got {given!r}"
+            ) from None
+        got = f", got {first['input']!r}" if first["ctx"].get("got") else ""
+        raise UsageError(f"{known.word}: {first['msg']}{got}") from None
+    named = ({"name": one} if isinstance(one, str) else one for one in typed)
+    return [Part(one["name"], {n: v for n, v in one.items() if n != "name"}) for one in named]
 
 
 def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec:
@@ -144,12 +150,10 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
     for name, values in known.facts_with.items():
         known = replace(known, **values.get(str(options.get(name)), {}))
     for name, changed in known.given.items():
-        if options.get(name) is not None:
-            known = replace(known, **changed)
+        known = replace(known, **(changed if options.get(name) is not None else {}))
     for name, ahead in known.ahead.items():
-        found = next((value for value in options.get(name) or () if value in ahead), None)
-        if found is not None:
-            why = f"{known.why}, and {name}: {found} looks ahead"
+        if looking := [value for value in options.get(name) or () if value in ahead]:
+            why = f"{known.why}, and {name}: {looking[0]} looks ahead"
             known = replace(known, causal=False, why=why)
     known = _resolved(known, options) if known.composite else known
     for name, why in OF_ONE_SEQUENCE.items():
@@ -159,6 +163,49 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
     if options.get("short_conv"):  # which looks at neighbours, found by sorting
         known = replace(known, by_distance=True, onnx=())
     return known
+
+
+def _resolved(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
+    """What a composite can do with these options."""
+    if known.composite not in options:
+        raise UsageError(_missing(known, [known.composite]))
+    chosen = parts(known, options[known.composite])
+    for name, value in known.pairs.items():
+        if options.get(name) == value and len(chosen) != 2:
+            text = f"{known.word}: {name}: {value} takes exactly two parts, got {len(chosen)}"
+            raise UsageError(text)
+    if known.layered and len({bool(own.get("residual_scores")) for _, own in chosen}) > 1:
+        text = (
+            "residual_scores adds the scores of the layer before: set it on all parts, or on none"
+        )
+        raise UsageError(f"{known.word}: {text}")
+    return _of_all(known, [resolve_capabilities(*one) for one in chosen])
+
+
+def _of_all(known: MechanismSpec, inside: Sequence[MechanismSpec]) -> MechanismSpec:
+    """What a composite of these parts can do."""
+    limits = [f.limit for f in inside if f.limit is not None]
+    numbers = [limit for limit in limits if isinstance(limit, int)]
+    positions = [{*f.positions} for f in inside]
+    reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in inside if f.why)
+    if known.layered:
+        for f, able in zip(inside, positions, strict=True):
+            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
+    return replace(
+        known,
+        uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in inside)),
+        causal=all(f.causal for f in inside),
+        encoder=all(f.encoder for f in inside),
+        cross=all(f.cross for f in inside),
+        limit=min(numbers) if numbers else next(iter(limits), None),
+        positions=tuple(s for s in known.positions if all(s in able for able in positions)),
+        map="effective" if any(f.map == "effective" for f in inside) else "exact",
+        state="growing" if any(f.state == "growing" for f in inside) else "constant",
+        quadratic=any(f.quadratic for f in inside),
+        by_distance=any(f.by_distance for f in inside),
+        cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in inside)),
+        why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
+    )
 
 
 def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
@@ -175,124 +222,78 @@ def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
     return f"{word}{as_part} has no option {quoted(name)}; {hint}"
 
 
-def _resolved(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
-    """The facts of a composite with these options."""
-    if known.composite not in options:
-        example = f"{{name: {known.word}, {known.composite}: [scaled-dot, synthesizer-random]}}"
-        raise UsageError(f"{known.word} needs {known.composite}; write {example}")
-    given = parts(known, options[known.composite])
-    for name, value in known.pairs.items():
-        if options.get(name) == value and len(given) != 2:
-            raise UsageError(
-                f"{known.word}: {name}: {value} takes exactly two parts, got {len(given)}"
-            )
-    if known.layered and len({bool(chosen.get("residual_scores")) for _, chosen in given}) > 1:
-        raise UsageError(
-            f"{known.word}: residual_scores adds the scores of the layer before: set it on all "
-            "parts, or on none"
-        )
-    all_of = [resolve_capabilities(word, chosen) for word, chosen in given]
-    limits = [f.limit for f in all_of if f.limit is not None]
-    numbers = [limit for limit in limits if isinstance(limit, int)]
-    positions = [{*f.positions} for f in all_of]
-    reasons = dict.fromkeys(f"its part {f.word}: {f.why}" for f in all_of if f.why)
-    if known.layered:
-        for f, able in zip(all_of, positions, strict=True):
-            able |= set() if {*"qk"} <= {*f.uses} else {"rope"}  # which turns nothing there
-    return replace(
-        known,
-        uses="".join(letter for letter in "qxkvg" if any(letter in f.uses for f in all_of)),
-        causal=all(f.causal for f in all_of),
-        encoder=all(f.encoder for f in all_of),
-        cross=all(f.cross for f in all_of),
-        limit=min(numbers) if numbers else next(iter(limits), None),
-        positions=tuple(s for s in known.positions if all(s in able for able in positions)),
-        map="effective" if any(f.map == "effective" for f in all_of) else "exact",
-        state="growing" if any(f.state == "growing" for f in all_of) else "constant",
-        quadratic=any(f.quadratic for f in all_of),
-        by_distance=any(f.by_distance for f in all_of),
-        cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in all_of)),
-        why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
-    )
+def _missing(known: MechanismSpec, options: Sequence[str]) -> str:
+    """Why a mechanism without these options is refused."""
+    value = "[scaled-dot, synthesizer-random]" if options[0] == known.composite else "..."
+    example = f"{{name: {known.word}, {options[0]}: {value}}}"
+    return f"{known.word} needs {', '.join(options)}; write {example}"
 
 
-def option_value(known: MechanismSpec, name: str, place: Position, node: Node) -> Any:
-    """The value of one option; `place` is that of its key.
+@cache
+def options_type(word: str, inside: str = "") -> TypeAdapter[Any]:
+    """The model of pydantic that reads the options of a mechanism, or of a part of `inside`."""
+    known = part(word, inside) if inside else facts(word)
+    fields: dict[str, Any] = {}
+    for name, option in known.options.items():
+        kind: Any = Annotated[option.type, AfterValidator(_not_huge)]
+        if name == known.composite:
+            one = Annotated[Any, AfterValidator(partial(_typed_part, word))]
+            wanted = {"type": "array", "items": {}, "minItems": 2, "wanted": PARTS}
+            kind = Annotated[tuple[one, ...], Field(min_length=2), WithJsonSchema(wanted)]
+        fields[name] = (kind, ... if option.required else option.default)
+    return TypeAdapter(create_model(word, __config__=ConfigDict(extra="forbid"), **fields))
 
-    Raises ValidationIssue: there is no such option, or it does not take this value.
+
+def typed_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
+    """Options with the types that a mechanism declares; `inside` is the composite of a part.
+
+    Raises pydantic's ValidationError: values of other types, options that it does not have or that
+    are missing, an unknown mechanism.
     """
-    option = known.options.get(name)
-    if option is None:
-        raise ValidationIssue(lambda: no_option(known, name), place=place)
-    if name == known.composite:
-        items = node.items if isinstance(node, yaml_nodes.Sequence) else split_words(node)
-        if len(items) < 2:
-            text = "must be a list of two mechanisms or more, such as"
-            example = "[scaled-dot, synthesizer-random]"
-            raise ValidationIssue(f"{text} {example}, got {written(node)}", place=node.place)
-        return tuple(_part(known.word, item) for item in items)
-    value = read(node, option.type, option.default)
+    try:
+        known = part(word, inside) if inside else facts(word)
+    except UsageError as error:
+        raise _refusal(str(error), "name") from None
+    if name := next((name for name in options if name not in known.options), None):
+        raise _refusal(no_option(known, name, inside), name, key=True)
+    if missing := [name for name, o in known.options.items() if o.required and name not in options]:
+        raise _refusal(_missing(known, missing))
+    if not options:
+        return {}
+    typed = options_type(word, inside).validate_python(_frozen(options), strict=True)
+    return {name: getattr(typed, name) for name in options}
+
+
+def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
+    """One part: its word, or its word and its options."""
+    given = {"name": given} if isinstance(given, str) else given
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise refusal("a part must be a word or {name: word} with its options", got=True)
+    word: str = given["name"]
+    options = {name: value for name, value in given.items() if name != "name"}
+    typed = typed_options(word, options, composite)
+    return {"name": word, **typed} if typed else word
+
+
+def _not_huge(value: Any) -> Any:
     if type(value) is int and value > LARGEST_OPTION:
-        raise ValidationIssue(f"must be at most {LARGEST_OPTION}, got {value}", place=node.place)
+        raise refusal(f"must be at most {LARGEST_OPTION}, got {value}")
     return value
 
 
-def from_words(known: MechanismSpec, words: Sequence[str]) -> dict[str, Any]:
-    """Options of a mechanism from KEY=VALUE words of a command line; a value may be YAML.
-
-    Raises UsageError: one line for each word that is refused, or an option is missing.
-    """
-    nodes: dict[str, Node] = {}
-    for word in words:
-        name, equals, text = (part.strip() for part in word.partition("="))
-        if not equals:
-            raise UsageError(f"{quoted(word)} must be KEY=VALUE, an option of {known.word}")
-        if name in nodes:
-            raise UsageError(f"{name} is given twice; give it once")
-        nodes[name] = read_value(text)
-    return from_nodes(known, nodes)
+def _refusal(text: str, *at: str, **how: bool) -> ValidationError:
+    """A refusal of what is at this place inside the value that is validated."""
+    error = refusal(text, **how)
+    return ValidationError.from_exception_data(
+        "recipe", [{"type": error, "loc": at, "input": None}]
+    )
 
 
-def from_nodes(known: MechanismSpec, nodes: dict[str, Node]) -> dict[str, Any]:
-    """Options of a mechanism that were written on a command line; raises as `from_words`."""
-    issues, options = Issues(), {}
-    for name, node in nodes.items():
-        try:
-            options[name] = option_value(known, name, COMMAND_LINE, node)
-        except ValidationIssue as issue:
-            issues.add(COMMAND_LINE, (name, *issue.key), issue.text)
-    try:
-        issues.stop()
-    except RecipeError as error:
-        raise UsageError(str(error)) from error
-    missing = [name for name, o in known.options.items() if o.required and name not in options]
-    if missing:
-        raise UsageError(f"{known.word} needs {', '.join(missing)}; write {missing[0]}=VALUE")
-    return options
-
-
-def _part(composite: str, node: Node) -> str | dict[str, Any]:
-    """One part: its word, or its word and its options."""
-    fields = node.fields if isinstance(node, yaml_nodes.Mapping) else {"name": (node.place, node)}
-    _, name = fields.get("name", (node.place, None))
-    if not isinstance(name, Scalar) or name.null:
-        text = f"a part must be a word or {{name: word}} with its options, got {written(node)}"
-        raise ValidationIssue(text, place=node.place)
-    try:
-        known = part(name.text, composite)
-    except UsageError as error:
-        raise ValidationIssue(str(error), place=name.place) from None
-    options: dict[str, Any] = {}
-    for option, (place, value) in fields.items():
-        if option == "name":
-            continue
-        try:
-            if option not in known.options:
-                raise ValidationIssue(no_option(known, option, composite), place=place)
-            options[option] = option_value(known, option, place, value)
-        except ValidationIssue as issue:
-            raise issue.below(option) from None
-    return {"name": name.text, **options} if options else name.text
+def _frozen(value: Any) -> Any:
+    """Lists as tuples, as everything in a recipe is frozen."""
+    if isinstance(value, Mapping):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list | tuple) else value
 
 
 def plug_in(path: str | Path) -> str:
@@ -321,6 +322,7 @@ def plug_in(path: str | Path) -> str:
         raise UsageError(f"plug-in {path}: {word} is plugged in by {_plugged[word]}; rename one")
     mechanism_file.forget()
     _read.cache_clear()
+    options_type.cache_clear()
     _read(path, word, str(path))
     _plugged[word] = path
     sys.modules.pop(module_name(word), None)

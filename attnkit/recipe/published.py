@@ -6,10 +6,11 @@ from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
-from attnkit.recipe.issues import Issues, ValidationIssue
+from attnkit.recipe.issues import Issues, ValidationIssue, ValidationIssues
 from attnkit.recipe.metrics import ScoreName
-from attnkit.recipe.schema import Recipe, Section
-from attnkit.recipe.values import read, unknown_key
+from attnkit.recipe.reading import read, unknown_key
+from attnkit.recipe.schema import Recipe
+from attnkit.recipe.values import Section
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
 from attnkit.text import nearest, quoted
 
@@ -41,12 +42,15 @@ def read_published(
     """
     if node is None or (isinstance(node, Scalar) and node.null):
         return None
+    refused: list[ValidationIssue] = []
     try:
         found: Published = read(node, TypeAdapter(Published))
-        for issue in _issues_of(found, node, recipes):
-            raise issue
-    except ValidationIssue as issue:
-        issues.add(issue.place or node.place, (KEY, *issue.key), issue.text)
+        refused = [*_issues_of(found, node, recipes)]
+    except ValidationIssues as issues_of_types:
+        refused = [*issues_of_types.found]
+    for one in refused:
+        issues.add(one.place or node.place, (KEY, *one.key), one.text)
+    if refused:
         return None
     splits = _splits(recipes)
     if found.comparable and len(splits) == 1:

@@ -1,11 +1,10 @@
 """What a recipe may not ask for although each of its values is valid alone.
 
-What a type cannot say: the table `ONLY_WITH`, and one generator a section, which yields each
-issue with the keys concerned, the one to blame first.  No data is read: a corpus is known by its
+What a type cannot say: one generator a section, which yields each issue with the keys concerned,
+the one to blame first.  No data is read: a corpus is known by its
 card, files by their names.  Nothing here imports torch.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 
@@ -14,14 +13,8 @@ from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import SPLITS, data_issues
 from attnkit.recipe.issues import ValidationIssue
 from attnkit.recipe.metrics import METRICS, metrics_that_read
-from attnkit.recipe.schema import (
-    AttentionConfig,
-    ContextsConfig,
-    NaiveBayesConfig,
-    Recipe,
-    TailrConfig,
-)
-from attnkit.recipe.settings import field_at
+from attnkit.recipe.schema import AttentionConfig, Recipe
+from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED, quoted
 
 SHORTEST_CORRUPTED = 16
@@ -32,39 +25,6 @@ OF_POSITIONS = ("balanced-accuracy",)
 """Metrics of marked positions."""
 LARGEST_TABLE = 16384
 """Most tokens of which all pairs are counted: a table of 1 GB."""
-_SPLIT = re.compile("[\\s\u2581\0\ud800-\udfff]")
-"""What no piece may have: white space, its sign in pieces, and what tokenizers replace."""
-
-
-ONLY_WITH: list[tuple[str, tuple[str, ...]]] = [
-    ("model.cell", ("model.type", "recurrent")),
-    ("model.kernel", ("model.type", "convolutional")),
-    ("model.order", ("model.type", "n-gram")),
-    *(
-        (f"model.{key}", ("model.type", "transformer"))
-        for key in ("ff", "norm", "activation", "activation_dropout")
-    ),
-    ("model.naive_bayes.residual", ("model.type", "naive-bayes", "naive-bayes-attention")),
-    *(
-        (f"model.naive_bayes.{key}", ("model.type", "naive-bayes"))
-        for key in NaiveBayesConfig.model_fields
-        if key != "residual"
-    ),
-    ("model.naive_bayes.weights", ("model.naive_bayes.pool", "weighted")),
-    ("model.naive_bayes.decay", ("model.naive_bayes.weights", "recency")),
-    ("model.naive_bayes.normalize", ("model.naive_bayes.estimate", "skip-gram")),
-    *((f"train.tailr.{key}", ("train.loss", "tailr")) for key in TailrConfig.model_fields),
-    ("train.min_lr", ("train.schedule", "cosine", "linear")),
-    *((f"search.{key}", ("search.method", "sample")) for key in ("temperature", "top_k", "top_p")),
-    *((f"data.{key}", ("task", "question-answering")) for key in ("gold", "other")),
-    *((f"contexts.{key}", ("task", "question-answering")) for key in ContextsConfig.model_fields),
-    ("eval.lengths", ("task", "language-modeling", "recall", "tagging")),
-]
-"""Keys that are read only where another key has one of these values.
-
-The resolved form of a recipe has every key, whatever its type of model, loss or search, and the
-digests of runs are taken of it; so these are rows of a table and not classes of a union.
-"""
 
 
 def issues_of(recipe: Recipe) -> Iterator[ValidationIssue]:
@@ -74,15 +34,13 @@ def issues_of(recipe: Recipe) -> Iterator[ValidationIssue]:
 
 
 def _only_with(recipe: Recipe) -> Iterator[ValidationIssue]:
-    """Keys that do nothing with what another key says; each is blamed once."""
-    blamed = set()
-    for key, (other, *values) in ONLY_WITH:
-        value = attrgetter(other)(recipe)
-        unset = attrgetter(key)(recipe) == field_at(tuple(key.split("."))).default
-        if value not in values and not unset and key not in blamed:
-            blamed.add(key)
-            text = f"does nothing with `{other}: {value}`; it is for {' and '.join(values)}"
-            yield ValidationIssue(text, key, other)
+    """Keys that do nothing with what another key says, which their types know."""
+    for key, tags in ONLY_WITH.items():
+        if attrgetter(key)(recipe) != DEFAULTS[key]:
+            values = {tag.key: attrgetter(tag.key)(recipe) for tag in tags}
+            if tag := next((tag for tag in tags if values[tag.key] not in tag.values), None):
+                text = f"does nothing with `{tag.key}: {values[tag.key]}`; it is for "
+                yield ValidationIssue(text + " and ".join(tag.values), key, tag.key)
 
 
 def _task(recipe: Recipe) -> Iterator[ValidationIssue]:
@@ -246,14 +204,10 @@ def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
 
 
 def _tokenizer(recipe: Recipe) -> Iterator[ValidationIssue]:
-    """Special tokens that cannot be pieces of their own, and no room for any other piece."""
+    """No room for any piece beside the special ones."""
     spec = recipe.tokenizer
     if spec.model is not None:
         return
-    for piece in spec.special:
-        if _SPLIT.search(piece) or not piece:
-            text = f"{quoted(piece)} must be text without white space"
-            yield ValidationIssue(text, "tokenizer.special")
     least = len(RESERVED) + len(spec.special) + 1
     if spec.size < least:
         text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"
@@ -356,17 +310,7 @@ def _search(recipe: Recipe) -> Iterator[ValidationIssue]:
         yield ValidationIssue(text, "search.n_best", "search.beam", "search.method")
 
 
-def _lists(recipe: Recipe) -> Iterator[ValidationIssue]:
-    """Lists name nothing twice."""
-    keys = "train.seeds eval.metrics eval.splits eval.lengths contexts.counts contexts.methods"
-    for key in f"{keys} tokenizer.special eval.tokenize".split():
-        values = attrgetter(key)(recipe)
-        values = values if isinstance(values, tuple) else ()
-        if twice := [value for number, value in enumerate(values) if value in values[:number]]:
-            yield ValidationIssue(f"names {twice[0]} twice; name each once", key)
-
-
 RULES: tuple[Callable[[Recipe], Iterator[ValidationIssue]], ...] = (
     *(_only_with, _task, _noise, _questions, _data, _tokenizer, _model, _model_type),
-    *(_train, _search, _metrics, _total_variation, _lengths, _lists),
+    *(_train, _search, _metrics, _total_variation, _lengths),
 )

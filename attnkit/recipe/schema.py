@@ -1,20 +1,32 @@
 """The schema of a recipe: every key, its type, range, default and meaning.
 
 A recipe is complete and runs no code.  The docstrings below are the descriptions of the JSON Schema
-that editors show; `attnkit.recipe.values` turns the errors of pydantic into one line with a
-position.
+that editors show; `attnkit.recipe.reading` turns the errors of pydantic into one line with a
+position.  `OnlyWith` in the type of a key says of which model, loss, task or method it is.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
+from attnkit.recipe import mechanism_registry
 from attnkit.recipe.after_training import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.metrics import Monitor
-from attnkit.recipe.values import Count, Positive, Probability, Section, Share
+from attnkit.recipe.values import (
+    Count,
+    FileName,
+    OnlyWith,
+    Piece,
+    Positive,
+    Probability,
+    Section,
+    Share,
+    Unique,
+)
 
 __all__ = ["AttentionConfig", "ContextsConfig", "DataConfig", "EvalConfig", "Layers", "ModelConfig"]
-__all__ += ["NaiveBayesConfig", "Recipe", "Roles", "SearchConfig", "Section", "TailrConfig", "Task"]
+__all__ += ["NaiveBayesConfig", "Recipe", "Roles", "SearchConfig", "TailrConfig", "Task"]
 __all__ += ["TokenizerConfig", "TrainConfig", "places_of"]
 
 Task = Literal[
@@ -29,6 +41,9 @@ Task = Literal[
 ]
 
 
+_QUESTIONS = OnlyWith("task", "question-answering")
+
+
 class DataConfig(Section):
     """Where the text comes from, and which rows are used."""
 
@@ -40,13 +55,13 @@ class DataConfig(Section):
     target: str | None = None
     """Target language, or the name of a field; without one, the field `target` is read, or `text`
     for language modelling."""
-    train: str | tuple[str, ...] | None = None
+    train: FileName | tuple[FileName, ...] | None = None
     """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
     optionally compressed (.gz, .xz); paths are relative to the recipe file, on the command line to
     the current folder."""
-    valid: str | tuple[str, ...] | None = None
+    valid: FileName | tuple[FileName, ...] | None = None
     """Validation data, given like train."""
-    test: str | tuple[str, ...] | None = None
+    test: FileName | tuple[FileName, ...] | None = None
     """Test data, given like train.  Without it and eval.splits the validation data is scored."""
     format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
     """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
@@ -71,9 +86,9 @@ class DataConfig(Section):
     labels: tuple[str, ...] = ()
     """Classification: the possible labels of a target, in order; of two, the last is the positive
     one.  A corpus card has its own."""
-    gold: Share = 0.6
+    gold: Annotated[Share, _QUESTIONS] = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
-    other: Share = 0.25
+    other: Annotated[Share, _QUESTIONS] = 0.25
     """Question answering: share paired with a passage that does not answer them; the rest have no
     passage."""
 
@@ -89,7 +104,7 @@ class TokenizerConfig(Section):
     """Whether source and target share one vocabulary."""
     model: str | None = None
     """Existing sentencepiece model to use instead of training one, relative to the recipe file."""
-    special: tuple[str, ...] = ()
+    special: Unique[tuple[Piece, ...]] = ()
     """Strings that are always one token, such as turn separators; with type word between spaces."""
     coverage: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the characters of the training text that the vocabulary covers."""
@@ -103,6 +118,18 @@ class AttentionConfig(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "scaled-dot"
     """Name of the mechanism (`attnkit mechanisms` lists them)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _typed(cls, given: Any) -> Any:
+        """Give the options the types that the mechanism declares."""
+        if not isinstance(given, Mapping) or not given:
+            return given
+        word = given.get("name", cls.model_fields["name"].default)
+        options = {name: value for name, value in given.items() if name != "name"}
+        if not isinstance(word, str):
+            return {"name": word}
+        return {"name": word, **mechanism_registry.typed_options(word, options)}
 
     def options(self) -> dict[str, Any]:
         """The options that are set, by name."""
@@ -133,32 +160,49 @@ class Layers(Section):
     """Decoder layers."""
 
 
+_NAIVE_BAYES = OnlyWith("model.type", "naive-bayes")
+
+
 class NaiveBayesConfig(Section):
     """The next token from the probabilities p(x|a) that each token a before it gives alone."""
 
-    estimate: Literal["counts", "skip-gram"] = "counts"
+    estimate: Annotated[Literal["counts", "skip-gram"], _NAIVE_BAYES] = "counts"
     """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block,
     or from vectors of model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps
     updates."""
-    smoothing: Annotated[float, Field(gt=0)] = 100.0
+    smoothing: Annotated[float, Field(gt=0), _NAIVE_BAYES] = 100.0
     """Number of times that is added to what is counted after each token a, spread like all
     tokens."""
-    pool: Literal["mean", "weighted", "max", "entropy"] = "mean"
+    pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
     """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
     each x, or p(x|a) of the token a whose distribution has the least entropy."""
-    weights: Literal["entropy", "recency"] = "entropy"
+    weights: Annotated[
+        Literal["entropy", "recency"],
+        _NAIVE_BAYES,
+        OnlyWith("model.naive_bayes.pool", "weighted"),
+    ] = "entropy"
     """Weights of the pool weighted: exp(-entropy) of the distribution, or decay ** distance."""
-    decay: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    decay: Annotated[
+        float,
+        Field(gt=0, lt=1),
+        _NAIVE_BAYES,
+        OnlyWith("model.naive_bayes.weights", "recency"),
+    ] = 0.9
     """Factor of weights by recency from each token to the one before it."""
-    beta: Literal["exact"] | Annotated[float, Field(ge=-1)] = "exact"
+    beta: Annotated[Literal["exact"] | Annotated[float, Field(ge=-1)], _NAIVE_BAYES] = "exact"
     """beta of (1 + beta) pool - beta log p(x): -1 gives p(x) alone, 0 the pool alone; exact is the
     number of tokens before minus 1, which with the mean is naive Bayes itself."""
-    normalize: bool = True
+    normalize: Annotated[
+        bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")
+    ] = True
     """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
     residual: Literal["none", "shared", "own"] = "none"
     """Whether the last token a counts once more: shared takes p(x|a) from the same table or
     vectors, own from neighbouring tokens alone (naive-bayes) or vectors of their own
     (naive-bayes-attention)."""
+
+
+_TRANSFORMER = OnlyWith("model.type", "transformer")
 
 
 class ModelConfig(Section):
@@ -181,13 +225,15 @@ class ModelConfig(Section):
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
     encoder for classification by the mean of its states, and for the objective masked.  The others
     classify by the likeliest label as a text."""
-    cell: Literal["lstm", "gru", "sru"] = "lstm"
+    cell: Annotated[Literal["lstm", "gru", "sru"], OnlyWith("model.type", "recurrent")] = "lstm"
     """Recurrent models: the cell."""
-    kernel: Positive = 3
+    kernel: Annotated[Positive, OnlyWith("model.type", "convolutional")] = 3
     """Convolutional models: tokens that a convolution sees."""
-    order: Annotated[int, Field(ge=1, le=3)] = 3
+    order: Annotated[int, Field(ge=1, le=3), OnlyWith("model.type", "n-gram")] = 3
     """n-gram models: 1, 2 or 3; interpolated Kneser-Ney."""
-    naive_bayes: NaiveBayesConfig = NaiveBayesConfig()
+    naive_bayes: Annotated[
+        NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")
+    ] = NaiveBayesConfig()
     """Models of type naive-bayes; of naive-bayes-attention only residual."""
     width: Positive = 256
     """Width of the embeddings and the hidden states (of a transformer the residual stream)."""
@@ -195,22 +241,22 @@ class ModelConfig(Section):
     """Layers of each stack; a single number sets both."""
     heads: Positive = 4
     """Attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
-    ff: Count = 1024
+    ff: Annotated[Count, _TRANSFORMER] = 1024
     """Transformers: inner width of the feed-forward sublayer; 0 leaves it out."""
     dropout: Probability = 0.1
     """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
     of recurrent and convolutional models."""
-    activation_dropout: Probability | None = None
+    activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
     """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
     same as dropout."""
-    norm: Literal["pre", "post", "rms"] = "pre"
+    norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
     after each residual sum (post); rms is as pre, by the root mean square (RMSNorm)."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
     """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and
     keys (rope), or added to the scores of self-attention (alibi, relative).  Recurrent models have
     none, convolutional ones learned (if absent) or none."""
-    activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
+    activation: Annotated[Literal["relu", "gelu", "silu", "swiglu", "geglu"], _TRANSFORMER] = "relu"
     """Transformers: activation of the feed-forward sublayer; swiglu and geglu are gated."""
     tie: Literal["all", "decoder", "none"] = "all"
     """Weight tying: of source, target and output embeddings (all), of target and output embeddings
@@ -283,7 +329,7 @@ class TrainConfig(Section):
     lr * width^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup: Count = 1000
     """Number of warm-up updates."""
-    min_lr: Annotated[float, Field(ge=0)] = 0.0
+    min_lr: Annotated[float, Field(ge=0), OnlyWith("train.schedule", "cosine", "linear")] = 0.0
     """Minimum learning rate of the cosine and linear schedules."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay of AdamW; applied to matrices only."""
@@ -297,7 +343,7 @@ class TrainConfig(Section):
     """Probability mass spread over the whole vocabulary."""
     loss: Literal["cross-entropy", "tailr"] = "cross-entropy"
     """Training loss; the logged loss and perplexity are always plain cross-entropy."""
-    tailr: TailrConfig = TailrConfig()
+    tailr: Annotated[TailrConfig, OnlyWith("train.loss", "tailr")] = TailrConfig()
     """Options of the TaiLr loss (`loss: tailr`)."""
     average: Count = 1
     """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
@@ -321,7 +367,7 @@ class TrainConfig(Section):
     """Whether to compile the model with torch.compile."""
     parallel: Literal["none", "ddp", "fsdp"] = "ddp"
     """How several processes (--nproc, torchrun) train: ddp copies the model, fsdp shards it."""
-    seeds: Annotated[tuple[Count, ...], Field(min_length=1)] = (1,)
+    seeds: Unique[Annotated[tuple[Count, ...], Field(min_length=1)]] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
     """Training objective: causal for language modelling, seq2seq for all other tasks.
@@ -349,7 +395,7 @@ class Recipe(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     search: SearchConfig = SearchConfig()
-    contexts: ContextsConfig = ContextsConfig()
+    contexts: Annotated[ContextsConfig, _QUESTIONS] = ContextsConfig()
     eval: EvalConfig = EvalConfig()
 
     @property

@@ -1,9 +1,12 @@
 """Options that mechanisms share; `attention.Scored` and `layers.MultiHead` act on them."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from attnkit.errors import UsageError
+from attnkit.recipe.values import wanted
 
 
 class EntropyScale(NamedTuple):
@@ -15,12 +18,26 @@ class EntropyScale(NamedTuple):
     attention" (spaces.ac.cn/archives/8823), and Chiang and Cholak 2022.
     """
 
-    base: float = 512.0
+    base: Annotated[float, Field(gt=1)] = 512.0
     """Number of keys at which the factor is 1."""
-    floor: int = 1
+    floor: Annotated[int, Field(ge=0)] = 1
     """Smallest number of keys that the factor is computed for."""
     test_only: bool = False
     """For models trained without the factor: only in evaluation, and at least 1."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """As a value, the mapping that was written: a recipe says no more than its author."""
+        hints = get_type_hints(cls, include_extras=True)
+        fields: Any = {
+            name: (hints[name], default) for name, default in cls._field_defaults.items()
+        }
+        about = "How scores grow with the number of keys."
+        model = create_model(
+            cls.__name__, __config__=ConfigDict(extra="forbid"), __doc__=about, **fields
+        )
+        as_written = AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
+        return handler.generate_schema(Annotated[model, as_written])
 
 
 class LayerOptions(NamedTuple):
@@ -71,21 +88,24 @@ def layer_options(options: Mapping[str, Any], word: str) -> LayerOptions:
 class ScoreOptions(NamedTuple):
     """Options that scored mechanisms take: key_norm only with keys, qk_norm with queries too."""
 
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout probability of the attention weights in training."""
     residual_scores: bool | Literal["mean"] = False
     """Add the scores of the layers before (RealFormer): their running sum (true), or its mean."""
     entropy_scale: bool | EntropyScale = False
     """Multiply the scores by log n / log 512, n the number of allowed keys."""
-    score_noise: float = 0.0
+    score_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Standard deviation of Gaussian noise added to the scores in training."""
     key_norm: bool = False
     """Normalise the keys to one length, so that only their direction counts (KeyNorm)."""
     qk_norm: bool = False
     """Divide queries and keys by their root mean square, times a learned scale a channel, before
     rotary positions (Henry et al. 2020; Dehghani et al. 2023, there with a layer norm)."""
-    logit_cap: float | None = None
+    logit_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Keep scores within (-c, c), as c tanh(score / c) (Gemma 2)."""
+
+
+_SCORE_OPTIONS = TypeAdapter(ScoreOptions)
 
 
 def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
@@ -94,40 +114,18 @@ def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
     Raises UsageError for a value out of range, and for `key_norm` and `qk_norm` where there is
     nothing to normalise.
     """
-    given = ScoreOptions(**options)
-    scale: Any = given.entropy_scale
-    if isinstance(scale, Mapping):
-        unknown = next((name for name in scale if name not in EntropyScale._fields), None)
-        if unknown is not None:
-            known = ", ".join(EntropyScale._fields)
-            raise UsageError(f"entropy_scale has no key {unknown!r}; it has {known}")
-        scale = EntropyScale(**scale)
-    elif scale is True:
-        scale = EntropyScale()
-    if not isinstance(scale, bool | EntropyScale):
-        raise UsageError(f"entropy_scale must be true, false or its options, got {scale!r}")
-    if given.residual_scores not in (False, True, "mean"):
-        raise UsageError(
-            f"residual_scores must be true, false or mean, got {given.residual_scores!r}"
-        )
-    if isinstance(scale, EntropyScale) and not (scale.base > 1 and scale.floor >= 0):
-        raise UsageError(
-            "entropy_scale needs a base above 1 and a floor of 0 or more,"
-            f" got base {scale.base} and floor {scale.floor}"
-        )
-    if not 0 <= given.attention_dropout < 1:
-        raise UsageError(
-            f"attention_dropout must be at least 0 and below 1, got {given.attention_dropout}"
-        )
-    if not 0 <= given.score_noise < float("inf"):
-        raise UsageError(f"score_noise must be 0 or more, got {given.score_noise}")
+    try:
+        given: ScoreOptions = _SCORE_OPTIONS.validate_python(dict(options), strict=True)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        kind = get_type_hints(ScoreOptions, include_extras=True)[name]
+        raise UsageError(f"{name} must be {wanted(kind)}, got {options[name]!r}") from None
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
     if given.qk_norm and not {*"qk"} <= {*uses}:
         raise UsageError("qk_norm needs queries and keys, and this mechanism lacks one of them")
     if given.qk_norm and given.key_norm:
         raise UsageError("qk_norm is in place of key_norm; choose one of them")
-    cap = given.logit_cap
-    if cap is not None and not 0 < cap < float("inf"):
-        raise UsageError(f"logit_cap must be above 0, got {cap}")
+    scale: Any = given.entropy_scale
+    scale = EntropyScale(**scale) if isinstance(scale, dict) else EntropyScale() if scale else False
     return given._replace(entropy_scale=scale)

@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 from pydantic.fields import FieldInfo
 
+from attnkit.recipe.common_names import KEYS
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
-from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles, Section
-from attnkit.recipe.values import written
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
+from attnkit.recipe.values import OnlyWith, Section, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
 from attnkit.text import nearest
 
@@ -169,10 +170,21 @@ SCHEMA = dict(_walk((), Recipe))
 """Every section and every field of the schema by its key; an attention place is a section."""
 
 
-def field_at(key: Key) -> FieldInfo:
-    field = SCHEMA[key]
-    assert isinstance(field, FieldInfo)
-    return field
+def _conditions(key: Key) -> list[OnlyWith]:
+    """What the types of a key, and of the sections that hold it, say of when it is read."""
+    found: list[OnlyWith] = []
+    section: type[Section] = Recipe
+    for name in key:
+        field = section.model_fields[name]
+        found[:0] = [tag for tag in field.metadata if isinstance(tag, OnlyWith)]
+        section = field.annotation  # type: ignore[assignment]
+    return found
+
+
+FIELDS = {key: kind for key, kind in SCHEMA.items() if isinstance(kind, FieldInfo)}
+DEFAULTS = {dotted(key): field.default for key, field in FIELDS.items()}
+ONLY_WITH = {dotted(key): tags for key in FIELDS if (tags := _conditions(key))}
+"""Keys that are read only where others have one of some values."""
 
 
 def all_keys() -> tuple[Key, ...]:
@@ -192,6 +204,8 @@ def unknown(key: Key, known: Key) -> str:
         return f"is not understood with dots; write it nested in the recipe file, under `{word}:`"
     if not known and word in FILE_KEYS:
         return "stands only at the top of a recipe file, not in a variant or an override"
+    if ours := KEYS.get(".".join(key)) or KEYS.get(word):
+        return f"unknown key; write {ours}"
     homes = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})
     if homes:
         where = " or ".join(dotted(home) or "the top level" for home in homes)

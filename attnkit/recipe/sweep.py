@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
+from pydantic import TypeAdapter
+
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.build import field_type
 from attnkit.recipe.issues import COMMAND_LINE, Key, Position, refuse
+from attnkit.recipe.reading import as_json, members, schema_at
 from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA
-from attnkit.recipe.values import as_json, members, shown
+from attnkit.recipe.values import shown
 from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
 from attnkit.text import quoted
 
@@ -146,10 +148,9 @@ def value_text(node: Node) -> str:
 def _takes_list(key: Key) -> bool:
     """Whether a key, or an option of a mechanism, takes a list."""
     if key in SCHEMA:
-        kinds = [] if isinstance(SCHEMA[key], type) else [field_type(key)]
+        kinds = [] if isinstance(SCHEMA[key], type) else [schema_at(key)]
     else:
         known = map(mechanism_registry.facts, mechanism_registry.names())
-        options = [one.options[key[-1]] for one in known if key[-1] in one.options]
-        kinds = [option.type for option in options]
-    types = (member.get("type") for kind in kinds for member in members(kind.json_schema()))
-    return "array" in types
+        options = [one.options[key[-1]].type for one in known if key[-1] in one.options]
+        kinds = [TypeAdapter(kind).json_schema() for kind in options]
+    return any(member.get("type") == "array" for kind in kinds for member in members(kind))

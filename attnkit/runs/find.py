@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import MissingInputError, UsageError
+from attnkit.runs.demo import located
 from attnkit.runs.layout import MANIFEST, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 
@@ -20,7 +21,7 @@ def is_run(name: str) -> bool:
     Raises:
         MissingInputError: it is a folder of neither, or a path below a folder that exists.
     """
-    path = Path(name)
+    path = located(name)
     if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
         return True
     if path.is_dir() and not (path / CONFIG).exists():
@@ -54,7 +55,7 @@ def find_runs(
     """
     found: dict[Path, Run] = {}
     skipped = []
-    folders = [Path(path) for path in paths]
+    folders = [located(path) for path in paths]
     for folder in folders:
         require_runs(folder, MAKES_RUNS)
         for path in run_paths(folder, trials=trials):

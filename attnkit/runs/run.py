@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attnkit
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
+from attnkit.runs.demo import located
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results
 from attnkit.storage import files
@@ -55,13 +56,13 @@ class Run(Results):
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run, finished or not; or a results file.
+        """An existing run, finished or not; or a results file; `demo` is the one that is shipped.
 
         Raises:
             MissingInputError: there is no run; says which part is missing.
             DataError: manifest.json, recipe.yaml or the results file is damaged.
         """
-        run = cls(path)
+        run = cls(located(path))
         if run.packed is None:
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
@@ -370,12 +371,14 @@ class Run(Results):
         self.update(files=hashes, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
-        """The chosen weights, in main memory.
+        """The chosen weights, in main memory; those in half precision as float32.
 
         Raises:
             MissingInputError: training has not come to its end, or they were left out.
             DataError: the file is damaged, or holds NaN or infinities.
         """
+        import torch
+
         from attnkit.storage import tensors
 
         self.require_finished()
@@ -383,7 +386,11 @@ class Run(Results):
         if not self.check_file(layout.MODEL):
             manifest = self.path / layout.MANIFEST
             raise DataError(f"{manifest}: the SHA-256 of {layout.MODEL} is missing")
-        return tensors.read(self.path / layout.MODEL)
+        found = tensors.read(self.path / layout.MODEL)
+        # the demo keeps half precision on the disk
+        return {
+            name: one.float() if one.dtype == torch.half else one for name, one in found.items()
+        }
 
     def model(self, device: str = "cpu") -> "Model":
         """The trained model in float32 and evaluation mode.

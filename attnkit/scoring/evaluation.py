@@ -8,7 +8,7 @@ settings on the same lines is not computed again.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
+from attnkit.distributed import group
 from attnkit.errors import RecipeError
+from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_obstacle
 from attnkit.recipe.metrics import base_metric
@@ -26,7 +28,6 @@ from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.runs.shared_model import shared_model
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
@@ -95,7 +96,7 @@ def evaluate(
     names = _metrics(eval, recipe)
     if why := length_obstacle(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
-    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=True)
+    corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec = one_best(search or recipe.search)
     job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
     out = []
@@ -107,9 +108,13 @@ def evaluate(
                 out.append(found)
                 continue
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
-                rows = list(corpus.rows(split, length))
+                rows = group.broadcast_object(partial(_rows, corpus, split, length))
             out.append(job.split(split, rows, length))
     return out
+
+
+def _rows(corpus: RunCorpus, split: str, length: int | None) -> list[Row]:
+    return list(corpus.rows(split, length))
 
 
 def packed_row(
@@ -239,7 +244,8 @@ class _EvaluationJob:
     def split(self, split: str, rows: list[Row], length: int | None = None) -> ScoreRow:
         """Evaluate one split, in windows of a length, and save what was not known yet."""
         references = references_of(rows)
-        saved = reusable_scores(
+        known = partial(
+            reusable_scores,
             self.run,
             self.run.manifest["files"]["model.safetensors"],
             split if length is None else windows_name(split, length),
@@ -251,6 +257,7 @@ class _EvaluationJob:
             own=effective(self.search.model_dump())
             == effective(self.run.recipe.search.model_dump()),
         )
+        saved = group.broadcast_object(known)
         kept = packed_scores(self.run, saved.split, self.eval, saved.search)
         if kept and (kept.source, kept.references) == (saved.source, saved.references):
             saved.scores = kept.scores | saved.scores
@@ -261,7 +268,8 @@ class _EvaluationJob:
             saved.texts, saved.decoding = self._decode(split, rows)
         if text and missing:
             recipe = self.run.recipe
-            saved.scores |= answer_scores(missing, saved.texts, rows, recipe, self.eval)
+            how = missing, saved.texts, rows, recipe, self.eval
+            saved.scores |= group.broadcast_object(partial(answer_scores, *how))
         if set(missing) & set(TEACHER_FORCED):
             if length and self.run.recipe.task == "language-modeling":
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
@@ -280,7 +288,7 @@ class _EvaluationJob:
             saved.warnings += self._search_warnings(saved.decoding or Decoding())
         if missing and not self.run.writable:
             saved.warnings.append(NOT_KEPT)
-        elif missing:
+        elif missing and group.is_main_process():
             saved.write(self.run)
         return saved.row(System.of_run(self.run)).only(self.names)
 
@@ -301,7 +309,9 @@ class _EvaluationJob:
     @cached_property
     def model(self) -> Model:
         """Not loaded where everything is known already."""
-        return shared_model(self.run, self.device)
+        if self.device == "cpu":
+            keep_freed_memory()
+        return self.run.model(self.device)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

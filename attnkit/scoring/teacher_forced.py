@@ -20,9 +20,9 @@ from attnkit.data.marked import MarkedTargets
 from attnkit.data.objectives import SIGNATURES, apply_objective
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
+from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
-from attnkit.ranks import group
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.metrics import Score
 
@@ -51,7 +51,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     Raises:
         NotFiniteError: the model answers NaN or infinity.
     """
-    out: NDArray[np.float64] = sum(group.share(_part, model, encoded), np.zeros(()))
+    out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():
         raise NotFiniteError(
             "the model answers NaN or infinity: its weights are damaged; train again"
@@ -60,8 +60,8 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
 
 
 @torch.inference_mode()
-def _part(model: Model, encoded: Encoded, rank: int, ranks: int) -> NDArray[np.float64]:
-    """The rows that are dealt to one rank, and zeros."""
+def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
+    """The rows of this rank's share of the batches, and zeros."""
     out = np.zeros((len(encoded), 5 + CONFIDENCE_BINS))
     shares = np.zeros(model.output.out_features)
     if isinstance(encoded.target, MarkedTargets):
@@ -69,7 +69,7 @@ def _part(model: Model, encoded: Encoded, rank: int, ranks: int) -> NDArray[np.f
             encoded.target.ids[encoded.target.ids != PAD], return_counts=True
         )
         shares[answers] = 1 / (len(answers) * counts)
-    for place, targets, hidden in hidden_states(model, encoded, rank, ranks):
+    for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
         share = shares[targets.cpu().numpy()]
         columns = (nll, correct, np.ones(len(place)), correct * share, share)

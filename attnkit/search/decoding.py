@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.profiler import record_function
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from attnkit.distributed import group
 from attnkit.errors import RecipeError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
-from attnkit.ranks import group
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
 from attnkit.search.base import Hypothesis
@@ -81,7 +81,7 @@ def translate(
     Args:
         model: an encoder-decoder or a decoder, ours or in another library.
         tokenizer: the model's.
-        texts: one line each.
+        texts: one line each; of several ranks the main one reads them.
         spec: how to search; batch_tokens bounds sentences x beams x the longest source.
         max_source: longest source in tokens, EOS included; longer ones are cut and counted.
         block: texts read before the first answer, and held in memory.
@@ -95,7 +95,7 @@ def translate(
     counts = LineCounts() if counts is None else counts
     spec = clamp_max_length(model, spec, max_source)
     remaining = iter(texts)
-    while lines := list(islice(remaining, block)):
+    while lines := group.broadcast_object(lambda: list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
         rows = [row for row, ids in enumerate(sources) if ids]
         batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]
@@ -166,21 +166,25 @@ def search_all(
     """
     if not isinstance(model, Model):
         return model.search_all(sources, spec, lines=lines)
-    parts = group.share(_search_part, model, sources, spec, lines, prompts)
+    mine = _search_part(model, sources, spec, lines, prompts)
+    parts = group.all_gather_object(mine)
     answers = {row: n_best for part in parts for row, n_best in part.items()}
     return [answers[row] for row in range(len(sources))]
 
 
 def _search_part(
-    model: Model, sources: Sequence[Sequence[int]], spec: SearchConfig, lines: Sequence[int],
-    prompts: bool, rank: int, ranks: int,
-) -> dict[int, list[Hypothesis]]:  # fmt: skip
-    """The answers of the batches that are dealt to one rank; the batches are those of one alone."""
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    spec: SearchConfig,
+    lines: Sequence[int],
+    prompts: bool,
+) -> dict[int, list[Hypothesis]]:
+    """The answers of this rank's share of the batches, which are those of one process alone."""
     answers: dict[int, list[Hypothesis]] = {}
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device
     every = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
-    for rows in islice(every, rank, None, ranks):
+    for rows in islice(every, group.rank(), None, group.world_size()):
         batch, first = [sources[row] for row in rows], None
         if prompts:
             first = pad([ids[-1:] for ids in batch], device)

@@ -8,9 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
+from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
-from attnkit.ranks import group
 from attnkit.search.decoding import LineCounts, batches, encode_lines, pad
 
 
@@ -47,12 +47,13 @@ def classify(
     """
     counts = LineCounts() if counts is None else counts
     remaining = iter(texts)
-    while lines := list(islice(remaining, block)):
+    while lines := group.broadcast_object(lambda: list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
         answers = [[("", 0.0)] * len(labels) for _ in lines]
         asked, coded = [sources[row] for row in rows], tokenizer.target.encode(labels)
-        for part in group.share(_scores_of_part, model, asked, coded, batch_tokens):
+        mine = _scores_of_part(model, asked, coded, batch_tokens)
+        for part in group.all_gather_object(mine):
             for place, values in part.items():
                 ranked = sorted(zip(labels, values, strict=True), key=lambda one: -one[1])
                 answers[rows[place]] = ranked
@@ -62,13 +63,12 @@ def classify(
 
 
 def _scores_of_part(
-    model: Model, sources: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], budget: int,
-    rank: int, ranks: int,
-) -> dict[int, list[float]]:  # fmt: skip
-    """The log-probabilities of the labels for those sources that are dealt to one rank."""
+    model: Model, sources: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], budget: int
+) -> dict[int, list[float]]:
+    """The log-probabilities of the labels for this rank's share of the sources."""
     found: dict[int, list[float]] = {}
     every = batches([len(ids) for ids in sources], beams=len(labels), budget=budget)
-    for places in islice(every, rank, None, ranks):
+    for places in islice(every, group.rank(), None, group.world_size()):
         source = pad([sources[place] for place in places], model.output.weight.device)
         scores = label_log_probs(model, source, labels)
         if not scores.isfinite().all():

@@ -2,6 +2,7 @@
 
 from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps
+from attnkit.analysis.word_attention import rank_heads
 from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.table import NONE, Cell, Column, Table
 
@@ -57,6 +58,38 @@ def statistics_table(maps: AttentionMaps) -> Table:
         )
     footnotes = (*meanings, *notes(maps, distance=False))
     return Table(title, tuple(columns), tuple(rows), footnotes)
+
+
+CAVEAT = (
+    "with many heads one can be found for almost any story: choose it first, and see whether it "
+    "does the same in other sentences, and what is lost without it (attnkit probe heads)"
+)
+
+
+def reading_table(maps: AttentionMaps, reader: str, read: str) -> Table:
+    """A row a head: how much of one word it reads at another, and what it reads most.
+
+    Raises UsageError where a word is not in the text.
+    """
+    columns = (
+        Column("layer", "left"), Column("head", "left", key=True), Column(f"{reader} -> {read}"),
+        Column("reads most", "left", priority=1), Column("weight", priority=1),
+    )  # fmt: skip
+    rows = tuple(
+        (
+            Cell(str(one.layer), {"layer": one.layer}),
+            Cell(str(one.head), {"head": one.head}),
+            _number("weight", one.weight),
+            Cell(one.most_read, {"most_read": one.most_read}),
+            _number("highest", one.highest),
+        )
+        for one in rank_heads(maps, reader, read)
+    )
+    title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
+    meaning = (
+        "weights: summed over the tokens of a word, averaged over those of the word that reads"
+    )
+    return Table(title, columns, rows, (meaning, CAVEAT))
 
 
 def _number(name: str, value: float | None) -> Cell:

@@ -9,8 +9,7 @@ from attnkit.mechanisms import MechanismSpec, resolve_capabilities
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
-from attnkit.recipe.rules import ONLY_WITH
-from attnkit.recipe.settings import ROLES, all_keys
+from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
 from attnkit.show.table import NONE, Cell, Column, Table, Value
 from attnkit.show.training_board import duration
 
@@ -138,8 +137,8 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     model = recipe.model
     absent = {
         key
-        for key, (other, *types) in ONLY_WITH
-        if other == "model.type" and model.type not in types
+        for key, tags in ONLY_WITH.items()
+        if any(tag.key == "model.type" and model.type not in tag.values for tag in tags)
     }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.counted:

@@ -4,16 +4,15 @@ An update sums the losses of its micro-batches and divides once by all their rea
 All that decides the next update is in a checkpoint, so that a stopped and resumed training ends bit
 for bit as an uninterrupted one (same device, same number of threads).
 
-Several ranks (`attnkit.ranks`) run this loop in step, each on micro-batches of its own: an update
-is that of one process which accumulates those of all.  Random numbers (dropout) then come from the
-place of a micro-batch in the plan, whatever the rank.  Rank 0 alone writes.
+Several ranks (`attnkit.distributed`) run this loop in step, each on micro-batches of its own: an
+update is that of one process which accumulates those of all.  Random numbers (dropout) then come
+from the place of a micro-batch in the plan, whatever the rank.  Rank 0 alone writes.
 """
 
 import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +23,7 @@ from torch.profiler import record_function
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import PreparedData, train_epoch
+from attnkit.distributed import group
 from attnkit.errors import (
     AttnkitError,
     DataError,
@@ -34,7 +34,6 @@ from attnkit.errors import (
     out_of_memory,
 )
 from attnkit.models import Model
-from attnkit.ranks import group
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
@@ -78,8 +77,9 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
         OutputError, OutputPathError: the run cannot be written.
         DataError: every checkpoint is damaged, or one that the average needs, or the log.
     """
-    training = Training(job)
+    training: Training | None = None
     try:
+        training = Training(job)
         yield from training.resume()
         while not training.done:
             yield from training.advance()
@@ -97,9 +97,14 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
     except RuntimeError as error:
         if (lost := group.lost(error)) is None:
             raise
-        raise training.after_loss(lost) from error
+        if isinstance(lost, PeerLostError):
+            step = (training and training.saved) or 0
+            who = str(lost).partition(";")[0]
+            again = f"step {step} is saved; run the same command again to resume"
+            raise PeerLostError(f"{who}; {again}") from error
+        raise lost from error
     finally:
-        if training.writers is not None:
+        if training is not None and training.writers is not None:
             training.writers.close()
 
 
@@ -110,7 +115,7 @@ class Training(TrainingState):
         self.job = job
         torch.manual_seed(job.seed)
         self.watched = reset_peak_memory(str(job.device)) is not None
-        if group.joined():
+        if group.is_distributed():
             from attnkit.train.parallel import check_ranks
 
             check_ranks(job.recipe, job.prepared)
@@ -134,15 +139,15 @@ class Training(TrainingState):
 
     def resume(self) -> Iterator[events.Event]:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
-        newest = group.agree(lambda: checkpoint.latest(self.job.run))
+        newest = group.broadcast_object(lambda: checkpoint.latest(self.job.run))
         for text in newest.messages if newest else ():
             yield events.NoteEvent(text)
         if newest is not None:
-            if group.leads():
+            if group.is_main_process():
                 yield from self._cut_log(newest)
             yield from self._load(newest)
         else:
-            if group.leads():
+            if group.is_main_process():
                 self.job.run.log.truncate(None)
             if self.job.initial is not None:
                 self.adopt(self.job.initial())
@@ -151,11 +156,11 @@ class Training(TrainingState):
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
             # checkpoints that stay, those to be averaged included, and the one being written
             count = max(2, self.train.average) + 1
-            if group.leads():
+            if group.is_main_process():
                 files.check_space(self.job.run.path, size * copies * count * 11 // 10)
             self.moments(create=True)
             self.save()  # whether it can be saved turns out now, not after hours
-        if group.leads():
+        if group.is_main_process():
             step = newest.step if newest else None
             self.writers = LogWriters(self.job.run, self.job.recipe, step)
         self.pace.append((self.progress.step, time.perf_counter()))
@@ -188,23 +193,21 @@ class Training(TrainingState):
     def stop_requested(self) -> str | None:
         """The signal that asks this rank, or another one, to stop."""
         name = self.job.stop.requested
-        if group.joined() and group.total(torch.tensor(float(name is not None))):
+        if group.is_distributed() and group.all_reduce_sum(torch.tensor(float(name is not None))):
             return name or "a signal to another rank"
         return name
 
     def _update(self) -> None:
         self.progress.epoch, self.progress.position = self.stream.epoch, self.stream.position
-        batches = self.stream.take(self.train.accumulate, group.rank(), group.size())
-        tokens = self.tell(sum(batch.tokens for batch in batches))
-        if group.joined():
-            self.before = kept(dict(self.model.named_buffers()))
+        batches = self.stream.take(self.train.accumulate, group.rank(), group.world_size())
+        tokens = self.sync_stats(sum(batch.tokens for batch in batches))
         step = self.progress.step + 1
         for some in self.optimizer.param_groups:
             some["lr"] = learning_rate(step, self.train, self.job.recipe.model.width)
         batch, options = None, options_at(step, self.train)
         try:
             for number, batch in enumerate(batches, 1):
-                if group.joined():
+                if group.is_distributed():
                     torch.manual_seed(int(np.random.SeedSequence(batch.place).generate_state(1)[0]))
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)
@@ -214,7 +217,6 @@ class Training(TrainingState):
             if not out_of_memory(error):
                 raise
             raise too_large(step, batch, self.train.batch_tokens, self.train.accumulate) from error
-        self.before = None
         self.progress.step = step
         self.progress.tokens += tokens
         self.interval[1] += tokens
@@ -228,7 +230,7 @@ class Training(TrainingState):
         scaler.unscale_(self.optimizer)
         limit = self.train.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.gradient_norm = float(self.whole({"": norm})[""])
+        self.gradient_norm = float(self.full_state_dict({"": norm})[""])
         if not math.isfinite(self.gradient_norm):
             finite_loss = bool(self.part.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and scales less
@@ -244,15 +246,15 @@ class Training(TrainingState):
         model: Model = self.model
         if self.sharded:
             model = self.validator.model
-            model.load_state_dict(self.whole(weights_of(self.model)), strict=False)
+            model.load_state_dict(self.full_state_dict(weights_of(self.model)), strict=False)
         error = diverged(self.progress.step, what, batches, model, self.device, self.saved or None)
-        guilty = group.gather(str(error) if what == "the loss" else None)
+        guilty = group.all_gather_object(str(error) if what == "the loss" else None)
         rank = next((number for number, text in enumerate(guilty) if text), 0)
         return DivergedError(f"rank {rank}: {guilty[rank]}") if guilty[rank] and rank else error
 
     def _record(self, kind: str, /, **record: Any) -> None:
         """Append a record to the log of the run, and to what the recipe logs to."""
-        if not group.leads():
+        if not group.is_main_process():
             return
         self.job.run.require_locked()
         self.job.run.log.append(record)
@@ -262,7 +264,7 @@ class Training(TrainingState):
     @record_function("attnkit: log")
     def _log(self) -> events.ProgressEvent:
         progress = self.progress
-        self.tell()
+        self.sync_stats()
         nll, tokens = self.interval.tolist()
         seconds = max(progress.seconds - progress.logged_seconds, 1e-9)
         progress.logged_seconds = progress.seconds
@@ -293,7 +295,7 @@ class Training(TrainingState):
         self.averaging.remember(step)
         weights = self.averaging.candidate()
         try:
-            sums, value = self.validator.measure(self.whole(weights))
+            sums, value = self.validator.measure(self.full_state_dict(weights))
         except NotFiniteError as error:
             raise DivergedError(
                 f"step {step}: the model gave NaN or infinity in the validation; try a lower"
@@ -320,36 +322,18 @@ class Training(TrainingState):
         """A checkpoint of everything that decides the next update."""
         run, progress = self.job.run, self.progress
         progress.epoch, progress.position = self.stream.epoch, self.stream.position
-        self.tell()
+        self.sync_stats()
         self._measure_memory()
         progress.recent = sorted(self.averaging.recent)
         values, state = self.pack()
         write = self.shard_writer(values)
-        if group.leads():
+        if group.is_main_process():
             run.require_locked()
             checkpoint.save(run, progress.step, write or values, state, keep=set(progress.recent))
         elif write:
             write()
         self.saved = progress.step
         return events.SavedEvent(progress.step, run.checkpoints / f"step-{progress.step}")
-
-    def after_loss(self, lost: AttnkitError) -> AttnkitError:
-        """What to say when another rank is gone; saves the state before the update in progress.
-
-        Of the ranks that are left the first one saves, where it has all of the state.
-        """
-        if not isinstance(lost, PeerLostError):
-            return lost
-        unsaved = self.saved != self.progress.step
-        if unsaved and lost.first_left and self.before is not None and not self.sharded:
-            self.stream.epoch, self.stream.position = self.progress.epoch, self.progress.position
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(self.before[name])
-            with self.job.run.lock() if self.rank else nullcontext():
-                self.save()
-        saved = f"step {self.saved or 0} is saved; run the same command again to resume"
-        lost.args = (f"{lost}; {saved}",)
-        return lost
 
     def _cut_log(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
         """Cut the log back to the checkpoint that it goes on from."""
@@ -370,10 +354,10 @@ class Training(TrainingState):
             self.unpack(newest.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self._open_stream()
-        if group.leads():
-            checkpoint.record_processes(run, newest.step, group.size())
+        if group.is_main_process():
+            checkpoint.record_processes(run, newest.step, group.world_size())
             yield from self._load_recent(newest)
-        for step in group.agree(lambda: list(self.averaging.recent)):
+        for step in group.broadcast_object(lambda: list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
 
     def _load_recent(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
@@ -416,9 +400,10 @@ class Training(TrainingState):
         reason = "patience" if self.exhausted else "steps"
         self._measure_memory()
         speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
-        weights = self.whole(weights)
-        if group.leads():
+        weights = self.full_state_dict(weights)
+        if group.is_main_process():
             self._store(weights, step, reason, speed)
+        group.barrier()
         return events.FinishedEvent(step, progress.seconds, reason)
 
     def _store(self, weights: Weights, step: int, reason: str, speed: float) -> None:

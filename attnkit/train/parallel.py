@@ -25,9 +25,9 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from attnkit.data.preparation import PreparedData
+from attnkit.distributed import group
 from attnkit.errors import DataError, OutputError, RecipeError, UsageError
 from attnkit.layers import Block
-from attnkit.ranks import group
 from attnkit.recipe import Recipe, digest
 from attnkit.recipe.capability import ranks_obstacle
 from attnkit.train.batch_stream import BatchStream, score_budget
@@ -106,7 +106,7 @@ def communicating(module: nn.Module, last: bool) -> AbstractContextManager[objec
     return nullcontext()
 
 
-def whole(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def full_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same with sharded tensors gathered; all ranks call it."""
     return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in weights.items()}
 
@@ -127,14 +127,14 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
         UsageError: there are more ranks than rows.
         DataError: they have other data, recipes or plans of batches.
     """
-    train, ranks = recipe.train, group.size()
+    train, ranks = recipe.train, group.world_size()
     if why := ranks_obstacle(recipe, ranks):
         raise RecipeError(why)
     if ranks > (rows := len(prepared.train)):
         raise UsageError(f"{ranks} processes are too many for {rows} rows of training data")
     budget, seed = score_budget(recipe), train.seeds[0]
     stream = BatchStream(lambda _: prepared.train, train.batch_tokens, seed, budget)
-    found = group.gather((digest(recipe), prepared.digest, stream.digest()))
+    found = group.all_gather_object((digest(recipe), prepared.digest, stream.digest()))
     if other := next((number for number, one in enumerate(found) if one != found[0]), 0):
         raise DataError(
             f"ranks have different recipes or data: rank {other} and rank 0 do not agree; give all "
@@ -153,7 +153,7 @@ def save_together(values: Mapping[str, Tensor], folder: Path | None = None) -> N
     Raises:
         OutputError: a rank could not write.
     """
-    place = group.agree(lambda: folder)
+    place = group.broadcast_object(lambda: folder)
     assert place is not None
     save_shards(place, values)
 

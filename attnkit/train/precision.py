@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from attnkit.data.batch import Batch, BatchTensors
+from attnkit.distributed import group
 from attnkit.models import Model
 from attnkit.models.precision import DTYPES
-from attnkit.ranks import group
 from attnkit.train.loss import Losses, LossOptions, token_losses
 
 
@@ -51,7 +51,7 @@ class GradientWorker:
         self.master = model
         dtype = DTYPES[precision]
         self.model, self._pairs = model, None
-        if dtype != torch.float32 and not group.joined():
+        if dtype != torch.float32 and not group.is_distributed():
             self.model = copy.deepcopy(model).to(dtype)
             for master, copied in zip(model.modules(), self.model.modules(), strict=True):
                 copied._buffers.update(master._buffers)  # shared: what a step counts is saved
@@ -61,14 +61,14 @@ class GradientWorker:
         self.device = model.output.weight.device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self._losses: nn.Module = ModelWithLoss(self.model, compiled=compiled)
-        if group.joined():
+        if group.is_distributed():
             from attnkit.train.parallel import wrap
 
             self._losses = wrap(self._losses, parallel, dtype, self.device)
 
     def communicating(self, last: bool) -> AbstractContextManager[object]:
         """A context for each micro-batch; among ranks, gradients are sent after the last one."""
-        if not group.joined():
+        if not group.is_distributed():
             return nullcontext()
         from attnkit.train.parallel import communicating
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from attnkit import models
 from attnkit.data.preparation import PreparedData
+from attnkit.distributed import group
 from attnkit.errors import DataError, RecipeError
-from attnkit.ranks import group
 from attnkit.recipe import schema
 from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
@@ -114,12 +114,9 @@ class TrainingState:
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
-        # []: nll in nats; of ranks what each adds to `interval`, until `tell`
-        self.part = self.interval[0].clone() if group.joined() else self.interval[0]
-        self.rank = group.rank()
-        self.sharded = group.joined() and train.parallel == "fsdp"
-        self.before: Weights | None = None
-        """Buffers before the update in progress, while the weights are those before it."""
+        # []: nll in nats; of ranks what each adds to `interval`, until `sync_stats`
+        self.part = self.interval[0].clone() if group.is_distributed() else self.interval[0]
+        self.sharded = group.is_distributed() and train.parallel == "fsdp"
 
     def adopt(self, weights: Weights) -> None:
         """Start from these weights (`train.init`)."""
@@ -127,24 +124,24 @@ class TrainingState:
         self.worker.refresh()
         self.averaging = Averaging(self.train, self.model)
 
-    def tell(self, number: int = 0) -> int:
+    def sync_stats(self, number: int = 0) -> int:
         """The sum of a number over ranks, which also learn the sum of their parts of the loss."""
-        if not group.joined():
+        if not group.is_distributed():
             return number
-        sums = group.total(
+        sums = group.all_reduce_sum(
             torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64)))
         )
         self.interval[0] += sums[0]
         self.part.zero_()
         return int(sums[1])
 
-    def whole(self, weights: Weights) -> Weights:
+    def full_state_dict(self, weights: Weights) -> Weights:
         """The same with sharded tensors gathered; all ranks call it."""
         if not self.sharded:
             return weights
-        from attnkit.train.parallel import whole
+        from attnkit.train.parallel import full_state_dict
 
-        return whole(weights)
+        return full_state_dict(weights)
 
     def shard_writer(self, values: Weights) -> Callable[..., None] | None:
         """Where tensors are sharded, what writes them; all ranks call it.
@@ -178,7 +175,7 @@ class TrainingState:
         tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
         for name, moments in self.moments().items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
-        if group.joined():  # which of its own draws a rank has made decides nothing
+        if group.is_distributed():  # which of its own draws a rank has made decides nothing
             torch.manual_seed(self.progress.step)
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":

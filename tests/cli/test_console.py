@@ -17,9 +17,9 @@ from helpers.shell import Command, environment
 
 from attnkit import errors
 from attnkit.cli import console, main, streams
-from attnkit.cli.input import destination
+from attnkit.cli.input import destination, open_lines
 from attnkit.cli.output import check_save, save
-from attnkit.errors import OutputPathError
+from attnkit.errors import MissingInputError, OutputPathError
 
 
 class Terminal(io.StringIO):
@@ -243,6 +243,14 @@ def test_hostile_recipe_names_are_one_harmless_line(
     assert shown.err.startswith("attnkit: error: ")
     assert shown.err.count("\n") == 1
     assert not [c for c in shown.err[:-1] if not c.isprintable()]
+
+
+def test_a_text_in_the_place_of_a_file_is_piped_in() -> None:
+    with (
+        pytest.raises(MissingInputError, match="'the old dog': no such file; pipe a text itself"),
+        open_lines("the old dog", "strict"),
+    ):
+        pass
 
 
 def test_a_runs_own_files_are_no_outputs(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ def test_an_option_has_one_short_form_in_all_commands() -> None:
         (["--bold"], "no such option: --bold; see `attnkit --help`"),
         (["train"], "missing argument 'RECIPE'; see `attnkit train --help`"),
         (["train", "x", "--ofline"], "no such option: --ofline"),
+        (["train", "x", "--batch-size", "9"], "no such option: --batch-size; batches are counted"),
+        (["eval", "runs", "--save", "x"], "no such option: --save; results go to standard output"),
         (["train", "x", "--seed", "one"], "invalid value for '--seed'"),
         (["train", "a.yaml", "b.yaml"], "'b.yaml' is not KEY=VALUE"),
     ],

@@ -40,17 +40,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def begin(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """A training of two processes, after its first validation."""
+def begin(folder: Path, *words: str, until: str = "validated") -> subprocess.Popen[str]:
+    """A training of two processes: just started, or after its first event of some kind."""
     process = subprocess.Popen(
         [sys.executable, "-m", "attnkit", "train", *words, "--nproc", "2", "--json"], text=True,
         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "validated":
+    while until == "" and len(ranks_of(process)) < 2:
+        time.sleep(0.01)
+    for line in process.stdout if until else ():
+        if json.loads(line)["event"] == until:
             break
     return process
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[int]:
+    """The process ids of the ranks, in order."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    return sorted(map(int, children.split()))
+
+
+def await_end(processes: list[int]) -> None:
+    """Wait until they are gone, or zombies that a container's init has not reaped."""
+    limit = time.monotonic() + PATIENCE
+    for process in processes:
+        stat = Path(f"/proc/{process}/stat")
+        while stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert time.monotonic() < limit, "a rank outlives its launcher"
+            time.sleep(0.05)
 
 
 def weights(out: Path) -> dict[str, bytes]:
@@ -82,8 +100,7 @@ def test_eval_and_generate_give_what_one_process_gives(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path) -> None:
     process = begin(folder, "short.yaml", "--out", "killed")
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(max(map(int, children)), signal.SIGKILL)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
     start = time.monotonic()
     _, said = process.communicate(timeout=PATIENCE)
     assert time.monotonic() - start < PATIENCE
@@ -94,6 +111,34 @@ def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
     assert weights(folder / "killed" / "short") == weights(folder / "runs" / "short")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", ["", "prepared"])
+def test_a_process_lost_before_the_first_update_is_named(folder: Path, until: str) -> None:
+    """While the ranks start and meet, and while they check what they are to train."""
+    process = begin(folder, "short.yaml", "--out", f"lost-{until}", until=until)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 69, said
+    assert "error: rank 1 " in said
+    assert "run the same command again" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", ["", "validated"])
+def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
+    """It is killed at start-up, or while they train: they save, and leave the run to others."""
+    process = begin(folder, "long.yaml", "--out", f"orphans-{until}", until=until)
+    ranks = ranks_of(process)
+    process.kill()
+    await_end(ranks)
+    process.communicate(timeout=PATIENCE)
+    if until:
+        run = Run.open(folder / f"orphans-{until}" / "long" / "base" / "seed-1")
+        assert not run.in_training
+        assert run.checkpoint_steps()
 
 
 @pytest.mark.slow

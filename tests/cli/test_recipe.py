@@ -315,29 +315,18 @@ def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture
     assert run(capsys, "copy", "r.yaml", "gone/x.yaml")[0] == 73
 
 
-def test_copy_takes_the_file_that_a_recipe_extends_with_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    Path("child.yaml").write_text("extends: r.yaml\ntrain: {steps: 5}\n")
+def test_a_copy_finds_what_it_extends(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("child.yaml").write_text("train: {steps: 5}\nextends: 'r.yaml'  # mine\n")
     Path("folder").mkdir()
     assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
+    assert Path("folder/mine.yaml").read_text() == (
+        'train: {steps: 5}\nextends: "../r.yaml"  # mine\n'
+    )
     assert load("folder/mine.yaml").variants["fast"].train.steps == 5
-    assert run(capsys, "copy", "child.yaml", "folder/more.yaml")[0] == 0
-    Path("folder/r.yaml").write_text("other")
-    assert run(capsys, "copy", "child.yaml", "folder/last.yaml")[0] == 73
-    assert not Path("folder/last.yaml").exists()
-
-
-def test_copy_takes_a_chain_but_not_what_is_shipped(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("middle.yaml").write_text("extends: quickstart\ntrain: {steps: 5}\n")
-    Path("child.yaml").write_text("extends: middle.yaml\n")
-    Path("folder").mkdir()
-    assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
-    assert sorted(path.name for path in Path("folder").iterdir()) == ["middle.yaml", "mine.yaml"]
-    _, out, _ = run(capsys, "explain", "folder/mine.yaml", "--quick")
-    origins = {line.split()[0]: line.split()[2] for line in out.splitlines() if ".yaml:" in line}
-    assert origins["train.steps"] == "middle.yaml:2:16"
-    assert origins["train.batch_tokens"].startswith("quickstart.yaml:")
+    assert run(capsys, "copy", "translation/multi30k-quick", "folder")[0] == 0
+    assert 'extends: "translation/multi30k"\n' in Path("folder/multi30k-quick.yaml").read_text()
+    copied, shipped_one = load("folder/multi30k-quick.yaml"), load("translation/multi30k-quick")
+    assert copied.variants == shipped_one.variants
 
 
 def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:

@@ -193,7 +193,7 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     code, text, err = called(capsys, "eval", str(recipe), "--out", str(out), "--format", "json")
     assert code == 0, err
     found = json.loads(text)["rows"]
-    assert [row["split"] for row in found] == ["valid-8", "valid-64"]
+    assert [row["length"] for row in found] == [8, 64]
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
 
 

@@ -51,7 +51,7 @@ def rank_pool() -> Iterator[RankPool]:
 def _work(connection: Connection) -> None:
     import torch
 
-    from attnkit.ranks import group
+    from attnkit.distributed import group
 
     torch.set_num_threads(1)
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
@@ -61,7 +61,7 @@ def _work(connection: Connection) -> None:
         try:
             connection.send(function(*arguments))
         except BaseException as error:
-            group.tell(error)
+            group.report(error)
             error.__notes__ = [traceback.format_exc()]  # carried over the pipe
             connection.send(error)
         group.leave()

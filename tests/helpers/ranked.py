@@ -12,20 +12,19 @@ from torch import Tensor
 from attnkit import models
 from attnkit.data.corpus import Corpus
 from attnkit.data.preparation import prepare
+from attnkit.distributed import group
 from attnkit.errors import StoppedError
 from attnkit.nbce import open_model, question_sets
 from attnkit.nbce.opening import open_run
-from attnkit.ranks import group
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
-from attnkit.runs.shared_model import shared_model
 from attnkit.scoring.teacher_forced import teacher_forced
 from attnkit.search import translate
 from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
-from attnkit.train.parallel import own_parts, whole
+from attnkit.train.parallel import full_state_dict, own_parts
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_through
 
@@ -38,7 +37,7 @@ def train(folder: Path, recipe: Recipe, stop: int | None = None) -> None:
         run_through(made)
     except StoppedError:
         assert stop
-    group.gather(None)  # rank 0 has written everything
+    group.barrier()  # rank 0 has written everything
 
 
 def train_alone(folder: Path, recipe: Recipe) -> None:
@@ -48,9 +47,9 @@ def train_alone(folder: Path, recipe: Recipe) -> None:
 
 def _job(folder: Path, recipe: Recipe, stop: StopAt | None = None) -> Any:
     """The same for all ranks, of which rank 0 makes the files."""
-    if group.leads():
+    if group.is_main_process():
         job(folder, recipe)
-    group.gather(None)
+    group.barrier()
     return job(folder, recipe, stop)
 
 
@@ -61,7 +60,7 @@ def state_of(folder: Path, recipe: Recipe) -> str:
     for _ in training.resume():
         pass
     tensors, _ = training.pack()
-    text = digest(training.whole({n: t for n, t in tensors.items() if n != "rng.cpu"}))
+    text = digest(training.full_state_dict({n: t for n, t in tensors.items() if n != "rng.cpu"}))
     if training.writers is not None:
         training.writers.close()
     return text
@@ -84,38 +83,34 @@ def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str,
     worker = GradientWorker(model, "fp32", parallel=parallel)
     descent = torch.optim.SGD(worker.model.parameters(), lr=0.5)
     stream = BatchStream(lambda _: prepared.train, recipe.train.batch_tokens, 1)
-    own = batches // group.size()
+    own = batches // group.world_size()
     for _ in range(steps):
-        taken = stream.take(own, group.rank(), group.size())
-        tokens = int(group.total(torch.tensor(sum(batch.tokens for batch in taken))))
+        taken = stream.take(own, group.rank(), group.world_size())
+        tokens = int(group.all_reduce_sum(torch.tensor(sum(batch.tokens for batch in taken))))
         for number, batch in enumerate(taken, 1):
             with worker.communicating(last=number == own):
                 worker.backward(worker.losses(batch, LossOptions()).total, tokens)
         descent.step()
         descent.zero_grad()
-    return {name: tensor.clone() for name, tensor in whole(weights_of(worker.model)).items()}
+    found = full_state_dict(weights_of(worker.model))
+    return {name: tensor.clone() for name, tensor in found.items()}
 
 
-def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes] | int:
-    """Rank 0 decodes and scores as a command does, and the others serve it."""
-    group.lead(["answers"])
-    if not group.leads():
-        return group.serve()
+def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes]:
+    """Outputs and teacher-forced scores; the main process alone reads the texts."""
+    group.join()
+    texts = texts if group.is_main_process() else []
     run = Run.open(path)
-    model, spec = shared_model(run, "cpu"), run.recipe.search
+    model, spec = run.model("cpu"), run.recipe.search
     spec = spec.model_copy(update={"batch_tokens": batch_tokens})
     found = list(translate(model, run.tokenizer(), texts, spec, max_source=24, block=40))
     encoded = prepare(run.recipe, cache=path.parent / "cache").valid
-    table = np.asarray(teacher_forced(model, encoded))
-    group.end(0)
-    return found, table.tobytes()
+    return found, np.asarray(teacher_forced(model, encoded)).tobytes()
 
 
-def replies(path: Path, pretrained: Path) -> list[Any] | int:
-    """As `answers`, to questions: by a run, and by a Hugging Face model."""
-    group.lead(["replies"])
-    if not group.leads():
-        return group.serve()
+def replies(path: Path, pretrained: Path) -> list[Any]:
+    """Answers to questions by a run, and by a Hugging Face model."""
+    group.join()
     question_sets.PORTION = 2  # six questions are three portions
     run, found = Run.open(path), list[Any]()
     corpus = Corpus.open(run.recipe.data, run.recipe.task)
@@ -127,7 +122,6 @@ def replies(path: Path, pretrained: Path) -> list[Any] | int:
         for condition in question_sets.conditions(corpus, "test", spec):
             job = condition, spec, run.recipe.search
             found.append(question_sets.answers(model, *job))
-    group.end(0)
     return found
 
 
@@ -135,10 +129,10 @@ def fail_on_last(recipe: Recipe, folder: Path, kind: str) -> None:
     """A training in which something goes wrong on the last rank alone."""
     group.join()
     made = _job(folder, recipe)
-    if kind == "data" and group.rank() == group.size() - 1:
+    if kind == "data" and group.rank() == group.world_size() - 1:
         changed = recipe.train.model_copy(update={"batch_tokens": 57})
         made.__dict__["recipe"] = recipe.model_copy(update={"train": changed})
-    if kind == "memory" and group.rank() == group.size() - 1:
+    if kind == "memory" and group.rank() == group.world_size() - 1:
         GradientWorker.backward = _exhausted  # type: ignore[method-assign]
     try:
         run_through(made)

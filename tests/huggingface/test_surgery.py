@@ -16,7 +16,6 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit import mechanisms
 from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained, open_model, surgery
-from attnkit.nbce import open_model as open_reader
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 
 FAMILIES = ("llama", "gpt2", "gpt-neox")
@@ -188,19 +187,6 @@ def test_other_mechanisms_with_the_same_weights_are_other_facts(tmp_path: Path) 
         saved(tmp_path, word)
         hashes.add(open_model(tmp_path, device="cpu").facts["weights"])
     assert len(hashes) == 2
-
-
-def test_another_process_opens_it_with_the_same_plugins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path, "linear")
-    plugged = list[Path]()
-    monkeypatch.setattr(mechanisms, "plugged", lambda: {"mine": Path("mine.py")})
-    monkeypatch.setattr(mechanisms, "plug_in", plugged.append)
-    reader = open_reader(tmp_path, device="cpu")
-    assert reader.reopen is not None
-    assert reader.reopen().size == SIZE
-    assert plugged == [Path("mine.py")]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -97,7 +97,9 @@ def test_an_impossible_list_is_refused(parts: tuple[Any, ...], text: str) -> Non
 
 def test_every_layer_is_tried_before_training() -> None:
     section = schema.ModelConfig(
-        attention=schema.Roles(encoder=schema.AttentionConfig(name="interleaved", parts=()))
+        attention=schema.Roles(
+            encoder=schema.AttentionConfig(name="interleaved", parts=["dot", "dot"])
+        )
     )
     recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=section)
     with pytest.raises(UsageError, match="local: window must be at least 0, got -1"):

@@ -237,8 +237,7 @@ def test_a_recipe_cannot_bring_a_plug_in_but_the_command_line_can(
 ) -> None:
     assert attnkit("recipe", "show", recipe, "train.steps=3") == 78
     shown = capsys.readouterr().err
-    assert "no attention mechanism is called 'my-half'; `attnkit mech" in shown
-    assert "one of your own comes by --plugin FILE" in shown
+    assert "no attention mechanism is called 'my-half'; add --plugin my_half.py" in shown
     assert attnkit("recipe", "show", recipe, "train.steps=3", "--plugin", mine) == 0
     assert "name: my-half\n      divisor: 3.0" in capsys.readouterr().out
     wrong = "model.attention.decoder.divisor=few"

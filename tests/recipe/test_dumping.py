@@ -27,6 +27,7 @@ AWKWARD = st.sampled_from(
     ["no", "null", "~", "", "1e-3", "1:30", "true", "2024-01-01", "- a", "a: b", "#x", "'", " x "]
 )
 NAMES = TEXTS | AWKWARD
+WORDS = NAMES.filter(lambda text: text == "".join(text.split()).replace("\u2581", "") != "")
 RECIPES = st.builds(
     Recipe,
     task=st.sampled_from(["translation", "dialogue"]),
@@ -34,15 +35,17 @@ RECIPES = st.builds(
         DataConfig,
         corpus=st.none() | NAMES,
         source=st.none() | NAMES,
-        train=st.none() | NAMES | st.tuples(NAMES, NAMES),
+        train=st.none() | WORDS | st.tuples(WORDS, WORDS),
         rows=st.integers(0, 2**31 - 1),
     ),
-    tokenizer=st.builds(TokenizerConfig, special=st.lists(NAMES, max_size=3).map(tuple)),
+    tokenizer=st.builds(
+        TokenizerConfig, special=st.lists(WORDS, max_size=3, unique=True).map(tuple)
+    ),
     train=st.builds(
         TrainConfig,
         lr=st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False),
         eps=st.floats(1e-30, 1),
-        seeds=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple),
+        seeds=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3, unique=True).map(tuple),
     ),
     model=st.builds(
         ModelConfig,

@@ -1,10 +1,13 @@
 """A wrong recipe is refused with one line a problem: place, key, what was wrong, what would do."""
 
 import pytest
-from helpers.recipe_texts import GOOD, complaint, said, write
+from helpers.recipe_texts import GOOD, complaint, read, said, write
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import load
+from attnkit.recipe.common_names import KEYS, MECHANISMS
+from attnkit.recipe.mechanism_registry import facts
+from attnkit.recipe.settings import all_keys
 
 TRAIN = GOOD + "train: {%s}\n"
 
@@ -204,3 +207,32 @@ def test_the_file_is_named_as_it_was_given() -> None:
         load(path)
     with pytest.raises(RecipeError, match=rf"^{path.absolute()}:3:1: x: unknown key"):
         load(path.absolute())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.attention=softmax", "called 'softmax'; write scaled-dot"),
+        ("model.attention.encoder=Retention", "called 'Retention'; write decay"),
+        ("model.attention=synthesizer", "write synthesizer-dense or synthesizer-random"),
+        ("model.attention=my-word", "called 'my-word'; add --plugin my_word.py"),
+        ("epochs=3", "epochs: unknown key; write train.steps, which counts updates"),
+        ("train.learning_rate=1", "train.learning_rate: unknown key; write train.lr"),
+        ("train.seed=1", "train.seed: unknown key; write train.seeds, a list such as [1]"),
+    ],
+)
+def test_a_name_that_others_use_is_answered_with_ours(override: str, message: str) -> None:
+    write("", "my_word.py")
+    assert message in complaint(GOOD, override, kind=RecipeError)
+
+
+def test_what_is_written_instead_of_the_names_of_others_is_right() -> None:
+    for ours in MECHANISMS.values():
+        for word in ours.split(" or "):
+            name = word.strip("{}").removeprefix("name: ").partition(",")[0]
+            role = "encoder" if facts(name).encoder else "decoder"
+            parts = ", parts: [dot, scaled-dot]" if facts(name).composite else ""
+            one = f"{{name: {name}{parts}}}" if name == word else word
+            read(GOOD, f"model.attention={{{role}: {one}}}", "model.heads=8")
+    keys = {".".join(key) for key in all_keys()} | {"model.attention", "model.layers"}
+    assert {ours.partition(":")[0].partition(",")[0] for ours in KEYS.values()} <= keys

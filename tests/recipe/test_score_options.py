@@ -262,10 +262,10 @@ def test_grouped_keys_equal_repeated_keys(word: str, key_heads: int, length: int
     ("word", "options", "message"),
     [
         ("dot", {"key_heads": 3}, "key_heads must divide heads, 4, got 3"),
-        ("dot", {"attention_dropout": 1.0}, "attention_dropout must be at least 0 and below 1"),
-        ("dot", {"score_noise": -1}, "score_noise must be 0 or more, got -1"),
-        ("dot", {"entropy_scale": {"base": 1}}, "base above 1"),
-        ("dot", {"entropy_scale": {"bas": 2}}, "no key 'bas'; it has base, floor, test_only"),
+        ("dot", {"attention_dropout": 1.0}, "attention_dropout must be a number >= 0 and < 1"),
+        ("dot", {"score_noise": -1}, "score_noise must be a number >= 0, got -1"),
+        ("dot", {"entropy_scale": {"base": 1}}, "a mapping of base, floor"),
+        ("dot", {"entropy_scale": {"bas": 2}}, "a mapping of base, floor, test_only"),
         ("synthesizer-random", {"key_norm": True}, "key_norm needs keys"),
         ("linear", {"residual_scores": True}, "linear has no option 'residual_scores'"),
     ],
@@ -281,5 +281,5 @@ def test_impossible_options_are_refused(
     ("option", "value"), [("residual_scores", "sum"), ("entropy_scale", "yes")]
 )
 def test_a_modifier_of_another_kind_is_refused(option: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} must be true, false or .* got {value!r}"):
+    with pytest.raises(UsageError, match=f"{option} must be true or false or .* got {value!r}"):
         layer("dot", **{option: value})

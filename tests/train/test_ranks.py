@@ -215,9 +215,8 @@ def test_outputs_and_probabilities_are_those_of_one_process(
         succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, batch_tokens))
         for world in (1, 2, 3)
     ]
-    assert found[0][0] == found[1][0] == found[2][0]
+    assert all(one == found[0][0] for ranks in found for one in ranks)
     assert len(found[0][0][0]) == 101
-    assert found[2][1:] == [0, 0]
 
 
 @pytest.mark.slow
@@ -228,13 +227,12 @@ def test_questions_have_the_same_answers_from_any_number_of_ranks(
     model.config.max_position_embeddings = 1024  # of rotary positions, which have no table
     model.save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
-    found = [
-        succeed(pool.run(world, ranked.replies, run.path, tmp_path / "model"))[0]
-        for world in (1, 3)
-    ]
-    assert found[0] == found[1]
-    assert len(found[0]) == 4
-    assert all(len(answers) == 6 for answers in found[0])
+    (one,), others = (
+        succeed(pool.run(world, ranked.replies, run.path, tmp_path / "model")) for world in (1, 3)
+    )
+    assert others == [one] * 3
+    assert len(one) == 4
+    assert all(len(answers) == 6 for answers in one)
 
 
 REFUSED = {

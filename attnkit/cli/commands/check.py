@@ -39,10 +39,9 @@ def check(
       attnkit check synthesizer-random trainable=false
       attnkit check my-own --plugin my_own.py
     """
-    from attnkit.mechanisms import facts
-    from attnkit.recipe.mechanism_registry import from_words
+    from attnkit.recipe.reading import options_of_words
 
-    values = from_words(facts(word), options or ())
+    values = options_of_words(word, options or ())
     from attnkit.contract import ROLES
     from attnkit.mechanisms import layer_schedule
 

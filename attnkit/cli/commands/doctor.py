@@ -10,7 +10,6 @@ from pathlib import Path
 import attnkit
 from attnkit.cli import console, options, output, streams, user_defaults
 from attnkit.errors import AttnkitError
-from attnkit.ranks import group
 
 EXTRAS = {
     "ctranslate2": "ctranslate2",
@@ -109,20 +108,21 @@ def _processor(device: str) -> list[Row]:
 
 def _ranks(device: str) -> list[Row]:
     """The processes of this command and how fast they talk, where there are several (--nproc)."""
-    if not group.launched():
-        return []
-    from attnkit.ranks.survey import SIZE, survey
+    from attnkit.distributed import group
 
-    with group.together(survey, device):
-        found = survey(device)
+    if not group.is_distributed():
+        return []
+    from attnkit.distributed.survey import SIZE, survey
+
+    places, sums = survey(device)
     rows = [
         (
             f"rank {number}",
             f"{one.host}, process {one.process}, {one.device}, threads: {one.threads}",
         )
-        for number, one in enumerate(found.places)
+        for number, one in enumerate(places)
     ]
-    for backend, seconds in found.sums.items():
+    for backend, seconds in sums.items():
         text = f"{1e3 * seconds:.1f} ms for {4 * SIZE / 1e6:.0f} MB, {4 * SIZE / seconds / 1e9:.2g}"
         rows.append((f"all-reduce, {backend}", f"{text} GB/s"))
     return rows

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -11,6 +12,7 @@ from typer import Argument
 from attnkit.cli import console, options, streams
 from attnkit.cli.input import InputLines, destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.distributed import group
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -132,8 +134,8 @@ def generate(
     from attnkit.search import LineCounts, classify, translate
 
     counts, place = LineCounts(), pick_device(device)
-    with open_lines(input, errors) as lines:
-        typed = input == "-" and sys.stdin.isatty()
+    with open_lines(input if group.is_main_process() else os.devnull, errors) as lines:
+        typed = group.broadcast_object(lambda: input == "-" and sys.stdin.isatty())
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
@@ -147,7 +149,8 @@ def generate(
         else:
             how["prompts"] = recipe.prompts
             answers = translate(model, tokenizer, lines, spec, **how)
-        with destination(output) as write:
+        # of several ranks the main one writes; standard output of the others leads nowhere
+        with destination(output if group.is_main_process() else None) as write:
             for line, outputs in enumerate(answers, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
@@ -200,9 +203,14 @@ def _check_engine(
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     if engine == "attnkit":
-        from attnkit.runs.shared_model import shared_model
+        from attnkit.memory import keep_freed_memory
+        from attnkit.models.precision import lower_precision
 
-        return shared_model(run, device, precision)
+        if device == "cpu":
+            keep_freed_memory()
+        model = run.model(device)
+        lower_precision(model, precision)
+        return model
     from attnkit.export.to_ctranslate2 import opened
 
     return opened(run, device)

@@ -125,7 +125,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
-    from attnkit.recipe.values import shown, values_of
+    from attnkit.recipe.values import shown, wanted
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
@@ -138,25 +138,19 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
         ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
-    shared = {*LayerOptions._fields, *ScoreOptions._fields}
-    for title, names in (
-        ("options", [name for name in facts.options if name not in shared]),
-        ("options of every mechanism", [n for n in LayerOptions._fields if n in facts.options]),
+    shared = dict.fromkeys(LayerOptions._fields, "all")
+    shared |= dict.fromkeys(ScoreOptions._fields, "scored")
+    rows = [
         (
-            "options of every scored mechanism",
-            sorted(name for name in ScoreOptions._fields if name in facts.options),
-        ),
-    ):
-        rows = []
-        for name in names:
-            option = facts.options[name]
-            default = "required" if option.required else shown(option.default)
-            values = "a list of mechanisms"
-            if name != facts.composite:
-                values = values_of(option.type)
-            rows.append((name, values, default))
-        if rows:
-            parts += ["", Table.of_texts(title, ("option", "values", "default"), rows)]
+            name,
+            "a list of mechanisms" if name == facts.composite else wanted(option.type),
+            "required" if option.required else shown(option.default),
+            shared.get(name, "own"),
+        )
+        for name, option in facts.options.items()
+    ]
+    if rows:
+        parts += ["", Table.of_texts("options", ("option", "values", "default", "of"), rows)]
     return Group(*parts)
 
 
@@ -176,12 +170,14 @@ def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
 def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
+    from attnkit.recipe.common_names import also_known_as
     from attnkit.show.recipe_tables import limit_text
 
     maps = {
         "exact": "the attention matrix itself",
         "effective": "the matrix that the computation amounts to",
     }
+    others = also_known_as(facts.word)
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
@@ -194,4 +190,5 @@ def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),
         ("from", facts.origin),
+        *([("also known as", ", ".join(others))] if others else []),
     ]

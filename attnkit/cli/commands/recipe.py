@@ -1,5 +1,6 @@
 """`attnkit recipe`: list, show, explain and copy recipes."""
 
+import json
 import os
 import re
 import sys
@@ -185,13 +186,11 @@ def copy(
     target = to or Path()
     if target.is_dir():
         target = target / source.name
-    copies = {target: _read(source)} | _extended(source, target)
-    for path in copies:
-        if os.path.lexists(path):
-            raise OutputPathError(f"{path}: already exists; name another file, or move it away")
-    for path, text in copies.items():
-        with writing(path), path.open("x", encoding="utf-8", newline="") as file:
-            file.write(text)
+    if os.path.lexists(target):
+        raise OutputPathError(f"{target}: already exists; name another file, or move it away")
+    text = _moved(source, target)
+    with writing(target), target.open("x", encoding="utf-8", newline="") as file:
+        file.write(text)
     console.say(f"wrote {target}; to train it: attnkit train {target}")
 
 
@@ -213,21 +212,19 @@ def _read(path: Path) -> str:
     return read_text(path)
 
 
-def _extended(source: Path, target: Path) -> dict[Path, str]:
-    """Copies of the files that a recipe extends, unless they are shipped or there already."""
-    from attnkit.recipe import chain
+def _moved(source: Path, target: Path) -> str:
+    """The text of a recipe for another folder, from where what it extends is found, too."""
+    from attnkit.recipe import chain, library
 
-    files, copies = chain(source), dict[Path, str]()
-    for (path, name), (parent, _) in zip(files, files[1:], strict=False):
-        assert name is not None
-        if not (path.parent / name).is_file():
-            break  # a shipped one
-        if Path(name).name != name:
-            raise UsageError(f"{path} extends {quoted(name)} in another folder; copy both by hand")
-        text, copied = _read(parent), target.parent / name
-        if not (copied.is_file() and _read(copied) == text):
-            copies[copied] = text
-    return copies
+    (_, name), *above = chain(source)
+    text = _read(source)
+    if name is None:
+        return text
+    parent = os.path.relpath(above[0][0], target.parent)
+    if above[0][0].is_relative_to(library()):
+        parent = above[0][0].relative_to(library()).with_suffix("").as_posix()
+    value = r"""(?m)^extends:[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#]+)"""
+    return re.sub(value, lambda _: f"extends: {json.dumps(parent)}", text, count=1)
 
 
 def _duration(path: Path) -> str:

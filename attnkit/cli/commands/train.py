@@ -19,8 +19,8 @@ from attnkit.cli.options import (
     value,
 )  # fmt: skip
 from attnkit.device import load_note
-from attnkit.errors import RecipeError, StoppedError, UsageError
-from attnkit.ranks import group
+from attnkit.distributed import group
+from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe.values import LARGEST
 from attnkit.text import quoted
 
@@ -131,7 +131,7 @@ def train(
     _check_processes(jobs, planned, nproc, file)
     if tune is None:
         _check_jobs(jobs, len(planned), tune_steps)
-    if not dry_run and options.in_processes(nproc, stopped=StoppedError.code):
+    if not dry_run and options.in_processes(nproc):
         return
     if match is not None:
         words += _matched(file, variant)
@@ -148,11 +148,12 @@ def train(
         _check_jobs(jobs, len(planned) + len(tuning.trials))
     if dry_run:
         _check_data(file, planned, data_dir)
-        _announce(parts, jobs, max(nproc, group.processes()), as_json=as_json)
+        _announce(parts, jobs, max(nproc, group.world_size()), as_json=as_json)
         return
     if file.swept and len(variants) > MOST_UNASKED and not yes:
         many = f"{len(variants)} variants ({len(planned)} runs)"
-        if not console.confirmed(f"Train {many}?", f"{file.name}: this sweep has {many}"):
+        asked = f"Train {many}?", f"{file.name}: this sweep has {many}"
+        if not group.broadcast_object(partial(console.confirmed, *asked)):
             console.say("nothing was trained")
             return
     talks = not (as_json or quiet)
@@ -182,7 +183,8 @@ def _tuning(
     from attnkit.experiment import tuned_values
 
     names = how.variants or ()
-    found = {} if how.fresh else tuned_values.recorded(how.file, names, words, how.out)
+    earlier = partial(tuned_values.recorded, how.file, names, words, how.out)
+    found = {} if how.fresh else group.broadcast_object(earlier)
     if found:
         file = _load(recipe, words, tuned_values.recorded_words(found))
         how = replace(how, file=file, tuned=found)
@@ -191,7 +193,8 @@ def _tuning(
     from attnkit.experiment.tuning import Tuning
 
     plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
-    plan.check_runs(how)
+    if group.is_main_process():
+        plan.check_runs(how)
     return how, plan
 
 
@@ -292,7 +295,7 @@ def _check_processes(
     """Refuse a number of jobs or ranks that cannot be.  Raises UsageError, RecipeError."""
     from attnkit.recipe.capability import ranks_obstacle
 
-    ranks = max(nproc, group.processes())
+    ranks = max(nproc, group.world_size())
     for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
         if why := ranks_obstacle(file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")

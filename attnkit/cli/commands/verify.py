@@ -88,9 +88,10 @@ def _folders(target: str, out: Path) -> list[Path]:
     """The runs that a word of the command line means, damaged ones included."""
     from attnkit.recipe import load
     from attnkit.runs import run_path
+    from attnkit.runs.demo import located
     from attnkit.runs.layout import is_results_file, require_runs, run_paths
 
-    folder = Path(target)
+    folder = located(target)
     if not folder.is_dir() and not is_results_file(folder):
         file = load(target, [])
         folders = [run_path(out, file.name, name, 0).parent for name in file.variants]

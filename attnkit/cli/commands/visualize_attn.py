@@ -83,6 +83,10 @@ def visualize_attn(
     other: Annotated[
         list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
     ] = None,
+    reader: Annotated[
+        str | None, value("WORD", "Rank heads by what this word reads of --to.", "--from")
+    ] = None,
+    read: Annotated[str | None, value("WORD", "The word that --from reads.", "--to")] = None,
     reference: Annotated[
         bool, flag("--reference", "Compare with exact softmax on the same queries and keys.")
     ] = False,
@@ -148,7 +152,11 @@ def visualize_attn(
       attnkit visualize-attn RUN "A man rides a horse."
       attnkit visualize-attn RUN "A man rides a horse." --layer 1 --head 3 --words
       attnkit visualize-attn RUN "A man rides a horse." --with OTHER_RUN --save maps.html
+      attnkit visualize-attn RUN "The aunt who sang saw me." --from who --to aunt
     """
+    if (reader is None) != (read is None):
+        given, lacking = ("--from", "--to") if read is None else ("--to", "--from")
+        raise UsageError(f"{given} needs {lacking} WORD as well")
     files = save or []
     for path in files:
         output.check_save(path, (*output.PICTURES, *PAGES, *NUMBERS))
@@ -163,7 +171,8 @@ def visualize_attn(
               "max_length": max_length}  # fmt: skip
     request = Request(
         text, target, search, sample, kind, options.all_of(layer), options.all_of(head), reference,
-        step, device, offline, any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
+        step, device, offline,
+        bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
     )  # fmt: skip
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
@@ -177,6 +186,9 @@ def visualize_attn(
             console.warn(f"{one.model}: {note}")
     for path in files:
         _write(path, captures, kind, look)
+    if reader and read:
+        _rank(captures, kind, reader, read)
+        return
     if not files:
         for part in _views(captures, kind or _first_kind(captures), look):
             console.stdout().print(part)
@@ -250,6 +262,24 @@ class Request(NamedTuple):
         if self.kind is not None:
             return [self.kind]
         return present if self.all_kinds else present[:1]
+
+
+def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
+    """Each model's heads by what one word reads of another, in the first kind that has both."""
+    from attnkit.analysis.word_attention import has_word
+    from attnkit.show.map_statistics_table import reading_table
+
+    for one in captures:
+        kinds = [kind] if kind else [some for some in ("encoder", "decoder", "cross")
+                                     if some in one.maps]  # fmt: skip
+        found = (
+            some for some in kinds
+            if has_word(one.maps[some].queries, reader) and has_word(one.maps[some].keys, read)
+        )  # fmt: skip
+        table = reading_table(one.maps[next(found, kinds[0])], reader, read)
+        if len(captures) > 1:
+            table = replace(table, title=f"{one.model}: {table.title}")
+        output.write_tables([table], "table")
 
 
 def _first_kind(captures: "Sequence[Capture]") -> KindWord:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from attnkit.device import pick_device
-from attnkit.ranks import group
+from attnkit.distributed.group import all_gather_object
 
 SIZE = 4_000_000
 """Numbers that are added up: 16 MB in float32, some of the gradients of a small model."""
@@ -26,16 +26,10 @@ class Place(NamedTuple):
     threads: int
 
 
-class Survey(NamedTuple):
-    """All ranks."""
+def survey(device: str) -> tuple[list[Place], dict[str, float]]:
+    """The ranks, and the seconds of an all-reduce of `SIZE` float32 numbers by backend.
 
-    places: list[Place]
-    sums: dict[str, float]
-    """Seconds of an all-reduce of `SIZE` float32 numbers, by backend."""
-
-
-def survey(device: str) -> Survey:
-    """Look and measure; all ranks of the command call it.
+    All ranks of the command call it.
 
     Raises:
         UnavailableError: a rank has no such device.
@@ -43,7 +37,7 @@ def survey(device: str) -> Survey:
     mine = pick_device(device)
     place = Place(socket.gethostname(), os.getpid(), mine, torch.get_num_threads())
     backends = {"gloo": "cpu"} | ({"nccl": mine} if mine.startswith("cuda") else {})
-    return Survey(group.gather(place), {name: _seconds(where) for name, where in backends.items()})
+    return all_gather_object(place), {name: _seconds(where) for name, where in backends.items()}
 
 
 def _seconds(device: str) -> float:

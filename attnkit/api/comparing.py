@@ -1,0 +1,287 @@
+"""Recipes trained, runs scored, and the comparison of them as an object that shows itself."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from attnkit import models
+from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.api.progress import shown
+from attnkit.errors import RecipeError, UnavailableError, UsageError
+from attnkit.experiment import training
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.nbce import question_sets
+from attnkit.recipe import RecipeFile, resolve
+from attnkit.recipe import load as load_recipe
+from attnkit.recipe.find import is_name
+from attnkit.runs import find_runs, one_task
+from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
+from attnkit.scoring.comparison import first_baselines
+from attnkit.scoring.results import PublishedFigures
+from attnkit.scoring.significance import Margins
+from attnkit.show.comparison_tables import tables
+from attnkit.show.table_formats import html_text
+from attnkit.storage.files import atomic_write, make_folder
+from attnkit.train import events
+
+Overrides = Mapping[str, Any] | Sequence[str]
+QUESTIONS = "question-answering"
+STYLE = """<style>
+.attnkit table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+.attnkit th, .attnkit td { padding: 3px 10px; text-align: right; }
+.attnkit .left { text-align: left; }
+.attnkit .dim, .attnkit .note { opacity: 0.65; }
+.attnkit .note { font-size: 0.85em; margin: 2px 0; }
+</style>"""
+"""Of a table in a notebook, which has its own colours."""
+
+
+@dataclass(frozen=True)
+class ComparedRuns(Comparison):
+    """Systems side by side: `rows` of scores, `differences` from the baseline, `best`.
+
+    `json()` is what `attnkit eval --format json` prints; a notebook shows the table.
+    """
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame, a column for each metric.
+
+        Raises:
+            UnavailableError: pandas is not installed.
+        """
+        try:
+            import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]
+        except ImportError as error:
+            raise UnavailableError("to_pandas needs pandas: pip install pandas") from error
+        return pandas.DataFrame([_record(row) for row in self.rows])
+
+    def __str__(self) -> str:
+        screen = Console(width=100, no_color=True)
+        with screen.capture() as drawn:
+            for table in tables(self):
+                screen.print(table)
+        return drawn.get().rstrip()
+
+    def __repr__(self) -> str:
+        return f"<comparison of {len(self.rows)} rows, baseline {self.baseline}>"
+
+    def _repr_html_(self) -> str:
+        body = "".join(map(html_text, tables(self)))
+        return f'{STYLE}<div class="attnkit">{body}</div>'
+
+
+def _record(row: ScoreRow) -> dict[str, Any]:
+    """A row as named values; an axis only where there is one."""
+    axes = {"length": row.length, "method": row.method, "contexts": row.contexts}
+    return {
+        "recipe": row.recipe, "system": row.name or row.variant, "variant": row.variant,
+        "seed": row.seed, "split": row.split,
+        **{name: value for name, value in axes.items() if value is not None},
+        **{name: score.value for name, score in row.scores.items()},
+        "sentences": row.sentences, "parameters": row.system.parameters,
+        "train_seconds": row.system.cost.seconds, "run": row.run,
+    }  # fmt: skip
+
+
+@for_callers
+def train(
+    recipe: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    variants: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    seeds: Sequence[int] | None = None,
+    name: str = "own",
+    out: str | Path = "runs",
+    fresh: bool = False,
+    allow_change: bool = False,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    plugins: Plugins = (),
+    progress: bool = True,
+) -> ComparedRuns:
+    """Train every variant of a recipe with every seed, score them, and compare them.
+
+    Finished runs are kept and interrupted ones resume, as with `attnkit train`.
+
+    Args:
+        recipe: name of a shipped recipe, a file, or the keys of one as a dict, which is written to
+            OUT/NAME.yaml.
+        overrides: KEY=VALUE texts, or a dict of dotted keys: {"train.steps": 200}.
+        variants: names of the variants to train; or new ones in place of the recipe's, each with
+            its overrides, which are written to OUT/NAME.yaml as well.
+        seeds: instead of the recipe's.
+        name: of a recipe that is written to OUT.
+        out: root folder of the runs.
+        fresh, allow_change: replace existing runs; resume those of a changed recipe.
+        device, data_dir, offline: as of `attnkit train`.
+        plugins: Python files with mechanisms or metrics of your own.
+        progress: show what happens.
+
+    Raises:
+        RecipeError: the recipe is wrong; says where and what would be right.
+        MissingInputError, DataError: a file is not there or malformed.
+        DivergedError: a loss or gradient is not finite.
+    """
+    plug_in(plugins)
+    own = variants if isinstance(variants, Mapping) else None
+    if isinstance(recipe, Mapping) or own is not None:
+        recipe = _written(recipe, own, Path(out), name)
+    file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
+    chosen = None if variants is None or own is not None else list(variants)
+    _check_variants(file, chosen)
+    settings = TrainingSettings(
+        file=file, out=Path(out), variants=chosen, seeds=seeds, fresh=fresh,
+        allow_change=allow_change, device=device, offline=offline,
+        data_dir=None if data_dir is None else Path(data_dir),
+    )  # fmt: skip
+    return _followed(settings, progress)
+
+
+def _followed(settings: TrainingSettings, progress: bool) -> ComparedRuns:
+    """What the trainings come to."""
+    found: Comparison | None = None
+    with closing(training.train(settings)) as happening, shown(settings, progress) as show:
+        for event in happening:
+            show(event)
+            if isinstance(event, events.ScoredEvent):
+                found = event.comparison
+    assert found is not None
+    return ComparedRuns(**vars(found))
+
+
+def _words(overrides: Overrides) -> list[str]:
+    """KEY=VALUE words; values of a dict in YAML's short form."""
+    if not isinstance(overrides, Mapping):
+        if isinstance(overrides, str):
+            raise UsageError('overrides must be a list or a dict, such as {"train.steps": 200}')
+        return list(overrides)
+    return [f"{key}={_flow(value)}" for key, value in overrides.items()]
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, sort_keys=False)
+    return str(text).removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: Any) -> Any:
+    """Values that YAML knows: paths as text, tuples as lists."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _written(
+    recipe: str | Path | Mapping[str, Any],
+    variants: Mapping[str, Mapping[str, Any]] | None,
+    out: Path,
+    name: str,
+) -> Path:
+    """A recipe file in `out` of keys or of other variants; paths in it are made absolute."""
+    if not is_name(name):
+        raise UsageError(f"name {name!r} cannot name a run folder")
+    if isinstance(recipe, Mapping):
+        keys = _absolute(_plain(recipe))
+    else:
+        keys = {"extends": str(resolve(recipe).absolute())}
+    if variants is not None:
+        keys |= {"variants": _plain(variants)}
+    try:
+        text = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise RecipeError(f"the recipe has a value that YAML does not know: {error}") from error
+    make_folder(out)
+    path = out / f"{name}.yaml"
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        atomic_write(path, text)
+    return path
+
+
+def _absolute(keys: dict[str, Any]) -> dict[str, Any]:
+    """Paths of data and tokenizer from the current folder."""
+    keys = {
+        key: dict(value) if isinstance(value, Mapping) else value for key, value in keys.items()
+    }
+    for section, names in (("data", ("train", "valid", "test")), ("tokenizer", ("model",))):
+        found: Any = keys.get(section)
+        for name in names if isinstance(found, dict) else ():
+            value = found.get(name)
+            if isinstance(value, list):
+                found[name] = [str(Path(one).absolute()) for one in value]
+            elif isinstance(value, str):
+                found[name] = str(Path(value).absolute())
+    return keys
+
+
+def _check_variants(file: RecipeFile, chosen: Sequence[str] | None) -> None:
+    for variant in chosen or ():
+        if variant not in file.variants:
+            known = ", ".join(file.variants)
+            raise UsageError(f"{file.name} has no variant {variant!r}; choose from {known}")
+
+
+@for_callers
+def evaluate(
+    runs: str | Path | Sequence[str | Path],
+    *,
+    splits: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    search: Mapping[str, Any] | None = None,
+    baseline: str | None = None,
+    fresh: bool = False,
+    device: str = "auto",
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    plugins: Plugins = (),
+) -> ComparedRuns:
+    """Score finished runs side by side; what has been scored before is read.
+
+    Args:
+        runs: folders with one or more runs, or "demo".
+        splits: names of splits; default those of each run's recipe.
+        metrics: names such as bleu, chrf, rouge; default those of each run's recipe.
+        search: keys of the search section, such as {"method": "beam", "beam": 4}.
+        baseline: the variant that others are compared with; default the recipe's.
+        fresh: decode and score again.
+        device, data_dir, offline: as of `attnkit eval`.
+        plugins: Python files with mechanisms or metrics of your own.
+
+    Raises:
+        MissingInputError: there is no finished run.
+        RecipeError: a metric or key does not fit.
+    """
+    plug_in(plugins)
+    found = find_runs([runs] if isinstance(runs, str | Path) else runs)
+    one_task(found, "score each task by itself")
+    changes = {"metrics": expand(list(metrics))} if metrics else {}
+    words = [f"search.{key}={_flow(value)}" for key, value in (search or {}).items()]
+    rows = list[ScoreRow]()
+    for run in found:
+        recipe = run.changed_recipe(words) if words else run.recipe
+        settings = recipe.eval.model_copy(update=changes)
+        asked = recipe.task == QUESTIONS
+        module: Any = question_sets if asked else evaluation
+        rows += module.evaluate(
+            run, splits or settings.splits, settings, search=recipe.search, force=fresh,
+            device=device, data_dir=data_dir, offline=offline,
+            **({"spec": recipe.contexts} if asked else {}),
+        )  # fmt: skip
+    named = {run.name: str(run.manifest.get("baseline")) for run in found}
+    variants = {run.variant for run in found}
+    if baseline is not None and baseline not in variants:
+        known = ", ".join(sorted(variants))
+        raise UsageError(f"baseline {baseline!r}: no run is of this variant; choose from {known}")
+    usual = {recipe: variant for recipe, variant in named.items() if variant in variants}
+    settings = found[0].recipe.eval
+    result = side_by_side(
+        rows, first_baselines(rows, baseline or usual), resamples=settings.bootstrap,
+        margins=Margins.of(settings), published=PublishedFigures.of_runs(found),
+    )  # fmt: skip
+    return ComparedRuns(**vars(result))

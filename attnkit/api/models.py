@@ -1,0 +1,251 @@
+"""Trained models and Hugging Face models as objects: texts in, texts and attention maps out."""
+
+import html
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from attnkit.analysis.maps import Capture, Kind
+from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.device import pick_device
+from attnkit.errors import UsageError
+from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.search_settings import search_settings
+from attnkit.runs import Run, is_run
+
+if TYPE_CHECKING:
+    from attnkit.huggingface import Pretrained
+    from attnkit.models import Model
+
+SEARCH = (
+    "beam", "top_p", "top_k", "temperature", "seed", "batch_tokens", "max_length", "min_length",
+    "length_penalty", "no_repeat_ngram",
+)  # fmt: skip
+"""Options of `generate` beside `sample`."""
+FRAME = 720
+"""Height of a page in a notebook, in pixels."""
+
+
+class TokenAxes(NamedTuple):
+    """The tokens of one kind's maps."""
+
+    queries: list[str]
+    keys: list[str]
+
+
+class TextAttention:
+    """What a model attends to when it reads one text.
+
+    `maps["encoder" | "decoder" | "cross"]` are arrays [layers, heads, queries, keys], so that
+    `maps["cross"][0, 1]` is the matrix of layer 0, head 1; `tokens` has both axes of each kind.  A
+    notebook shows the page of `attnkit visualize-attn --save maps.html`.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        """With layers, mechanisms and token ids."""
+        self.source, self.output = capture.source, capture.output
+
+    @property
+    def maps(self) -> dict[Kind, Float[NDArray[np.float32], "L H T S"]]:
+        """Weights by kind of attention."""
+        return {kind: maps.weights for kind, maps in self.capture.maps.items()}
+
+    @property
+    def tokens(self) -> dict[Kind, TokenAxes]:
+        """Texts of the tokens by kind of attention; a space is U+2581."""
+        return {
+            kind: TokenAxes(
+                [token.text for token in maps.queries], [token.text for token in maps.keys]
+            )
+            for kind, maps in self.capture.maps.items()
+        }
+
+    def words(self) -> "TextAttention":
+        """The same with subwords merged: attention to a word is summed, from a word averaged."""
+        maps = {kind: one.by_word() for kind, one in self.capture.maps.items()}
+        return TextAttention(replace(self.capture, maps=maps))
+
+    @for_callers
+    def save(self, path: str | Path) -> None:
+        """Write a page (.html) or numbers (.npz, .safetensors, .csv)."""
+        from attnkit.analysis import map_files
+        from attnkit.storage.files import write_output
+
+        if Path(path).suffix.lower() == ".html":
+            write_output(Path(path), self._page())
+        else:
+            map_files.save(Path(path), self.capture)
+
+    def _page(self) -> bytes:
+        from attnkit.show.map_page import page
+
+        return page([self.capture])
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{kind} {one.shape}" for kind, one in self.maps.items())
+        return f"<attention of {self.capture.model}: {shapes}>"
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self._page().decode("utf-8"))
+        style = f"width: 100%; height: {FRAME}px; border: 0"
+        return f'<iframe srcdoc="{text}" style="{style}" title="attention maps"></iframe>'
+
+
+class LoadedModel(ABC):
+    """A model that generates and whose attention can be seen.  Made by `attnkit.load`."""
+
+    def __init__(self, name: str, device: str) -> None:
+        self.name, self.device = name, device
+
+    @for_callers
+    def generate(
+        self, texts: str | Sequence[str], *, sample: bool = False, **search: Any
+    ) -> list[str]:
+        """The best output of each text, in order.
+
+        Args:
+            texts: one text or several.
+            sample: sample instead of searching; with top_p, top_k, temperature, seed.
+            search: beam, max_length, min_length, length_penalty, no_repeat_ngram, batch_tokens;
+                what is not given is as the model was trained or saved to be searched.
+
+        Raises:
+            UsageError: an option that does not exist or is out of range.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        return self._generate(texts, self._search(search, sample))
+
+    @for_callers
+    def attention(
+        self, text: str, target: str | None = None, *, sample: bool = False, **search: Any
+    ) -> TextAttention:
+        """The maps of a text and its output: `target`, or what the model writes.
+
+        A decoder of Hugging Face reads the text alone unless a target or a search option is given.
+
+        Raises:
+            UsageError: the text or target is empty.
+            DataError: it is longer than the model reads.
+        """
+        spec = self._search(search, sample) if search or sample else None
+        return TextAttention(self._capture(text, target, spec))
+
+    def _search(self, given: dict[str, Any], sample: bool) -> SearchConfig:
+        if unknown := [name for name in given if name not in SEARCH]:
+            raise UsageError(
+                f"generate has no option {unknown[0]}; choose from sample, {', '.join(SEARCH)}"
+            )
+        return search_settings(self._usual_search(), given, sample)
+
+    @abstractmethod
+    def _usual_search(self) -> SearchConfig: ...
+
+    @abstractmethod
+    def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]: ...
+
+    @abstractmethod
+    def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture: ...
+
+    def __repr__(self) -> str:
+        return f"<attnkit model {self.name}>"
+
+
+class RunModel(LoadedModel):
+    """The model of a finished run."""
+
+    def __init__(self, run: Run, device: str) -> None:
+        super().__init__(f"{run.name}/{run.variant}/seed-{run.seed}", device)
+        self.run = run
+        self.recipe = run.recipe
+        run.require_finished()
+
+    @cached_property
+    def module(self) -> "Model":
+        """The torch module."""
+        return self.run.model(pick_device(self.device))
+
+    def _usual_search(self) -> SearchConfig:
+        return self.recipe.search
+
+    def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:
+        from attnkit.search import classify, translate
+
+        if self.recipe.masks:
+            raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
+        tokenizer, longest = self.run.tokenizer(), self.recipe.data.max_length
+        if self.recipe.task == "classification":
+            labels = self.recipe.data.labels
+            answers = classify(
+                self.module, tokenizer, texts, labels, max_source=longest,
+                batch_tokens=spec.batch_tokens,
+            )  # fmt: skip
+        else:
+            prompts = self.recipe.prompts
+            answers = translate(
+                self.module, tokenizer, texts, spec, max_source=longest, prompts=prompts
+            )
+        return [outputs[0][0] for outputs in answers]
+
+    def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
+        from attnkit.analysis.capture import capture
+
+        return capture(self.run, text, target=target, search=spec, device=self.device)
+
+
+class PretrainedModel(LoadedModel):
+    """A Hugging Face model."""
+
+    def __init__(self, opened: "Pretrained", device: str) -> None:
+        super().__init__(opened.name, device)
+        self.opened = opened
+
+    @property
+    def module(self) -> Any:
+        """The torch module."""
+        return self.opened.model
+
+    def _usual_search(self) -> SearchConfig:
+        return SearchConfig(method="greedy")
+
+    def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:
+        from attnkit.analysis.huggingface_capture import written
+
+        return [written(self.opened, text, spec) if text.strip() else "" for text in texts]
+
+    def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
+        from attnkit.analysis.huggingface_capture import capture
+
+        return capture(self.opened, text, target=target, search=spec)
+
+
+@for_callers
+def load(
+    model: str | Path, *, device: str = "auto", offline: bool = False, plugins: Plugins = ()
+) -> LoadedModel:
+    """Open a finished run, `demo`, or a Hugging Face model.
+
+    Args:
+        model: folder of a run (seed-N), "demo", or name or folder of a Hugging Face model.
+        device: auto, cpu, cuda, cuda:N or mps.
+        offline: forbid downloads.
+        plugins: Python files with mechanisms or metrics of your own.
+
+    Raises:
+        MissingInputError: there is no such model, or a plug-in of the run is missing.
+        DataError: its files are damaged.
+        UnavailableError: the device or transformers is not there.
+    """
+    plug_in(plugins)
+    if is_run(str(model)):
+        return RunModel(Run.open(model), device)
+    from attnkit.huggingface import open_model
+
+    return PretrainedModel(open_model(model, device=device, offline=offline), device)

@@ -1,0 +1,32 @@
+"""What a training does while a notebook or a script waits for it."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.show.training_board import Board, BoardRun, log_lines
+from attnkit.train.events import Event
+
+
+@contextmanager
+def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Event], None]]:
+    """A function to call with each event: a live board in a notebook or terminal, else lines."""
+    screen = Console()  # knows a notebook
+    if not progress:
+        yield lambda event: None
+    elif screen.is_jupyter or sys.stderr.isatty():
+        board = Board(settings.file.name, tuple(BoardRun(*key) for key in settings.runs()))
+        with Live(board, console=screen if screen.is_jupyter else Console(stderr=True)):
+            yield board.update
+    else:
+        log = Console(file=sys.stderr, soft_wrap=True, markup=False, highlight=False)
+
+        def write(event: Event) -> None:
+            for line in log_lines(event):
+                log.print(line)
+
+        yield write

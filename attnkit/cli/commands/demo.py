@@ -1,0 +1,63 @@
+"""`attnkit demo`: the model that comes along translates a sentence and shows its attention."""
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument
+
+from attnkit.cli import console, options, output
+from attnkit.cli.options import value
+from attnkit.errors import OutputPathError
+
+SENTENCE = "The poor woman stole the letters."
+MAPS, COMPARISON = "maps.html", "comparison.html"
+
+
+def demo(
+    text: Annotated[
+        str, Argument(metavar="TEXT", help="An English sentence of the quickstart's kind.")
+    ] = SENTENCE,
+    *,
+    out: Annotated[Path, value("DIR", "Folder for the pages.")] = Path("attnkit-demo"),
+    threads: options.Threads = None,
+) -> None:
+    """Translate a sentence with a small trained model and write two pages of its attention.
+
+    The model is the quickstart's best row, random+vanilla: its self-attention adds a learned matrix
+    that does not depend on the text to scaled dot products. The second page compares its maps with
+    those of plain softmax attention on the same queries and keys. `demo` is also a name: use it
+    wherever a run is expected.
+
+      attnkit demo
+      attnkit demo "The tired kings will paint boats."
+    """
+    from attnkit.analysis.capture import capture
+    from attnkit.runs import Run
+    from attnkit.runs.demo import DEMO
+    from attnkit.show.map_page import page
+    from attnkit.storage.files import make_folder
+
+    if out.exists() and not out.is_dir():
+        raise OutputPathError(f"--out {out}: is a file; name a folder")
+    found = capture(Run.open(DEMO), text, reference=True)
+    assert found.reference is not None
+    make_folder(out)
+    console.write(f"{found.output}\n")
+    again = shlex.join(["attnkit", "visualize-attn", DEMO, text])
+    alone = replace(found, reference=None)
+    output.save(out / MAPS, page([alone], command=again), ": what each head attends to")
+    pair = page([alone, found.reference], command=f"{again} --reference", kind="encoder")
+    output.save(out / COMPARISON, pair, ": beside plain softmax attention")
+    if note := found.facts.get("note"):
+        console.warn(note)
+    console.say(
+        f"""
+open the pages in a browser, then try:
+  attnkit visualize-attn demo {shlex.quote(text)}
+  echo "The tired kings will paint boats." | attnkit generate demo
+  attnkit train quickstart              five mechanisms trained and compared, in minutes
+  attnkit recipe list                   other tasks and data; `attnkit --help` for the rest
+in Python: import attnkit; attnkit.load("demo").attention({text!r})"""
+    )

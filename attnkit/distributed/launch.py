@@ -1,0 +1,105 @@
+"""The processes of a command on this machine (--nproc), as torchrun starts them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from attnkit.device import THREADS, threads_each
+from attnkit.distributed.group import JOINED, LAUNCHER, POLL
+from attnkit.errors import PeerLostError
+
+NOTICE = 10.0
+"""Seconds that rank 0 has to find out itself that another one failed."""
+GRACE = 120.0
+"""Seconds that processes which were asked to stop have to save."""
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Rank = subprocess.Popen[bytes]
+
+
+def launch(words: Sequence[str], nproc: int) -> int:
+    """Run `attnkit WORDS` in so many processes, which share the threads; the exit code of rank 0.
+
+    Signals are passed on.  Not torchrun's own launcher, which stops the other ranks before the main
+    one can say which was lost.
+
+    Raises:
+        PeerLostError: a process was lost, and rank 0 did not say so; names it.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    shared = dict(os.environ) | dict.fromkeys(THREADS, str(threads_each(nproc)))
+    if sys.platform.startswith("linux"):
+        shared.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    shared |= {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc), LAUNCHER: str(os.getpid()),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here, and outlives every rank
+    }  # fmt: skip
+    ranks: list[Rank] = []
+    with _passing_on(ranks) as received:
+        for number in range(nproc):
+            ranks.append(subprocess.Popen(
+                [sys.executable, "-m", "attnkit", *words],
+                env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)},
+                stdin=None if number == 0 else subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C comes once, from here
+            ))  # fmt: skip
+        try:
+            first, stopped = _wait(ranks, store, received)
+        finally:
+            for rank in ranks:
+                rank.kill()
+    code = ranks[0].returncode
+    if first is None or (code > 0 and not stopped):
+        return code
+    if received and code < 0:
+        return 128 + received[0]
+    number, code = first, ranks[first].returncode
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    raise PeerLostError(f"rank {number} {how}; run the same command again to resume")
+
+
+def _wait(ranks: Sequence[Rank], store: Any, received: Sequence[int]) -> tuple[int | None, bool]:
+    """Wait for all; the rank that failed first, and whether rank 0 had to be stopped for it."""
+    first, since, sent, asked, main_stopped = None, 0.0, 0, False, False
+    while True:
+        running = [rank for rank in ranks if rank.poll() is None]
+        failed = [number for number, rank in enumerate(ranks) if rank.returncode]
+        if first is None and failed:
+            first, since = failed[0], time.monotonic()
+        if not running:
+            return first, main_stopped
+        for number in received[sent:]:
+            for rank in running:
+                rank.send_signal(number)
+        sent = len(received)
+        waited = 0.0 if first is None else time.monotonic() - since
+        if waited > (NOTICE if first else 0) and not asked:
+            asked, main_stopped = True, ranks[0] in running
+            for rank in running:
+                rank.terminate()
+        # ranks that have not met wait in vain, and have nothing to save
+        if asked and waited > NOTICE + (GRACE if store.check([JOINED]) else 0):
+            for rank in running:
+                rank.kill()
+        time.sleep(POLL)
+
+
+@contextmanager
+def _passing_on(ranks: Sequence[Rank]) -> Iterator[list[int]]:
+    """Signals that came, in a context in which they do not end this process."""
+    received: list[int] = []
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in FORWARDED
+              if signal.getsignal(n) != signal.SIG_IGN}  # fmt: skip
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

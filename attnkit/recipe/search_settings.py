@@ -1,0 +1,53 @@
+"""The search section of a recipe with what a caller sets instead."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from attnkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import SearchConfig
+
+SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
+
+
+def search_settings(
+    recipe: "SearchConfig", options: Mapping[str, Any], sample: bool
+) -> "SearchConfig":
+    """The search section of a recipe, overridden by options of the command line (None: not given).
+
+    Raises:
+        UsageError: options exclude each other, do nothing together, or are out of range.
+    """
+    from pydantic import ValidationError
+
+    from attnkit.recipe.reading import first_wrong
+    from attnkit.recipe.schema import SearchConfig
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if sample and "beam" in given:
+        raise UsageError("--beam and sampling exclude each other: leave one of them out")
+    method = "sample" if sample else "beam" if "beam" in given else recipe.method
+    for name in SAMPLING:
+        if name in given and method != "sample":
+            raise UsageError(f"{_flag(name)} is for sampling: add --sample")
+    try:
+        spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
+    except ValidationError as error:
+        name, wrong = first_wrong(error, SearchConfig)
+        raise UsageError(f"{_flag(name)}: {wrong}") from None
+    if spec.min_length >= spec.max_length:
+        raise UsageError(
+            f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"
+        )
+    most = {"sample": spec.n_best, "beam": spec.beam, "greedy": 1}[method]
+    if spec.n_best > most:
+        raise UsageError(f"--n-best {spec.n_best}: needs --beam {spec.n_best} or --sample")
+    # a beam of one is greedy search, which needs no reordering
+    single = method == "beam" and spec.beam == 1
+    return spec.model_copy(update={"method": "greedy"}) if single else spec
+
+
+def _flag(name: str) -> str:
+    """How a setting is spelled on the command line."""
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,42 @@
+"""The trained model that comes with attnkit: the word `demo`, wherever a run is named."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from attnkit.errors import MissingInputError, OutputError, OutputPathError
+from attnkit.storage import files
+from attnkit.storage.cache import cache_dir, read_or_build
+
+DEMO = "demo"
+SHIPPED = Path(__file__).parents[1] / "_demo"
+"""A run of recipes/quickstart.yaml with weights in half precision; benchmarks/demo_model.py makes
+it."""
+_DIGITS = 12
+
+
+def located(name: str | Path) -> Path:
+    """The path that a name leads to: itself, but for `demo` where nothing here is called so.
+
+    The demo's folder is a copy in the cache, since scores are written beside the weights; where no
+    cache can be written, it is the folder of the package.
+    """
+    path = Path(name)
+    if path != Path(DEMO) or path.exists():
+        return path
+    digest = files.sha256_file(SHIPPED / "manifest.json")[:_DIGITS]
+    with suppress(OutputPathError, OutputError):
+        return read_or_build(cache_dir() / DEMO / digest, _require, _copy)[0]
+    return SHIPPED
+
+
+def _require(folder: Path) -> Path:
+    """The folder, if all files are there."""
+    for file in SHIPPED.iterdir():
+        if not (folder / file.name).is_file():
+            raise MissingInputError(f"{folder / file.name}: is missing")
+    return folder
+
+
+def _copy(folder: Path) -> None:
+    shutil.copytree(SHIPPED, folder, dirs_exist_ok=True)

@@ -1,0 +1,123 @@
+"""Numbers in recipes and pages, written from kept runs: nobody types them.
+
+In Markdown they stand between `<!-- kept RECIPE -->` and `<!-- end -->`, in a recipe after
+`# expected:` up to the next line that starts with a word and a colon, or is no comment.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
+
+from common import ROOT
+
+from attnkit.recipe import load, shipped
+from attnkit.recipe.metrics import metric_facts
+from attnkit.runs import Run
+from attnkit.scoring.results import ScoreRow
+from attnkit.scoring.saved_scores import comparison
+
+WHOLE = 9
+"""Rows that a sentence lists; of more it names the best, the baseline and the worst."""
+FIRST, LAST = 4, 2
+UNMEASURED = "not measured with outputs kept"
+"""Of recipes without kept runs."""
+WIDTH = 110
+"""Of the comment lines of recipes."""
+IN_MARKDOWN = re.compile(r"(<!-- kept (\S+) -->).*?(<!-- end -->)", re.DOTALL)
+IN_RECIPE = re.compile(r"^# expected: .*?\n(?=# \w+:|[^#])", re.DOTALL | re.MULTILINE)
+
+
+class Quoted(NamedTuple):
+    """The scores of a variant on one split, means over seeds."""
+
+    variant: str
+    scores: tuple[float, ...]
+
+
+def sentence(name: str, runs: Sequence[Run]) -> str:
+    """What the kept runs of a recipe came to, in words."""
+    rows = comparison(runs).rows
+    baseline = load(shipped()[name]).baseline
+    parts = [
+        part
+        for split in _distinct(row.split for row in rows)
+        for part in _of_split([row for row in rows if row.split == split], baseline)
+    ]
+    seeds = {
+        len({row.seed for row in rows if row.variant == one})
+        for one in {row.variant for row in rows}
+    }
+    counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
+    return f"{'; '.join(parts)} (means over {counted} seeds)"
+
+
+def _of_split(rows: Sequence[ScoreRow], baseline: str | None) -> Iterator[str]:
+    """One phrase; of rows that were scored by length, the shortest and the longest one."""
+    lengths = _distinct(row.length for row in rows)
+    ends = [lengths[0], lengths[-1]] if len(lengths) > 1 else lengths
+    metrics = _first_family(list(rows[0].scores))
+    cells = [(length, metric) for length in ends for metric in metrics]
+    found = [
+        Quoted(variant, tuple(
+            mean(row.scores[metric].value for row in rows
+                 if row.variant == variant and row.length == length)
+            for length, metric in cells
+        ))
+        for variant in _distinct(row.variant for row in rows)
+    ]  # fmt: skip
+    lower = metric_facts(metrics[0]).better == "lower"
+    found.sort(key=lambda one: one.scores[-1] if len(ends) > 1 else one.scores[0],
+               reverse=not lower)  # fmt: skip
+    title = "/".join(metric_facts(metric).title for metric in metrics)
+    where = [str(rows[0].split)] if rows[0].split != "test" else []
+    where += [f"lengths {ends[0]} and {ends[-1]}"] if len(ends) > 1 else []
+    yield f"{title}{', ' + ', '.join(where) if where else ''}: {_listed(found, baseline)}"
+
+
+def _first_family(metrics: Sequence[str]) -> list[str]:
+    """The first metric, with those that are read beside it: all of ROUGE, all of BLEU."""
+    family = re.sub(r"[\dL].*", "", metrics[0])
+    return [one for one in metrics if re.sub(r"[\dL].*", "", one) == family]
+
+
+def _listed(found: Sequence[Quoted], baseline: str | None) -> str:
+    said = [f"{'/'.join(f'{one:.1f}' for one in row.scores)} {row.variant}" for row in found]
+    if len(found) <= WHOLE:
+        return ", ".join(said)
+    chosen = {*range(FIRST), *range(len(found) - LAST, len(found))}
+    chosen |= {at for at, row in enumerate(found) if row.variant == baseline}
+    out, before = list[str](), -1
+    for at in sorted(chosen):
+        out += ["..."] if at > before + 1 else []
+        out.append(said[at])
+        before = at
+    return ", ".join(out)
+
+
+def _distinct(items: Iterable[Any]) -> list[Any]:
+    """Each once, in the order of its first place."""
+    return list(dict.fromkeys(items))
+
+
+def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
+    """Every file that quotes kept runs, with the text that it has to have."""
+    said = {name: sentence(name, runs) for name, runs in kept.items()}
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        text = path.read_text("utf-8")
+        missing = {name for _, name, _ in IN_MARKDOWN.findall(text)} - {*said}
+        if missing:
+            raise SystemExit(f"{path}: no kept runs of {', '.join(sorted(missing))}")
+        yield path, IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
+    for name, path in shipped().items():
+        words = said.get(name, UNMEASURED)
+        lines = textwrap.wrap(
+            f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
+        )
+        header = "".join(f"# {line}\n" for line in lines)
+        text, found = IN_RECIPE.subn(lambda _, new=header: new, path.read_text("utf-8"), count=1)
+        if not found:
+            raise SystemExit(f"{path}: its head has no line '# expected: ...'")
+        yield path, text

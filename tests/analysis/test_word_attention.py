@@ -1,0 +1,44 @@
+"""Heads ranked by what one word reads of another."""
+
+import numpy as np
+import pytest
+
+from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
+from attnkit.analysis.word_attention import HeadReading, has_word, rank_heads
+from attnkit.errors import UsageError
+from attnkit.show.map_statistics_table import reading_table
+
+TOKENS = (
+    Token("\u2581It", 1, 0), Token("\u2581ani", 2, 1), Token("mal", 3, 1), Token(".", 4, 1),
+    Token("</s>", 5, None, special=True),
+)  # fmt: skip
+WEIGHTS = np.array(
+    [
+        [
+            [[0.1, 0.5, 0.2, 0.1, 0.1]] + [[0.2] * 5] * 4,
+            [[0.8, 0.1, 0.0, 0.0, 0.1]] + [[0.2] * 5] * 4,
+        ]
+    ],
+    np.float32,
+)
+MAPS = AttentionMaps("encoder", WEIGHTS, (MapLayer(0, "dot"),), (0, 1), TOKENS, TOKENS)
+
+
+def test_heads_are_ranked_by_the_sum_over_the_tokens_of_the_word() -> None:
+    first, second = rank_heads(MAPS, "it", "Animal")
+    assert first[:2] == (0, 0)
+    assert first.weight == pytest.approx(0.8)
+    assert second == HeadReading(0, 1, pytest.approx(0.1), "It", pytest.approx(0.8))
+    assert has_word(TOKENS, "animal")
+    assert not has_word(TOKENS, "ani")
+
+
+def test_a_word_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match=r"--to cat: .*'cat'; it has It, animal\.$"):
+        rank_heads(MAPS, "it", "cat")
+
+
+def test_the_table_has_the_caveat() -> None:
+    table = reading_table(MAPS, "it", "animal")
+    assert [cell.text for cell in table.rows[0]] == ["0", "0", "0.80", "animal.", "0.80"]
+    assert "choose it first" in table.notes[-1]

@@ -1,0 +1,231 @@
+"""The Python API: models, maps, trainings and comparisons; its page and its notebook run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import pretrained
+from helpers.shell import environment
+
+import attnkit
+from attnkit.api.calls import in_python
+from attnkit.errors import (
+    AttnkitError,
+    MissingInputError,
+    RecipeError,
+    UnavailableError,
+    UsageError,
+)
+from attnkit.runs import Run
+from attnkit.storage.files import sha256_file
+
+DOCS = Path(__file__).parents[2] / "docs"
+SENTENCE, OUTPUT = "The poor woman stole the letters.", "Die arme Frau hat die Briefe gestohlen."
+TINY = {
+    "train.steps": 2, "data.size": 200, "tokenizer.size": 200, "model.width": 16, "model.ff": 16,
+    "train.valid_every": 0, "train.precision": "fp32", "search.max_length": 3, "eval.bootstrap": 10,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def demo() -> Any:
+    return attnkit.load("demo")
+
+
+def test_import_is_light_and_quick() -> None:
+    code = (
+        "import sys, time; start = time.process_time(); import attnkit\n"
+        "print(time.process_time() - start, *({'torch', 'numpy', 'pydantic'} & {*sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    seconds, *heavy = done.stdout.split()
+    assert float(seconds) < 0.2
+    assert heavy == []
+
+
+def test_the_demo_translates_and_is_small(demo: Any) -> None:
+    assert demo.generate(SENTENCE) == [OUTPUT]
+    assert demo.generate(["", SENTENCE], beam=2) == ["", OUTPUT]
+    shipped = Path(attnkit.__file__).parent / "_demo"
+    files = list(shipped.iterdir())
+    assert sum(path.stat().st_size for path in files) <= 2_000_000
+    recorded = json.loads((shipped / "manifest.json").read_text())["files"]
+    assert {path.name: sha256_file(path) for path in files if path.name in recorded} == recorded
+    assert (demo.run.variant, demo.run.manifest["recipe"]) == ("random+vanilla", "quickstart")
+
+
+def test_attention_has_maps_and_tokens_by_kind(demo: Any, tmp_path: Path) -> None:
+    found = demo.attention(SENTENCE)
+    assert found.output == OUTPUT
+    assert set(found.maps) == {"encoder", "decoder", "cross"}
+    for kind, weights in found.maps.items():
+        queries, keys = found.tokens[kind]
+        assert weights[0, 1].shape == (len(queries), len(keys))
+        assert np.allclose(weights.sum(-1), 1, atol=1e-3) or kind != "cross"
+    assert found.tokens["cross"].queries[-1] == "</s>"
+    given = demo.attention(SENTENCE, "Die Frau")
+    assert given.maps["cross"].shape[2] == 3
+    assert "<iframe srcdoc=" in found._repr_html_()
+    found.words().save(tmp_path / "maps.npz")
+    found.save(tmp_path / "maps.html")
+    assert b"<!doctype html>" in (tmp_path / "maps.html").read_bytes()[:20].lower()
+    assert np.load(tmp_path / "maps.npz")["cross"].shape[3] == 7
+
+
+def test_a_hugging_face_folder_is_a_model_too(tmp_path: Path) -> None:
+    pretrained.network("llama").save_pretrained(tmp_path)
+    pretrained.tokenizer().save_pretrained(tmp_path)
+    model = attnkit.load(tmp_path, offline=True)
+    assert len(model.generate(["a small river", ""], max_length=2)) == 2
+    maps = model.attention("a small river").maps
+    assert list(maps) == ["decoder"]
+    answer = attnkit.contexts(model, ["a river", "a mill"], "where", max_length=3)
+    assert answer.source in (0, 1)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    out = tmp_path_factory.mktemp("api")
+    variants: Any = {"plain": {}, "linear": {"model.attention": "linear"}}
+    found = attnkit.train(
+        "quickstart", TINY, variants=variants, name="two", out=out, progress=False
+    )
+    return found, out
+
+
+def test_train_gives_rows_and_differences(compared: tuple[Any, Path]) -> None:
+    found, out = compared
+    assert [row.variant for row in found.rows] == ["plain", "linear"]
+    assert {one.metric for one in found.differences} == {"bleu", "exact-match"}
+    assert found.baseline == "plain"
+    assert found.json()["rows"][0]["recipe"] == "two"
+    assert "BLEU" in str(found)
+    assert "<table>" in found._repr_html_()
+    assert (out / "two.yaml").read_text().startswith("extends: ")
+    model = attnkit.load(out / "two" / "linear" / "seed-1")
+    assert len(model.generate(["a", "b"])) == 2
+
+
+def test_evaluate_scores_by_other_metrics(compared: tuple[Any, Path]) -> None:
+    _, out = compared
+    found = attnkit.evaluate(out / "two", metrics=["chrf"], baseline="linear")
+    assert [[*row.scores] for row in found.rows] == [["chrf"], ["chrf"]]
+    assert found.baseline == "linear"
+    with pytest.raises(UsageError, match="no run is of this variant; choose from linear, plain"):
+        attnkit.evaluate(out / "two", baseline="performer")
+
+
+def test_rows_as_a_table(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pandas:
+        DataFrame = list
+
+    monkeypatch.setitem(sys.modules, "pandas", Pandas)
+    rows = compared[0].to_pandas()
+    assert [row["system"] for row in rows] == ["plain", "linear"]
+    assert {"bleu", "exact-match", "seed", "parameters", "run"} <= {*rows[0]}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UnavailableError, match="pip install pandas"):
+        compared[0].to_pandas()
+
+
+def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path) -> None:
+    recipe = {"task": "translation", "data": {"train": "a.csv"}, "train": {"lr": "fast"}}
+    with pytest.raises(RecipeError, match=r"mine\.yaml:5:7: train\.lr: must be a number"):
+        attnkit.train(recipe, out=tmp_path, name="mine")
+    assert str(Path.cwd() / "a.csv") in (tmp_path / "mine.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda m: m.generate("x", beem=2), UsageError, "no option beem; choose from sample"),
+        (
+            lambda m: m.generate("x", top_p=0.5),
+            UsageError,
+            "top_p is for sampling: add sample=True",
+        ),
+        (lambda m: m.generate("x", beam=0), UsageError, "beam: must be a whole number >= 1"),
+        (lambda m: m.attention(" "), UsageError, "empty"),
+        (lambda m: attnkit.contexts(m, "a text", "b"), UsageError, "a list of texts"),
+        (lambda m: attnkit.load("demo", plugins=["no.py"]), MissingInputError, "no such file"),
+        (lambda m: attnkit.train("quickstart", "a=1"), UsageError, "a list or a dict"),
+        (
+            lambda m: attnkit.train("quickstart", variants=["none"]),
+            UsageError,
+            "choose from scaled",
+        ),
+        (lambda m: attnkit.evaluate("nowhere"), MissingInputError, r"attnkit\.train\(RECIPE\)"),
+    ],
+)
+def test_errors_are_in_the_callers_terms(
+    demo: Any, call: Any, error: type[AttnkitError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        call(demo)
+    assert "--" not in str(caught.value)
+
+
+def test_remedies_of_the_command_line_become_keywords() -> None:
+    text = "add --plugin own/cosine.py, --fresh or --data-dir; --beam 3 needs --allow-change"
+    assert in_python(text) == (
+        'add plugins=["own/cosine.py"], fresh=True or data_dir; beam=3 needs allow_change=True'
+    )
+
+
+def test_the_name_demo_gives_way_to_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Run.open("demo").variant == "random+vanilla"
+    (tmp_path / "demo").mkdir()
+    with pytest.raises(MissingInputError, match="not a run"):
+        Run.open("demo")
+
+
+def test_train_is_a_package_and_a_function() -> None:
+    code = (
+        "import attnkit, attnkit.train.fit\nfrom attnkit.train import events\nattnkit.train('no')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert "MissingInputError: no recipe 'no'" in done.stderr
+
+
+def run_blocks(blocks: list[str], folder: Path) -> None:
+    """Run Python texts one after the other as one program."""
+    (folder / "all.py").write_text("\n".join(blocks), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "all.py"], cwd=folder, capture_output=True, text=True, check=False,
+        env=environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"]),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_page_runs(tmp_path: Path) -> None:
+    text = (DOCS / "python.md").read_text(encoding="utf-8")
+    blocks = []
+    for before, block in re.findall(r"([^\n]*)\n\n```python\n(.*?)```", text, re.DOTALL):
+        if block.startswith('"""'):
+            name = re.findall(r"`(\w+\.py)`", before)[-1]
+            (tmp_path / name).write_text(block, encoding="utf-8")
+        else:
+            blocks.append(block)
+    assert len(blocks) == 7
+    run_blocks(blocks, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    notebook = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert all(not c.get("outputs") for c in notebook["cells"])
+    run_blocks(cells, tmp_path)

@@ -1,0 +1,30 @@
+"""`attnkit demo`, and the name `demo` where a run is expected."""
+
+from pathlib import Path
+
+from helpers.called import Caller
+from helpers.shell import Command
+
+
+def test_the_demo_writes_pages_and_says_what_to_try(command: Command, tmp_path: Path) -> None:
+    done = command("demo")
+    assert (done.returncode, done.stdout) == (0, "Die arme Frau hat die Briefe gestohlen.\n")
+    pages = {path.name for path in (tmp_path / "attnkit-demo").iterdir()}
+    assert pages == {"maps.html", "comparison.html"}
+    assert "attnkit generate demo" in done.stderr
+
+
+def test_demo_is_a_name_for_other_commands(here: Caller) -> None:
+    assert here("generate", "demo", stdin="The king laughs.\n").out == "Der König lacht.\n"
+    found = here("visualize-attn", "demo", "The king laughs.", "--from", "Der", "--to", "king")
+    assert found.out.startswith("cross attention: what Der reads of king, each head")
+    assert here("verify", "demo").code == 0
+    wrong = here("visualize-attn", "demo", "The king laughs.", "--from", "king")
+    assert "--from needs --to WORD" in wrong.refusal
+    scored = here("eval", "demo", "search.max_length=3", "--format", "csv", "--metrics", "chrf")
+    assert "random+vanilla" in scored.out, scored.err
+
+
+def test_a_file_in_the_way_is_refused(here: Caller, tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("")
+    assert here("demo", "--out", "x").code == 73
