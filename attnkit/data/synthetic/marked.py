@@ -17,6 +17,7 @@ corpus is made of stands in its card: the writer of its rows, and the settings t
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import permutations
 from typing import ClassVar, NamedTuple
 
@@ -69,12 +70,17 @@ def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
             yield draw.randrange(given.vocabulary) if given.random_fill else 0, NOTHING
 
 
+@cache
+def values_of(vocabulary: int) -> list[int]:
+    """The value of each key, whatever the seed of the rows."""
+    half = (vocabulary - 1) // 2
+    return Draw(f"mad/{vocabulary}").sample(range(half, vocabulary - 1))
+
+
 def memorization(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
-    insert = given.vocabulary - 1
-    half = insert // 2
-    values = Draw(f"mad/{given.vocabulary}").sample(range(half, insert))
+    insert, values = given.vocabulary - 1, values_of(given.vocabulary)
     for _ in range(length.tokens // 2):
-        key = draw.randrange(half)
+        key = draw.randrange(insert // 2)
         yield key, NOTHING
         yield insert, values[key]
 
