@@ -47,6 +47,12 @@ def safe_text(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_TABLE)
 
 
+def one_line(text: str, ascii_only: bool = False) -> str:
+    """Text from anywhere as safe text on one line; `ascii_only`: all else as Python spells it."""
+    line = " ".join(safe_text(text).split())
+    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
+
+
 def quoted(text: str, longest: int = 48) -> str:
     """Text for a message: safe, on one line, in single quotes, cut in the middle when long."""
     if len(text) > longest:

@@ -44,7 +44,8 @@ from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload, measurable
 from attnkit.bench.schedule import Point, measure
 from attnkit.memory import keep_freed_memory
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles
-from attnkit.show.benchmark_table import amount, duration, exponents
+from attnkit.show.bench_tables import exponents
+from attnkit.show.quantities import amount, duration
 
 TITLE = "Attention mechanisms: time and memory"
 BOTH = PASSES[1]

@@ -117,7 +117,7 @@ def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
             f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
         )
         header = "".join(f"# {line}\n" for line in lines)
-        text, found = IN_RECIPE.subn(lambda _, new=header: new, path.read_text("utf-8"), count=1)
+        text, found = IN_RECIPE.subn(header.replace("\\", r"\\"), path.read_text("utf-8"), count=1)
         if not found:
             raise SystemExit(f"{path}: its head has no line '# expected: ...'")
         yield path, text

@@ -24,7 +24,7 @@ from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_si
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
-from attnkit.show.comparison_tables import tables
+from attnkit.show.axis_tables import tables
 from attnkit.show.table_formats import html_text
 from attnkit.storage.files import atomic_write, make_folder
 from attnkit.train import events

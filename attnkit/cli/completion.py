@@ -115,7 +115,7 @@ def curves(incomplete: str) -> list[str]:
     from attnkit.recipe.metrics import METRICS
     from attnkit.runs.curves import CURVES, SCORE
 
-    return _last_of(incomplete, (*CURVES, SCORE, *METRICS))
+    return _last_of(incomplete, (*CURVES, SCORE, "overview", "differences", *METRICS))
 
 
 def metrics(incomplete: str) -> list[str]:

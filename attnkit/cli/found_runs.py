@@ -49,6 +49,11 @@ class EvalRequest(NamedTuple):
     fresh: bool
     overrides: Sequence[str] = ()  # KEY=VALUE of what may change after training; sweeps
 
+    @classmethod
+    def stored(cls) -> "EvalRequest":
+        """Nothing is changed: what was scored is read."""
+        return cls({}, [], None, Path("runs"), {}, False)
+
     def search_from(self, otherwise: str) -> str:
         """Who decides on the search."""
         searched = any(word.startswith(("search.", "contexts.")) for word in self.overrides)

@@ -134,7 +134,7 @@ def _show(
     answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None"
 ) -> None:
     """The answers to one prompt; of several prompts each answer is a line."""
-    from attnkit.show.answers import AnswerList, MethodAnswer
+    from attnkit.show.output_examples import AnswerList, MethodAnswer
     from attnkit.show.trace_screen import TraceScreen
 
     first, many, screen = answers[0], len(request.prompts) > 1, console.stdout()

@@ -219,6 +219,14 @@ ModelType = Annotated[
     value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
 ]
 Format = Annotated[FormatWord, choice("--format", FORMATS, "table, markdown, latex, csv or json.")]
+Notes = Annotated[
+    Literal["none", "short", "full"] | None,
+    choice(
+        "--notes",
+        ("none", "short", "full"),
+        "Notes below a table: none, short or full. [default: full; in latex short]",
+    ),
+]
 Columns = Annotated[
     str | None,
     value("NAME,...", "Show these columns at any width. [default: as many as fit]"),

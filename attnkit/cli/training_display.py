@@ -175,7 +175,7 @@ def follow(
 def _print_first_look(event: events.Event) -> None:
     """A table of the first runs, without its notes, on standard error while others are trained."""
     if isinstance(event, events.ScoredEvent) and event.unfinished:
-        from attnkit.show.comparison_tables import tables
+        from attnkit.show.axis_tables import tables
 
         note = f"so far; unfinished runs: {event.unfinished}"
         console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
@@ -183,7 +183,8 @@ def _print_first_look(event: events.Event) -> None:
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
     """The comparison, after warnings about it."""
-    from attnkit.show.comparison_tables import tables, warning_lines
+    from attnkit.show.axis_tables import tables
+    from attnkit.show.comparison_tables import warning_lines
 
     result = scored.comparison
     for text in warning_lines(result) if not quiet else ():

@@ -1,4 +1,4 @@
-"""One attention matrix with its tokens and title, and what is said of attention maps in words."""
+"""One attention matrix with its tokens and title, and what is said of maps in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

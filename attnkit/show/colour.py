@@ -1,14 +1,16 @@
-"""Colour maps: perceptually even ones for weights, a diverging one for signed differences only.
+"""Colour maps, and weights as shares of them.  Only signed differences get diverging colours.
 
 Values are numbers from 0 to 1; colours are 8-bit sRGB `[..., 3]`.  They are written out here,
 since terminals and pages have them where matplotlib is not installed.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 Palette = Literal["cividis", "viridis", "difference"]
@@ -43,23 +45,6 @@ _ANCHORS: dict[Palette, str] = {
         "255:973f00"
     ),
 }
-# First step and the number (16 to 255) of a 256-colour terminal's colour.  The nearest colours by
-# themselves go up and down in lightness; these are the nearest in CIELAB (lightness counts double,
-# and blue is no purple) among those that never get darker, or farther from a difference's middle.
-_TERMINAL: dict[Palette, str] = {
-    "cividis": (
-        "0:17 3:18 24:19 34:24 81:59 91:241 100:242 113:243 127:244 143:101 162:137 166:143 "
-        "202:179 213:185 237:220"
-    ),
-    "viridis": (
-        "0:53 12:54 36:55 50:25 91:31 108:66 141:36 163:72 179:108 185:41 191:77 201:113 217:148 "
-        "234:184 251:220"
-    ),
-    "difference": (
-        "0:24 18:31 32:67 53:39 69:74 75:110 88:117 100:153 112:253 116:254 124:255 132:254 "
-        "143:223 152:216 171:180 181:209 184:173 208:166 228:130 251:124"
-    ),
-}
 
 
 @cache
@@ -70,17 +55,6 @@ def table(palette: Palette = "cividis") -> UInt8[NDArray[np.uint8], "256 3"]:
     colours = np.array([list(bytes.fromhex(colour)) for _, colour in anchors], np.float64)
     channels = [np.interp(np.arange(STEPS), places, channel) for channel in colours.T]
     found: NDArray[np.uint8] = np.round(np.stack(channels, -1)).astype(np.uint8)
-    found.flags.writeable = False
-    return found
-
-
-@cache
-def xterm_table(palette: Palette = "cividis") -> Int[NDArray[np.int64], "256"]:
-    """`table` for a terminal with 256 colours: their numbers.  Not to be written to."""
-    starts, numbers = np.array(
-        [[int(part) for part in run.split(":")] for run in _TERMINAL[palette].split()]
-    ).T
-    found: NDArray[np.int64] = numbers.repeat(np.diff(starts, append=STEPS))
     found.flags.writeable = False
     return found
 
@@ -107,3 +81,109 @@ def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDAr
     ramp = np.array(list(SHADES_ASCII if ascii_only else SHADES))
     places = np.clip(np.asarray(values, np.float64), 0, 1) * len(ramp)
     return ramp[np.minimum(places.astype(np.int64), len(ramp) - 1)]
+
+
+Scale = Literal["linear", "log", "row"]
+SCALES: tuple[Scale, ...] = ("linear", "log", "row")
+FLOOR = 1e-3  # the logarithmic scale starts here: smaller weights, 0 and negative ones look like it
+
+Array = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Weights as shares of a colour map, and what its two ends stand for."""
+
+    values: Float[Array, "... T S"]  # from 0 to 1; of signed weights 0.5 is none
+    low: float
+    high: float
+    scale: Scale
+    signed: bool = False
+    notes: tuple[str, ...] = ()
+    """What a reader must know about values that lie outside or were changed."""
+
+    @property
+    def middle(self) -> float:
+        """The share that is no weight at all."""
+        return 0.5 if self.signed else 0.0
+
+
+def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tuple[float, float]:
+    """One range for several maps: from 0, or the lowest where it is negative, to the highest.
+
+    Signed weights get a range with 0 in its middle.  A range is never empty: (0, 1) for no
+    weights or zeros alone.
+    """
+    low = high = 0.0
+    for part in map(np.asarray, weights):
+        finite = np.isfinite(part)
+        low = min(low, float(part.min(initial=0, where=finite)))
+        high = max(high, float(part.max(initial=0, where=finite)))
+    if signed:
+        reach = max(-low, high) or 1.0
+        return -reach, reach
+    return low, high if high > low else low + 1.0
+
+
+def scaled(
+    weights: Float[Array, "... T S"],
+    scale: Scale = "linear",
+    *,
+    signed: bool = False,
+    bounds: tuple[float, float] | None = None,
+) -> Scaled:
+    """Weights on a scale.
+
+    Args:
+        weights: any numbers; effective maps have negative ones and ones above 1.
+        scale: "linear"; "log", from FLOOR up; "row", each row from 0 to its own maximum.
+        signed: differences: 0 is in the middle, and each side is drawn by its magnitude.
+        bounds: the range of values, for several maps with one colour bar; default: `limits`.
+    """
+    finite = np.isfinite(weights)
+    clean = np.where(finite, weights, 0).astype(np.float64)
+    notes = [] if finite.all() else [f"{np.sum(~finite):,} values are not finite: drawn as 0"]
+    low, high = bounds or limits([clean], signed)
+    if scale == "linear":
+        values = (clean - low) / (high - low)
+        return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
+    if not signed and clean.size and clean.min() < 0:
+        lowest = f"{FLOOR:g}" if scale == "log" else "0"
+        notes.append(f"negative weights (lowest {clean.min():.2g}) are drawn as {lowest}")
+    size = np.abs(clean) if signed else np.maximum(clean, 0)
+    if scale == "log":
+        high = max(high, 10 * FLOOR)
+        share = np.log(np.maximum(size, FLOOR) / FLOOR) / np.log(high / FLOOR)
+        notes.insert(0, f"{'magnitudes' if signed else 'weights'} below {FLOOR:g} look like it")
+        low = -high if signed else FLOOR
+    else:
+        top = size.max(-1, keepdims=True, initial=0)
+        share = np.divide(size, top, out=np.zeros_like(size), where=top > 0)
+        low, high = (-1.0 if signed else 0.0), 1.0
+    values = 0.5 + np.sign(clean) * share / 2 if signed else share
+    return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
+
+
+def pooled(
+    values: Float[Array, "*maps T S"], rows: int, columns: int, middle: float = 0.0
+) -> Float[Array, "*maps _ _"]:
+    """Blocks of `rows` x `columns` values as one each: the value farthest from `middle`."""
+    if not values.size:
+        return values
+
+    def blocks(function: np.ufunc) -> Array:
+        found = values
+        for axis, size in ((-2, rows), (-1, columns)):
+            if size > 1:
+                found = function.reduceat(found, np.arange(0, found.shape[axis], size), axis)
+        return found
+
+    high = blocks(np.maximum)
+    if values.min() >= middle:
+        return high
+    low = blocks(np.minimum)
+    return np.where(middle - low > high - middle, low, high)
+
+
+def _unit(values: NDArray[np.float64]) -> Array:
+    return np.clip(values, 0, 1).astype(np.float32)

@@ -1,7 +1,7 @@
 """The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
@@ -10,6 +10,7 @@ from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifferen
 from attnkit.show.differences import (
     NO_TESTS,
     SEPARABLE_NOTE,
+    few_items_note,
     interval_note,
     scope_note,
     significance_note,
@@ -26,11 +27,17 @@ def joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
 
 
-def comparison_notes(comparison: Comparison, metrics: Sequence[str]) -> dict[str, list[str]]:
-    """What a reader needs to reproduce and to trust the numbers.
+class Notes(NamedTuple):
+    """What a reader needs to reproduce and to trust the numbers."""
 
-    Each note with the titles of the columns that it is about; without any it is about the table.
-    """
+    about: dict[str, list[str]]
+    """Each note with the titles of the columns that it is about; none: it is about the table."""
+    brief: frozenset[str]
+    """Those about differences, seeds and marks."""
+
+
+def comparison_notes(comparison: Comparison, metrics: Sequence[str]) -> Notes:
+    """The notes below a comparison."""
     rows = comparison.rows
     titles = [metric_facts(metric).title for metric in metrics]
     signatures = signature_notes(rows, metrics)
@@ -38,11 +45,15 @@ def comparison_notes(comparison: Comparison, metrics: Sequence[str]) -> dict[str
     about = {note: [title] for note, title in zip(signatures, titles, strict=True)}
     about |= dict.fromkeys(significance, ["difference"]) | {SEPARABLE_NOTE: titles}
     notes = [*signatures, _sentences(rows)]
-    if trained(rows):
-        notes.append(_seeds(rows))
-    notes += _training(rows) + tuning_notes(rows) + condition_notes(comparison)
+    seeds = [_seeds(rows)] if trained(rows) else []
+    notes += seeds + _training(rows) + tuning_notes(rows) + condition_notes(comparison)
     notes += significance + _published(comparison) + run_notes(rows)
-    return {note: about.get(note, []) for note in notes}
+    few = few_items_note(min((row.sentences for row in rows), default=0), "sentences")
+    brief = frozenset([*seeds, *significance])
+    if significance and comparison.resamples and few:
+        notes.append(few)
+        brief |= {few}
+    return Notes({note: about.get(note, []) for note in notes}, brief)
 
 
 def _sentences(rows: Sequence[ScoreRow]) -> str:

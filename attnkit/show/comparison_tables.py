@@ -1,31 +1,31 @@
-"""Comparisons of variants as tables: side by side, or by number of contexts or length."""
+"""Comparisons of systems as tables: side by side, averages over tasks, the details of scores."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from itertools import product
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
+from attnkit.scoring.results import AverageRow, Averages, Comparison, ScoreRow
 from attnkit.scoring.significance import UNTESTED, Difference
 from attnkit.show.comparison_notes import (
     changes_of,
     comparison_notes,
-    condition_notes,
     joined,
     metrics_of,
-    run_notes,
+    not_comparable_note,
     search_of,
-    signature_notes,
-    tests_of,
     trained,
-    tuning_notes,
 )
-from attnkit.show.differences import difference_text, scope_note, signed, stars
-from attnkit.show.recipe_tables import amount
-from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
+from attnkit.show.differences import (
+    NO_TESTS,
+    difference_text,
+    interval_note,
+    scope_note,
+    signed,
+    significance_note,
+)
+from attnkit.show.quantities import amount
+from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Field, Table, Value
 
 Fact = Callable[[ScoreRow], float | None]
 MEMORY = "train_peak_memory_bytes"
@@ -57,7 +57,7 @@ class Key(NamedTuple):
         return cls(row.split, row.recipe, row.name, row.method, row.contexts or row.length)
 
 
-class _Scores:
+class ScoresByKey:
     """The rows of a comparison by their keys, one a seed."""
 
     def __init__(self, comparison: Comparison) -> None:
@@ -79,6 +79,11 @@ class _Scores:
         """One score a seed."""
         scores = (row.scores.get(metric) for row in self.groups.get(key, ()))
         return [score.value for score in scores if score is not None and score.finite]
+
+    def difference_cell(self, key: Key, metric: str) -> Cell:
+        found = self.differences.get((key, metric))
+        known = (found.value, found.tested, found.not_comparable) if found else (None, None, ())
+        return difference_cell(*known, f"{metric}_")
 
     def figure(self, key: Key, metric: str) -> tuple[float, bool] | None:
         """The published score that stands beside one, and whether they are comparable."""
@@ -106,24 +111,6 @@ class _Scores:
         return len({*shown.values()}) > 1 and shown.get(key) == choose(shown.values())
 
 
-def tables(comparison: Comparison) -> list[Table]:
-    """Any comparison as a screen shows it: along an axis a table for each split, else one.
-
-    The notes are below the last.
-    """
-    if not axis_of(comparison.rows):
-        return [comparison_table(comparison)]
-    rows, scores = comparison.rows, _Scores(comparison)
-    splits = dict.fromkeys(row.split for row in rows)
-    of_splits = [_axis_rows([row for row in rows if row.split == s], scores) for s in splits]
-    return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_axis_notes(comparison)))]
-
-
-def axis_of(rows: Iterable[ScoreRow]) -> str:
-    """Along what a comparison goes: a word of AXES, or ""."""
-    return next((name for name in AXES if any(getattr(row, name) is not None for row in rows)), "")
-
-
 def warning_lines(comparison: Comparison) -> list[str]:
     """What looks wrong about the outputs, a line each with the runs or files that it is about."""
     about: dict[str, list[str | None]] = {}
@@ -146,7 +133,7 @@ def comparison_table(comparison: Comparison) -> Table:
     of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
     windows one for each length.
     """
-    rows, scores = comparison.rows, _Scores(comparison)
+    rows, scores = comparison.rows, ScoresByKey(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)
     several = [name for name in ("split", "recipe") if len({getattr(r, name) for r in rows}) > 1]
     known = [name for name in ("method", *AXES) if any(getattr(row, name) for row in rows)]
@@ -159,8 +146,7 @@ def comparison_table(comparison: Comparison) -> Table:
         cells.append([_score_cell(key, metric, scores) for key in keys])
         if any(one.metric == metric for one in comparison.differences):
             columns.append(Column("difference", under=True, priority=1))
-            found = [scores.differences.get((key, metric)) for key in keys]
-            cells.append([_difference_cell(metric, one) for one in found])
+            cells.append([scores.difference_cell(key, metric) for key in keys])
         if any(scores.figure(key, metric) for key in keys):
             columns.append(Column(f"published {title}", priority=1))
             cells.append([_published_cell(key, metric, scores) for key in keys])
@@ -174,14 +160,14 @@ def comparison_table(comparison: Comparison) -> Table:
             cells.append(facts)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
-    notes = comparison_notes(comparison, metrics)
-    return Table(title, tuple(columns), body, tuple(notes), about=notes)
+    about, brief = comparison_notes(comparison, metrics)
+    return Table(title, tuple(columns), body, tuple(about), about=about, brief=brief)
 
 
 IN_TITLE = ("recipe", "split")
 
 
-def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
+def _name_cell(name: str, key: Key, scores: ScoresByKey) -> Cell:
     runs = scores.groups[key]
     first, system = runs[0], runs[0].system
     if name != "variant":
@@ -212,7 +198,7 @@ def _name_cell(name: str, key: Key, scores: _Scores) -> Cell:
     return Cell(first.name, fields)
 
 
-def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
+def _score_cell(key: Key, metric: str, scores: ScoresByKey) -> Cell:
     values, score = scores.values(key, metric), scores.mean(key, metric)
     sd = stdev(values) if len(values) > 1 else None
     found = (row.scores.get(metric) for row in scores.groups[key])
@@ -230,7 +216,7 @@ def _score_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2), inseparable)
 
 
-def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
+def _published_cell(key: Key, metric: str, scores: ScoresByKey) -> Cell:
     """In parentheses where it is not comparable."""
     figure, comparable = scores.figure(key, metric) or (None, False)
     fields: dict[str, Value] = {f"{metric}_published": figure}
@@ -239,34 +225,20 @@ def _published_cell(key: Key, metric: str, scores: _Scores) -> Cell:
     return Cell(f"{figure:.2f}" if comparable else f"({figure:.2f})", fields, dim=not comparable)
 
 
-def _difference_cell(metric: str, found: SystemDifference | None) -> Cell:
-    if found is None:
-        return Cell(NONE, difference_fields(None, None, f"{metric}_"))
-    fields = difference_fields(found.value, found.tested, f"{metric}_")
-    return difference_cell(found.value, found.tested, found.not_comparable, fields)
+def difference_cell(
+    value: float | None, tested: Difference | None, not_comparable: Sequence[str], prefix: str = ""
+) -> Cell:
+    """A difference, in parentheses where it is not that of the systems alone.
 
-
-def difference_fields(
-    value: float | None, tested: Difference | None, prefix: str = ""
-) -> dict[str, Value]:
-    """A difference for programs; what was not tested is None."""
-    named: dict[str, Value] = {"difference": value, "low": None, "high": None}
-    if tested and tested.interval:
-        named["low"], named["high"] = tested.interval
+    For programs what was not tested is None; `prefix` begins the names of their values.
+    """
+    low, high = tested.interval if tested and tested.interval else (None, None)
+    named: dict[str, Value] = {"difference": value, "low": low, "high": high}
     if tested and tested.percent:
         named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
     told = tested.json() if tested else UNTESTED
     named |= {name: told[name] for name in ("p", "p_corrected", "verdict", "provisional")}
-    return {f"{prefix}{name}": value for name, value in named.items()}
-
-
-def difference_cell(
-    value: float | None,
-    tested: Difference | None,
-    not_comparable: Sequence[str],
-    fields: dict[str, Value],
-) -> Cell:
-    """A difference for people, in parentheses where it is not that of the systems alone."""
+    fields = {f"{prefix}{name}": value for name, value in named.items()}
     if value is None:
         return Cell(NONE, fields)
     if not_comparable:
@@ -284,147 +256,131 @@ def _fact_cell(name: str, facts: Iterable[float | None]) -> Cell:
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
 
 
-def axis_table(comparison: Comparison) -> Table:
-    """One row a split, a metric and a system, one column a number of contexts, or a length.
-
-    Args:
-        comparison: one whose rows have contexts or lengths.
-
-    Scores are means over seeds.  A star marks a difference to the baseline at the same place.  The
-    numbers for programs are those of `comparison_table`.
-    """
-    table = _axis_rows(comparison.rows, _Scores(comparison))
-    return replace(table, notes=tuple(_axis_notes(comparison)))
-
-
-def _axis_rows(rows: Sequence[ScoreRow], scores: _Scores) -> Table:
-    """The table of some rows, without notes."""
-    axis, keys = axis_of(rows), [Key.of(row) for row in rows]
-    places = sorted({key.place or 0 for key in keys})
-    untrained = not trained(rows)  # models and not variants of a recipe
-    always = {"method"} if axis == "contexts" else {"variant"}
-    always |= {"variant"} if untrained else set()
-    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
-    shown = [
-        at for at, names in enumerate(seen) if Key._fields[at] in always or len(names) > 1
-    ]  # fmt: skip
-    titles = [Key._fields[at] for at in shown]
-    titles = ["model" if title == "variant" and untrained else title for title in titles]
-    column = titles.index("split") + 1 if "split" in titles else 0
-    titles.insert(column, "metric")
-    columns = [Column(title, "left", key=True) for title in titles]
-    columns += [Column(str(at)) for at in places]
-    systems = [
-        one
-        for one in product(*seen)
-        if any(Key._make([*one, at]) in scores.groups for at in places)
-    ]
-    digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
-    body = []
-    for split, metric in product(seen[0], metrics_of(rows)):
-        for system in (one for one in systems if one[0] == split):
-            cells = [_axis_cell(Key._make([*system, at]), metric, scores, digits) for at in places]
-            if any(cell.text != NONE for cell in cells):
-                names = [str(system[at]) for at in shown]
-                names.insert(column, metric_facts(metric).title)
-                body.append((*map(Cell, names), *cells))
-    recipes, splits = (joined(getattr(row, name) for row in rows) for name in IN_TITLE)
-    return Table(f"{recipes}: {splits}, by {_along(axis, rows)}", tuple(columns), tuple(body))
+def average_table(averages: Averages) -> Table:
+    """One row a variant, one column a task; then the average and its difference to the baseline."""
+    tasks = list(averages.metrics)
+    short = [task.rpartition("/")[2] for task in tasks]
+    titles = short if len({*short}) == len(short) else tasks
+    columns = (
+        Column("variant", "left"),
+        *map(Column, titles),
+        Column("average"),
+        Column("difference", under=True),
+    )
+    best = {task: _highest(row.scores[task] for row in averages.rows) for task in tasks}
+    top = _highest(row.average for row in averages.rows)
+    body = tuple(_average_row(row, best, top) for row in averages.rows)
+    title = f"average over {len(tasks)} tasks: {averages.split}"
+    return Table(title, columns, body, tuple(_average_notes(averages)))
 
 
-def _along(axis: str, rows: Sequence[ScoreRow]) -> str:
-    """What the columns of a table are numbers of."""
-    if axis == "contexts":
-        return "number of contexts"
-    made = corpus_cards.row_length(rows[0].system.corpus)
-    return f"length in {made.unit}" if made else "length of the text in tokens"
+def _highest(values: Iterable[float]) -> str | None:
+    """The highest value as it is shown; None where all are equal."""
+    shown = {f"{value:.2f}" for value in values}
+    return max(shown, key=float) if len(shown) > 1 else None
 
 
-def _axis_cell(key: Key, metric: str, scores: _Scores, digits: int) -> Cell:
-    value = scores.mean(key, metric)
-    if value is None:
-        return Cell(NONE)
-    found = scores.differences.get((key, metric))
-    mark = stars(found.tested.p_holm) if found and found.tested else ""
-    # no space before the stars: columns are many
-    return Cell(f"{value:.{digits}f}{mark.strip()}", {}, scores.best(key, metric, digits))
+def _average_row(row: AverageRow, best: dict[str, str | None], top: str | None) -> tuple[Cell, ...]:
+    spread = "" if row.sd is None else f" {PLUS_MINUS} {row.sd:.2f}"
+    text = f"{row.average:.2f}"
+    return (
+        Cell(row.variant, {"variant": row.variant, "seeds": joined(row.seeds)}),
+        *(
+            Cell(f"{score:.2f}", {task: score}, f"{score:.2f}" == best[task])
+            for task, score in row.scores.items()
+        ),
+        Cell(text + spread, {"average": row.average, "average_sd": row.sd}, text == top),
+        difference_cell(row.value, row.tested, row.not_comparable),
+    )
 
 
-def _axis_notes(comparison: Comparison) -> list[str]:
-    rows, asked = comparison.rows, axis_of(comparison.rows) == "contexts"
-    first = [row for row in rows if asked or row.length == rows[0].length]
-    notes = signature_notes(first, metrics_of(rows))
-    if asked:
-        notes += [_questions(split, rows) for split in dict.fromkeys(row.split for row in rows)]
-        if any(row.contexts == 1 for row in rows):
-            notes.append("1 context: what the question needs, alone")
-        notes += _truncations(rows)
-    else:
-        notes.append(_length_note(rows))
-    notes += condition_notes(comparison)
-    if seeds := joined(row.seed for row in rows):
-        notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + tuning_notes(first) + _axis_significance(comparison, asked) + run_notes(rows)
-
-
-def _length_note(rows: Sequence[ScoreRow]) -> str:
-    if made := corpus_cards.row_length(rows[0].system.corpus):
-        low, high = made.trained
-        return f"each length: rows of so many {made.unit}; trained on {low} to {high}"
-    return "each length: the whole text, cut in windows of so many tokens (blocks)"
-
-
-def _questions(split: str | None, rows: Sequence[ScoreRow]) -> str:
-    """How many questions were asked: those that need more contexts are left out of fewer."""
-    counts: dict[int, dict[int, None]] = {}
-    for row in rows:
-        if row.split == split:
-            counts.setdefault(row.sentences, {})[row.contexts or 0] = None
-    if len(counts) == 1:
-        return f"questions: {next(iter(counts)):,} of {split}"
-    parts = [f"{questions:,} with {_contexts(some)}" for questions, some in counts.items()]
-    return f"questions of {split}: {', '.join(parts)}"
-
-
-def _truncations(rows: Sequence[ScoreRow]) -> list[str]:
-    """Where all contexts in one row were longer than it may be."""
-    shares: dict[str | None, dict[int, list[str]]] = {}
-    for row in rows:
-        if row.cut:
-            by_count = shares.setdefault(row.method, {}).setdefault(row.contexts or 0, [])
-            by_count.append(f"{row.cut:,} of {row.sentences:,}")
-    notes = []
-    for method, counts in shares.items():
-        by_share: dict[str, list[int]] = {}
-        for count, some in counts.items():
-            by_share.setdefault(" or ".join(dict.fromkeys(some)), []).append(count)
-        parts = [f"{share} questions with {_contexts(some)}" for share, some in by_share.items()]
-        notes.append(f"{method} lost contexts that did not fit one row: {', '.join(parts)}")
-    return notes
-
-
-def _contexts(counts: Iterable[int]) -> str:
-    """1 context; 2, 4, 8 contexts."""
-    numbers = sorted(counts)
-    return f"{', '.join(map(str, numbers))} context{'' if numbers == [1] else 's'}"
-
-
-def _axis_significance(comparison: Comparison, asked: bool) -> list[str]:
-    """What the stars mean; `asked`: they are of questions."""
-    tested = [one for one in comparison.differences if one.tested]
+def _average_notes(averages: Averages) -> list[str]:
+    rows, base = averages.rows, averages.baseline
+    notes = ["average: the mean over tasks, each of which counts the same, as in GLUE; of a task "
+             "with several metrics their mean counts"]  # fmt: skip
+    named: dict[str, list[str]] = {}
+    for task, metrics in averages.metrics.items():
+        named.setdefault(joined(metric_facts(name).title for name in metrics), []).append(task)
+    notes += [f"{titles}: {', '.join(tasks)}" for titles, tasks in named.items()]
+    seeds = {joined(row.seeds): row.variant for row in reversed(rows)}
+    listed = "; ".join(
+        text if len(seeds) == 1 else f"{text} ({variant}, ...)" for text, variant in seeds.items()
+    )
+    spread = f" (mean {PLUS_MINUS} standard deviation over seeds)" if "," in listed else ""
+    notes += [f"seeds: {listed}{spread}"] if rows else []
+    notes += not_comparable_note(
+        (row.variant, str(base), row.not_comparable) for row in rows if base
+    )
+    notes += [f"{name} is left out: {why}" for name, why in averages.left_out.items()]
+    if base is None or len(rows) < 2:
+        return notes
+    tested = [(row.variant, row.tested) for row in rows if row.tested]
+    text = f"difference: to {base}"
     if not tested:
-        return []
-    several = len({(row.recipe, row.variant) for row in comparison.rows}) > 1
-    base = tested[0].baseline
-    names = [base.variant if several else "", base.method or ""]
-    columns = [(Key.of(one.row).place, one.row.split, one.metric) for one in tested]
-    most = max(columns.count(column) for column in columns)
-    corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
-    made = corpus_cards.row_length(comparison.rows[0].system.corpus)
-    what = "questions" if asked else "rows" if made else "windows"
-    return [
-        f"* and **: differs from {' '.join(filter(None, names))} "
-        f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "
-        f"0.01: paired bootstrap over {what}, {comparison.resamples} resamples{corrected}",
-        scope_note(tests_of(tested), what, trained(comparison.rows)),
+        return [*notes, text] if averages.resamples else [*notes, text, NO_TESTS]
+    over = "the sentences of each task"
+    about = significance_note(over, averages.resamples, len(tested), "variants")
+    notes += [f"{text}; {about}", interval_note(test for _, test in tested)]
+    return [*notes, scope_note(tested, "sentences", True)]
+
+
+DETAILS = (
+    "interval: 95 %, by bootstrap over the sentences of one run; whether two runs differ is told "
+    "by the paired test above, not by whether their intervals overlap"
+)
+
+
+def details_table(rows: Sequence[ScoreRow]) -> Table:
+    """A row a run, split and metric: the interval of its score, and what it is made of."""
+    told = [key for key in ("split", "seed") if len({getattr(row, key) for row in rows}) > 1]
+    same = [f"{key} {getattr(rows[0], key)}" for key in ("split", "seed")
+            if key not in told and getattr(rows[0], key) is not None]  # fmt: skip
+    on_axis = ("method", "contexts", "length")
+
+    def name(item: tuple[ScoreRow, str]) -> str:
+        shown = [key for key in on_axis if getattr(item[0], key) is not None]
+        return ", ".join(
+            [item[0].name, *(f"{key} {getattr(item[0], key)}" for key in (*told, *shown))]
+        )
+
+    def ends(item: tuple[ScoreRow, str]) -> tuple[float, float] | None:
+        return item[0].details[item[1]].interval
+
+    def record(item: tuple[ScoreRow, str]) -> dict[str, Value]:
+        row, metric = item
+        named: dict[str, Value] = {
+            "recipe": row.recipe,
+            "variant": row.variant,
+            "system": row.name,
+            "seed": row.seed,
+            "split": row.split,
+            "run": row.run,
+        }
+        named |= {key: getattr(row, key) for key in on_axis if getattr(row, key) is not None}
+        low, high = ends(item) or (None, None)
+        score = row.scores[metric].json()["score"]
+        named |= {"metric": metric, "score": score, "low": low, "high": high}
+        return named | dict(row.details[metric].parts)
+
+    fields = (
+        Field("run", name, align="left"),
+        Field("metric", lambda item: metric_facts(item[1]).title, align="left"),
+        Field("score", lambda item: item[0].scores[item[1]].json()["score"], "{:.2f}"),
+        Field("interval", lambda it: (e := ends(it)) and f"{e[0]:.2f} to {e[1]:.2f}"),
+        Field("made of", lambda it: _parts(it[0].details[it[1]].parts), align="left", wrap=True),
+    )
+    items = [(row, metric) for row in rows for metric in row.details]
+    return Table.of(", ".join(["details", *same]), items, fields, [DETAILS], record=record)
+
+
+def _parts(parts: Mapping[str, float]) -> str:
+    """What a score is made of, in a line."""
+    precisions = [f"{value:.1f}" for key, value in parts.items() if key.startswith("precision_")]
+    words = [f"precisions {'/'.join(precisions)}"] if precisions else []
+    forms = {"brevity_penalty": ".3f", "precision": ",.2f", "recall": ",.2f"}
+    words += [
+        f"{key.replace('_', ' ')} {value:{forms.get(key, ',.0f')}}"
+        for key, value in parts.items()
+        if not key.startswith("precision_")
     ]
+    return ", ".join(words) or NONE

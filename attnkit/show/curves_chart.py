@@ -13,7 +13,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from attnkit.runs.curves import Curves, Point, Series
-from attnkit.text import safe_text, short_number
+from attnkit.text import one_line, short_number
 
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
 """Of the lines, in turn: six of the colours that every terminal has, so its theme decides."""
@@ -116,8 +116,7 @@ class _Chart:
 
     def _line(self, text: str) -> str:
         """Text from anywhere on one line."""
-        line = " ".join(safe_text(text).split())
-        return line.encode("ascii", "backslashreplace").decode() if self.box is ASCII else line
+        return one_line(text, ascii_only=self.box is ASCII)
 
     def _cut(self, text: Text) -> Text:
         """Text that is no wider than the chart."""

@@ -15,23 +15,38 @@ if TYPE_CHECKING:
 MARKERS = "osv^Dd"
 DASHES = ("-", "--", ":", "-.")
 COLOURS = 10
-"""Colours of matplotlib's own cycle; after them the dashes and the markers change."""
+"""Colours of matplotlib's own cycle, which dashes and markers go along with."""
 ACROSS = 3
 LONG = 1e4
 """Numbers from here on are written as 20k and 1.5M."""
 PANEL = (4.2, 3.2)  # inches
 
 
-def picture(several: Sequence[Curves], format: str, order: Sequence[str] = ()) -> Picture:
+def picture(
+    several: Sequence[Curves],
+    format: str,
+    order: Sequence[str] = (),
+    *,
+    size: tuple[float, float] | None = None,
+    font: float = 10.0,
+) -> Picture:
     """Draw curves side by side under one legend; the same curves give the same bytes.
 
-    `order` names series whose colours come first, for pictures that stand beside each other.
+    Lines differ in dashes as in colours, so that a grey print tells them apart.
+
+    Args:
+        several: what is drawn, a panel each.
+        format: png, svg or pdf.
+        order: names of series whose colours come first, for pictures that stand beside each other.
+        size: width and height of the picture in inches; by default by the number of panels.
+        font: size in points.
 
     Raises:
         UsageError: no such format.
         UnavailableError: matplotlib is not installed.
     """
     require(format)
+    import matplotlib
     from matplotlib.figure import Figure
 
     names = list(
@@ -40,7 +55,9 @@ def picture(several: Sequence[Curves], format: str, order: Sequence[str] = ()) -
     across = min(ACROSS, len(several))
     down = math.ceil(len(several) / across)
     with matplotlib_defaults([*names, *(curves.title for curves in several)]) as missing:
-        figure = Figure(figsize=(PANEL[0] * across + 2, PANEL[1] * down), layout="constrained")
+        matplotlib.rcParams["font.size"] = font
+        usual = (PANEL[0] * across + 2, PANEL[1] * down)
+        figure = Figure(figsize=size or usual, layout="constrained")
         panels = list(figure.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
         for axes, curves in zip(panels, several, strict=False):
@@ -65,13 +82,13 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
         turn, place = divmod(names.index(one.name), COLOURS)
         style: dict[str, Any] = {
             "color": f"C{place}",
-            "linestyle": DASHES[turn % len(DASHES)],
+            "linestyle": DASHES[(turn + place) % len(DASHES)],
             "linewidth": 1.4 if len(one.lines) == 1 else 0.9,
             "markersize": 5,
         }
         for line in one.lines:
             alone = len(line) == 1 or curves.log_x
-            marker = MARKERS[turn % len(MARKERS)] if alone else ""
+            marker = MARKERS[(turn + place) % len(MARKERS)] if alone else ""
             xs, ys = zip(*line, strict=True)
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
     if curves.from_zero:

@@ -50,6 +50,21 @@ def significance_note(over: str, resamples: int, count: int, noun: str) -> str:
     )
 
 
+def few_items_note(items: int, what: str) -> str:
+    """What so few test items cannot show; "" where there are enough.
+
+    Of n pairs a test of signs has p of 2 ** (1 - n) at least, which a bootstrap of as few hides.
+    """
+    if not 0 < items < FEW_ITEMS:
+        return ""
+    stars = "* and **" if items < 6 else "**"
+    least = f"{2.0 ** (1 - items):.2g}"
+    return (
+        f"only {items} {what}: a test of signs could not reach p below {least}, so {stars} here "
+        "cannot be trusted"
+    )
+
+
 def interval_note(tests: Iterable[Difference]) -> str:
     """What intervals are, and within what margin systems are level."""
     points, ratios = set[str](), set[str]()
@@ -100,6 +115,8 @@ def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool
     return text
 
 
+FEW_ITEMS = 8
+"""From so many pairs on a test of signs can have p below 0.01."""
 SEPARABLE_NOTE = (
     "^: not separable from the best: its corrected p against the best of the column is 0.05 or "
     "more (multiple comparisons with the best, Hsu 1984), which does not mean equal"

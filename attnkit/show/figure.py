@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.errors import UnavailableError, UsageError
@@ -103,34 +102,26 @@ def rendered(figure: "Figure", format: str, title: str) -> bytes:
 
 
 def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Font families that together have the glyphs of the texts, and the characters none has."""
+    """Font families that together have the glyphs of the texts, and the characters none has.
+
+    matplotlib draws each character by the first family of a list that has it.
+    """
+    from matplotlib import font_manager
+
     wanted = {
         c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))
     }
-    from matplotlib import font_manager
-
+    wanted -= _glyphs(font_manager.findfont(BASE), wanted)
     families = [BASE]
-    path = font_manager.findfont(BASE)
-    wanted -= _glyphs(path, wanted)
-    if wanted:
-        for family, file in _candidates(_region(wanted)):
-            if found := _glyphs(file, wanted):
-                families.append(family)
-                wanted -= found
-            if not wanted:
-                break
+    for family, file in _preferred() if wanted else ():
+        if found := _glyphs(file, wanted):
+            families.append(family)
+            wanted -= found
     return families, sorted(wanted)
 
 
-def _region(characters: Iterable[str]) -> str:
-    """How a font is called that draws Chinese characters as these texts' readers expect."""
-    names = " ".join(unicodedata.name(c, "") for c in characters)
-    kana = "HIRAGANA" in names or "KATAKANA" in names
-    return " JP" if kana else " KR" if "HANGUL" in names else " SC"
-
-
-def _candidates(region: str) -> list[tuple[str, str]]:
-    """Upright installed fonts as (family, file), the most fitting first.
+def _preferred() -> list[tuple[str, str]]:
+    """Upright installed fonts as (family, file): those of PREFERRED in their order, then others.
 
     matplotlib keeps a list of fonts from an earlier day; what was installed since is added.
     """
@@ -142,19 +133,14 @@ def _candidates(region: str) -> list[tuple[str, str]]:
         if file not in known:
             with suppress(*UNREADABLE):
                 manager.addfont(file)
-    upright = [
-        entry for entry in manager.ttflist
-        if entry.style == "normal" and entry.name != BASE and "LastResort" not in entry.fname
-    ]  # fmt: skip
 
-    def order(entry: "font_manager.FontEntry") -> tuple[int, bool, bool, int, str, str]:
+    def order(entry: "font_manager.FontEntry") -> tuple[int, bool, str, str]:
         places = [i for i, name in enumerate(PREFERRED) if entry.name.startswith(name)]
-        weight = entry.weight if isinstance(entry.weight, int) else 400
-        serif = "Serif" in entry.name or "Mono" in entry.name
-        foreign = not entry.name.endswith(region)
-        return (min(places, default=99), serif, foreign, abs(weight - 400), entry.name, entry.fname)
+        return (min(places, default=99), entry.weight not in (400, "normal"), entry.name,
+                entry.fname)  # fmt: skip
 
-    return list(dict.fromkeys((e.name, e.fname) for e in sorted(upright, key=order)))
+    upright = [e for e in manager.ttflist if e.style == "normal" and "LastResort" not in e.fname]
+    return [(entry.name, entry.fname) for entry in sorted(upright, key=order)]
 
 
 def _glyphs(file: str, wanted: set[str]) -> set[str]:
@@ -177,8 +163,3 @@ def _hint(missing: Sequence[str]) -> str:
         f"no installed font has {shown}{more}, drawn as boxes: install a font, such as Debian's "
         f"{' and '.join(packages)}, or see notofonts.github.io"
     )
-
-
-def suffix(path: Path) -> str:
-    """The format that a file's name asks for, in lower case, without the dot."""
-    return path.suffix[1:].lower()

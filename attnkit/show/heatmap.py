@@ -1,28 +1,26 @@
-"""One attention map on a terminal of any width, in colours, shades or digits."""
+"""One attention map on a terminal of any width, in colours or shades."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-import numpy as np
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnkit.show.attention_matrix import AttentionMatrix
-from attnkit.show.colour import Palette
-from attnkit.show.colour_scale import Scale, Scaled, pooled, scaled
-from attnkit.show.terminal_colours import DIM, TerminalColours, colour_depth
-from attnkit.show.token_labels import aligned, cut, labels_of, one_line, upright
+from attnkit.show.colour import Palette, Scale, Scaled, pooled, scaled
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
+from attnkit.show.token_labels import aligned, labels_of, upright
+from attnkit.text import one_line
 
 _MOST_LABELLED = 64  # rows that get a line and a label each
 _MOST_LINES = 100  # lines that a longer map takes
 _MOST_BLOCKS = 3
 _HIGHEST_LABEL = 12  # characters of a column's label
 _MOST_KEYS_LISTED = 100
-_WIDEST_DIGIT_LABEL = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,35 +30,31 @@ class Heatmap:
     It is never wider than the screen and says what it did to fit.  Each query is a row with its
     label and each key a column, as squares of two cells where they fit; a wider map is up to three
     blocks of columns below each other, or pooled; long maps are drawn as half blocks, two rows a
-    line.  The console decides between 24-bit colour, 256 colours and shades; `plain` shows
-    hundredths as digits on any console.
+    line.  The console decides between 24-bit colour, 256 colours and shades.
     """
 
     matrix: AttentionMatrix
     scale: Scale = "linear"
     palette: Palette = "cividis"  # of weights; differences have the diverging colours
     bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
-    plain: bool = False  # digits for screen readers and grep: no colours, no pooling
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         matrix, ascii_only = self.matrix, options.ascii_only
         if matrix.title:
-            yield text(matrix.title, "" if self.plain else "bold", ascii_only)
+            yield text(matrix.title, "bold", ascii_only)
         if not matrix.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
-        elif self.plain:
-            yield from _digits(matrix, options.max_width, ascii_only)
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             palette: Palette = "difference" if matrix.signed else self.palette
-            colours = TerminalColours(colour_depth(console), ascii_only, palette)
+            colours = TerminalColours(colour_system(console), ascii_only, palette)
             drawing = _Drawing(matrix, shares, colours, options.max_width)
             yield Segments(drawing.lines())
             yield Segments(colours.bar(shares, options.max_width))
             caption = (colours.caption(shares), matrix.axes_text, *drawing.notes(), *shares.notes)
             yield text("; ".join(caption), "dim", ascii_only)
         for note in matrix.notes:
-            yield text(note, "" if self.plain else "dim", ascii_only)
+            yield text(note, "dim", ascii_only)
 
 
 def text(content: str, style: str, ascii_only: bool) -> Text:
@@ -203,45 +197,3 @@ def ruler(numbers: Sequence[int], cell: int) -> list[str]:
         elif place % 10 == 0 and place * cell + len(str(number)) <= len(numbers) * cell:
             below = below.ljust(place * cell) + str(number)
     return [above, below] if above else [below]
-
-
-def _digits(matrix: AttentionMatrix, width: int, ascii_only: bool) -> Iterator[Text | Segments]:
-    """All weights as hundredths, in blocks of columns where the screen is too narrow for all."""
-    what = "differences" if matrix.signed else "weights"
-    yield Text(f"{what} in hundredths; {matrix.axes_text}", overflow="fold")
-    cells = _hundredths(matrix)
-    names = labels_of(matrix.queries, ascii_only)
-    longest = max(1, min(_WIDEST_DIGIT_LABEL, width // 3))
-    margin = min(longest, max(map(cell_len, names)))
-    room = max(1, width - margin)
-    keys = [cut(k, min(longest, room - 1), ascii_only) for k in labels_of(matrix.keys, ascii_only)]
-    widths = [
-        min(room - 1, max(cell_len(key), *(len(row[at]) for row in cells)))
-        for at, key in enumerate(keys)
-    ]
-    starts, used = [0], 0  # the first column of each block; a space stands before each column
-    for at, wide in enumerate(widths):
-        if used + wide + 1 > room and at > starts[-1]:
-            starts.append(at)
-            used = 0
-        used += wide + 1
-    lines = []
-    for first, last in zip(starts, [*starts[1:], len(widths)], strict=True):
-        if len(starts) > 1:
-            lines.append(_keys_shown(first, last, len(keys), matrix.first_key)[:width])
-        for name, row in zip(("", *names), (keys, *cells), strict=True):
-            block = zip(row[first:last], widths[first:last], strict=True)
-            numbers = "".join(f" {aligned(text, wide, ascii_only)}" for text, wide in block)
-            lines.append(aligned(name, margin, ascii_only, left=True) + numbers)
-    yield Segments([part for line in lines for part in (Segment(line), Segment.line())])
-
-
-def _hundredths(matrix: AttentionMatrix) -> list[list[str]]:
-    """Each weight as text; exactly none is a point, so that masks are seen."""
-    hundredths = np.rint(matrix.weights.astype(np.float64) * 100) + 0.0
-    form = "+.0f" if matrix.signed else ".0f"
-    return [
-        ["." if exact == 0 else format(rounded, form if rounded else ".0f")
-         for exact, rounded in zip(*rows, strict=True)]
-        for rows in zip(matrix.weights.tolist(), hundredths.tolist(), strict=True)
-    ]  # fmt: skip

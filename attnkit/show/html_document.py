@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from attnkit.text import safe_text
+from attnkit.text import one_line, safe_text
 
 _FOLDER = Path(__file__).parent
 _MARGINS = re.compile(r"^(?:\s+|//.*\n)+", re.MULTILINE)
@@ -54,7 +54,7 @@ def document(
 
 def escaped(text: str) -> str:
     """Text from anywhere on one line, as part of an element or an attribute."""
-    return html.escape(" ".join(safe_text(text).split()))
+    return html.escape(one_line(text))
 
 
 def _text(path: Path) -> str:

@@ -21,8 +21,7 @@ from attnkit.show.attention_matrix import (
     selection_text,
     sides_of,
 )  # fmt: skip
-from attnkit.show.colour import Palette
-from attnkit.show.colour_scale import Scale, limits, pooled, scaled
+from attnkit.show.colour import Palette, Scale, limits, pooled, scaled
 from attnkit.show.figure import RESOLUTION, Picture, matplotlib_defaults, rendered, require
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text

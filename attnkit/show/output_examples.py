@@ -1,4 +1,4 @@
-"""Lines of a test set with what several systems made of them, differing words marked."""
+"""Texts beside each other: lines of a test set with what systems made of them, and answers."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
 from attnkit.scoring.word_marks import Span, marked, nearest_text
 from attnkit.show.differences import signed
-from attnkit.text import contains_answer, safe_text
+from attnkit.show.html_document import escaped
+from attnkit.text import contains_answer, one_line, safe_text
 
 Against = Literal["reference", "first"]
 MISSING = "_"
@@ -141,7 +142,7 @@ class OutputExamples:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for group in self.groups:
-            yield Text(_line(group.title), style="bold", overflow="fold")
+            yield Text(one_line(group.title), style="bold", overflow="fold")
             yield ""
             for line in group.lines:
                 yield from self._example(line, options)
@@ -150,7 +151,7 @@ class OutputExamples:
             first = self.comparison.names[0]
             other = "the reference" if self.against == "reference" else f"the output of {first}"
             note = marks_note("[words]", f"[{MISSING}]", other)
-            yield Text(_line(note), style="dim", overflow="fold")
+            yield Text(one_line(note), style="dim", overflow="fold")
             yield ""
 
     def _example(self, line: ComparedLine, options: ConsoleOptions) -> Iterator[RenderableType]:
@@ -164,7 +165,61 @@ class OutputExamples:
         if others := len(line.line.contexts) - noted:
             word = "other contexts" if noted else "contexts"
             rows.append((f"+ {others}", Text(word, style="dim")))
-        yield from _blocks(rows, options)
+        for part in labelled(rows, options, NARROW, "dim"):
+            yield Padding(part, (0, 0, 0, 2)) if isinstance(part, Table) else part
+
+
+def example_html(
+    comparison: ComparedOutputs, line: ComparedLine, against: Against, *, whole: bool = False
+) -> str:
+    """A line as an article; `whole`: with what a script sorts it by, and with every context."""
+    rows = example_rows(comparison, line, against)
+    data, more = "", ""
+    if whole:
+        gain = comparison.sign * line.difference
+        facts = {"line": line.line.number, "gain": round(gain, 4), "length": line.length}
+        facts["score"] = round(comparison.sign * sum(line.scores), 4)
+        facts["unlike"] = int(max(line.scores) - min(line.scores) > TIE)
+        data = "".join(f' data-{name}="{value}"' for name, value in facts.items())
+        rows = [row for row in rows if not row.note]
+        more = _contexts_html(comparison, line)
+    body = "".join(map(_row_html, rows))
+    title = escaped(heading(comparison, line))
+    return f"<article{data}><h4>{title}</h4><dl>{body}</dl>{more}</article>\n"
+
+
+def _contexts_html(comparison: ComparedOutputs, line: ComparedLine) -> str:
+    """All contexts of a question, folded."""
+    if not line.line.contexts:
+        return ""
+    notes = context_notes(comparison, line)
+    rows = (
+        ExampleRow(f"context {place + 1}", _whole(text), notes.get(place, ""))
+        for place, text in enumerate(line.line.contexts)
+    )
+    summary = f"{len(line.line.contexts)} contexts, {len(notes)} marked"
+    body = "".join(map(_row_html, rows))
+    return f"<details><summary>{summary}</summary><dl>{body}</dl></details>"
+
+
+def _row_html(row: ExampleRow) -> str:
+    note = f'<span class="dim">({escaped(row.note)})</span> ' if row.note else ""
+    text = "".join(_span_html(span, not place) for place, span in enumerate(row.spans))
+    text = text or f'<span class="dim">{EMPTY}</span>'
+    return f'<dt>{escaped(row.label)}</dt><dd dir="auto">{note}{text}</dd>'
+
+
+def _span_html(span: Span, first: bool) -> str:
+    lead = " " if span.space and not first else ""
+    if not span.differs:
+        return lead + escaped(span.text)
+    if span.text.strip():
+        return f"{lead}<mark>{escaped(span.text)}</mark>"
+    return f'{lead}<mark class="gap">{MISSING}</mark>'
+
+
+MARKS_HTML = ("<mark>marked</mark>", f'<mark class="gap">{MISSING}</mark>')
+"""What `marks_note` is about on a page."""
 
 
 def marked_text(spans: Sequence[Span]) -> Text:
@@ -174,30 +229,50 @@ def marked_text(spans: Sequence[Span]) -> Text:
         if span.space and number:
             out.append(" ")
         if not span.differs:
-            out.append(_line(span.text))
+            out.append(one_line(span.text))
             continue
         out.append("[", style="yellow")
-        out.append(_line(span.text) if span.text else MISSING, style=DIFFERENT)
+        out.append(one_line(span.text) if span.text else MISSING, style=DIFFERENT)
         out.append("]", style="yellow")
     return out
 
 
-def _blocks(rows: Sequence[tuple[str, Text]], options: ConsoleOptions) -> Iterator[RenderableType]:
+def labelled(
+    rows: Sequence[tuple[str, Text]], options: ConsoleOptions, narrow: int, style: str
+) -> Iterator[RenderableType]:
     """Labels beside their texts, or above them on a narrow screen or where one is long."""
-    labels = [_line(label) for label, _ in rows]
-    if options.max_width < NARROW or max(map(cell_len, labels)) > LONGEST_LABEL:
+    labels = [one_line(label) for label, _ in rows]
+    if options.max_width < narrow or max(map(cell_len, labels), default=0) > LONGEST_LABEL:
         for label, (_, text) in zip(labels, rows, strict=True):
-            yield Text(label, style="dim", overflow="fold")
+            yield Text(label, style=style, overflow="fold")
             yield Padding(text, (0, 0, 0, 2))
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
+    grid.add_column(no_wrap=True, style=style)
     grid.add_column(overflow="fold")
     for label, (_, text) in zip(labels, rows, strict=True):
         grid.add_row(label, text)
-    yield Padding(grid, (0, 0, 0, 2))
+    yield grid
 
 
-def _line(text: str) -> str:
-    """Text from anywhere on one line, made harmless."""
-    return " ".join(safe_text(text).split())
+class MethodAnswer(NamedTuple):
+    """The answer of one method."""
+
+    method: str
+    answer: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerList:
+    """A rich renderable: what several methods answered to one prompt, folded and never cut."""
+
+    answers: Sequence[MethodAnswer]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = []
+        for one in self.answers:
+            parts = [Text(safe_text(one.answer) or "(nothing)", overflow="fold")]
+            parts += [Text(safe_text(note), style="dim", overflow="fold") for note in one.notes]
+            rows.append((one.method, Text("\n", overflow="fold").join(parts)))
+        yield from labelled(rows, options, 50, "bold")

@@ -1,16 +1,17 @@
 """The tables of `attnkit recipe`."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from attnkit.mechanisms import MechanismSpec, resolve_capabilities
 from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
-from attnkit.show.table import NONE, Cell, Column, Table, Value
+from attnkit.show.quantities import amount
+from attnkit.show.table import NONE, Cell, Column, Field, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
@@ -27,53 +28,39 @@ HOW = "a wider terminal or --format markdown shows them"
 
 def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
     """The shipped recipes, each with the number of its variants and the time that it takes."""
-    columns = (
-        Column("recipe", "left"),
-        Column("time", "left", wrap=True),
-        Column("variants", priority=1),
-        Column("corpus", "left", priority=2),
+
+    def corpus(item: tuple[RecipeFile, str]) -> str | None:
+        return next(iter(item[0].variants.values())).data.corpus
+
+    fields = (
+        Field("recipe", lambda item: item[0].name, align="left"),
+        Field("time", lambda item: item[1], align="left", wrap=True),
+        Field("variants", lambda item: len(item[0].variants), priority=1),
+        Field("corpus", lambda item: corpus(item) or "files", align="left", priority=2),
     )
-    rows = []
-    for file, time in files:
-        corpus, count = next(iter(file.variants.values())).data.corpus, len(file.variants)
-        fields: dict[str, Value] = {
-            "recipe": file.name,
-            "time": time,
-            "variants": count,
-            "corpus": corpus,
-        }
-        texts = (file.name, time, str(count), corpus or "files")
-        rows.append(_row(texts, fields))
     note = (
         "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
         "and costs; `attnkit recipe list --corpora` says what the corpora are"
     )
-    return Table("", columns, tuple(rows), (note,))
-
-
-def _row(texts: Iterable[str], fields: Mapping[str, Value]) -> tuple[Cell, ...]:
-    """A row of texts, each with its value for programs."""
-    each = zip(texts, fields.items(), strict=True)
-    return tuple(Cell(text, {name: value}) for text, (name, value) in each)
+    return Table.of("", files, fields, [note])
 
 
 def corpora(cards: Iterable["Card"]) -> Table:
     """The corpus cards."""
-    columns = (
-        Column("corpus", "left"),
-        Column("title", "left", wrap=True),
-        Column("origin", "left"),
-        Column("languages", "left", priority=1),
-        Column("task", "left", priority=2),
-    )
-    rows = []
-    for card in cards:
+
+    def origin(card: "Card") -> str:
         by_hand = "downloads" if card.downloads else "manual"
-        origin = "generated" if card.format == "generated" else by_hand
-        texts = (card.name, card.title, origin, " ".join(card.languages), card.task)
-        rows.append(tuple(map(Cell, texts)))
+        return "generated" if card.format == "generated" else by_hand
+
+    fields = (
+        Field("corpus", lambda card: card.name, align="left"),
+        Field("title", lambda card: card.title, align="left", wrap=True),
+        Field("origin", origin, align="left"),
+        Field("languages", lambda card: " ".join(card.languages), align="left", priority=1),
+        Field("task", lambda card: card.task, align="left", priority=2),
+    )
     note = "manual: place the files yourself; attnkit says where to get what is missing"
-    return Table("", columns, tuple(rows), (note,))
+    return Table.of("", cards, fields, [note])
 
 
 def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False) -> Table:
@@ -168,32 +155,31 @@ def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
         for label, used_in in inside.items():
             text = ", ".join(used_in)
             uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
-    rows = [
-        {
-            "mechanism": word,
-            "time": facts[word].cost,
-            "causal": "yes" if facts[word].causal else "no",
-            "cross": "yes" if facts[word].cross else "no",
-            "used in": "; ".join(where),
-            "decoding": facts[word].state if facts[word].causal else NONE,
-            "map": facts[word].map,
-            "limit": limit_text(facts[word]),
-            "positions": ", ".join(facts[word].positions) or "none",
-        }
-        for word, where in uses.items()
-    ]
-    columns = tuple(
-        Column(name, "left", priority=max(0, at - 4), wrap=name in ("mechanism", "used in"))
-        for at, name in enumerate(rows[0] if rows else ())
-    )
+    columns: dict[str, Callable[[str], str]] = {
+        "mechanism": str,
+        "time": lambda word: facts[word].cost,
+        "causal": lambda word: "yes" if facts[word].causal else "no",
+        "cross": lambda word: "yes" if facts[word].cross else "no",
+        "used in": lambda word: "; ".join(uses[word]),
+        "decoding": lambda word: facts[word].state if facts[word].causal else NONE,
+        "map": lambda word: facts[word].map,
+        "limit": lambda word: limit_text(facts[word]),
+        "positions": lambda word: ", ".join(facts[word].positions) or "none",
+    }
+    fields = [
+        Field(
+            name, value, name=name, align="left", priority=max(0, at - 4),
+            wrap=name in ("mechanism", "used in"),
+        )
+        for at, (name, value) in enumerate(columns.items())
+    ]  # fmt: skip
     note = (
         "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
         "grows with the text, or has a constant size; map: exact = the matrix is formed, "
         "effective = what the mechanism amounts to"
     )
     exports = export_rules.notes([(name, file.variants[name]) for name in variants])
-    cells = tuple(_row(row.values(), row) for row in rows)
-    return Table("attention", columns, cells, (note, *exports), HOW)
+    return Table.of("attention", uses, fields, [note, *exports], HOW)
 
 
 def limit_text(facts: MechanismSpec) -> str:
@@ -214,9 +200,6 @@ class Cost(NamedTuple):
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     """Parameters, memory, padding and time, a row for each variant."""
-    rows = {name: _cost(cost) for name, cost in measured.items()}
-    heads = [head for head in _PRIORITIES if any(head in row for row in rows.values())]
-    columns = [Column(head, priority=_PRIORITIES[head]) for head in heads]
     notes = [
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
         "PyTorch; the allocator of Linux may hold up to 1.7 times as much"
@@ -236,74 +219,69 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
             f"training: {count} run{'s' * (count != 1)}, about {whole} on this machine with "
             f"{threads} thread{'s' * (threads != 1)}, without validation and decoding"
         )
-    return Table(
-        "cost",
-        (Column("variant", "left"), *columns),
-        tuple(
-            (Cell(name, {"variant": name}), *(row.get(head, Cell(NONE)) for head in heads))
-            for name, row in rows.items()
-        ),
-        tuple(notes),
-        HOW,
-    )
+    known = list(measured.values())
+    fields = [f for f in COST_FIELDS if any(f.value((None, cost)) is not None for cost in known)]
+    named = Field("variant", lambda item: item[0], align="left")
+    return Table.of("cost", measured.items(), [named, *fields], notes, HOW)
 
 
-_PRIORITIES = {  # a narrow screen loses the columns with the highest numbers
-    "parameters": 0, "embeddings": 6, "attention": 6, "memory": 0, "updates/epoch": 5, "epochs": 4,
-    "padding source": 3, "padding target": 3, "precision": 2, "tokens/s": 1, "update": 2,
-    "training": 0,
-}  # fmt: skip
+def _cost(path: str) -> Callable[[Any], Value]:
+    """What a variant's cost has at a dotted place; None where it was not measured."""
+
+    def found(item: Any) -> Value:
+        value = item[1]
+        for name in path.split("."):
+            value = None if value is None else getattr(value, name)
+        return cast(Value, value)
+
+    return found
 
 
-def _cost(cost: Cost) -> dict[str, Cell]:
-    parameters, padding, pace = cost.parameters, cost.padding, cost.pace
-    memory = cost.memory.total
-    found: dict[str, tuple[str, str, Value]] = {
-        "parameters": (f"{parameters.total:,}", "parameters", parameters.total),
-        "embeddings": (f"{parameters.embeddings:,}", "embeddings", parameters.embeddings),
-        "attention": (f"{parameters.attention:,}", "attention", parameters.attention),
-        "memory": (amount(memory), "memory_bytes", memory),
-    }
-    if padding:
-        updates, epochs = padding.updates, padding.epochs
-        found["updates/epoch"] = (f"{updates:,.0f}", "updates_per_epoch", updates)
-        found["epochs"] = (f"{epochs:,.1f}", "epochs", epochs)
-        for side, share in (("source", padding.source), ("target", padding.target)):
-            if share is not None:
-                name = f"padding_{side}"
-                found[name.replace("_", " ")] = (f"{100 * share:.1f} %", name, share)
-    if pace:
-        speed, training = pace.tokens_per_second, pace.training
-        found["precision"] = (pace.precision, "precision", pace.precision)
-        found["tokens/s"] = (f"{speed:,.0f}", "tokens_per_second", speed)
-        found["update"] = (f"{pace.seconds:.3g} s", "update_seconds", pace.seconds)
-        found["training"] = (duration(training), "training_seconds", training)
-    return {head: Cell(text, {name: value}) for head, (text, name, value) in found.items()}
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+COST_FIELDS = (
+    Field("parameters", _cost("parameters.total"), "{:,}"),
+    Field("embeddings", _cost("parameters.embeddings"), "{:,}", priority=6),
+    Field("attention", _cost("parameters.attention"), "{:,}", priority=6),
+    Field("memory", _cost("memory.total"), amount, "memory_bytes"),
+    Field("updates/epoch", _cost("padding.updates"), "{:,.0f}", "updates_per_epoch", priority=5),
+    Field("epochs", _cost("padding.epochs"), "{:,.1f}", priority=4),
+    Field("padding source", _cost("padding.source"), _percent, "padding_source", priority=3),
+    Field("padding target", _cost("padding.target"), _percent, "padding_target", priority=3),
+    Field("precision", _cost("pace.precision"), priority=2),
+    Field("tokens/s", _cost("pace.tokens_per_second"), "{:,.0f}", "tokens_per_second", priority=1),
+    Field("update", _cost("pace.seconds"), "{:.3g} s", "update_seconds", priority=2),
+    Field("training", _cost("pace.training"), duration, "training_seconds"),
+)
+"""A narrow screen loses the columns with the highest priorities."""
 
 
 def scales(measured: Mapping[str, Cost]) -> Table:
     """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
-    heads = ["rows", "ranks", "memory a rank", "sent an update", "network to hide it"]
-    heads += ["updates/epoch", "operations/epoch", "hours/epoch", "data on disk"]
-    rows = []
-    for name, cost in measured.items():
-        for one in cost.scales:
-            speed, seconds = one.sent / one.update, one.updates * one.update
-            fields: dict[str, Value] = {
-                "variant": name,
-                "rows": one.rows,
-                "ranks": one.ranks,
-                "memory_bytes": one.memory,
-                "sent_bytes": one.sent,
-                "bytes_per_second": speed,
-                "updates_per_epoch": one.updates,
-                "operations_per_epoch": one.operations,
-                "epoch_seconds": seconds,
-                "stored_bytes": one.stored,
-            }
-            texts = [name, f"{one.rows:,}", f"{one.ranks:,}", amount(one.memory), amount(one.sent)]
-            texts += [f"{amount(speed)}/s", f"{one.updates:,.0f}", f"{one.operations:.2g}"]
-            rows.append(_row([*texts, f"{seconds / 3600:,.3g}", amount(one.stored)], fields))
+
+    def field(title: str, name: str, value: Callable[["ScaledCost"], Value], form: Any) -> Field:
+        return Field(title, lambda item: value(item[1]), form, name)
+
+    fields = (
+        Field("variant", lambda item: item[0], align="left"),
+        field("rows", "rows", lambda one: one.rows, "{:,}"),
+        field("ranks", "ranks", lambda one: one.ranks, "{:,}"),
+        field("memory a rank", "memory_bytes", lambda one: one.memory, amount),
+        field("sent an update", "sent_bytes", lambda one: one.sent, amount),
+        field(
+            "network to hide it", "bytes_per_second", lambda one: one.sent / one.update,
+            lambda speed: f"{amount(speed)}/s",
+        ),
+        field("updates/epoch", "updates_per_epoch", lambda one: one.updates, "{:,.0f}"),
+        field("operations/epoch", "operations_per_epoch", lambda one: one.operations, "{:.2g}"),
+        field(
+            "hours/epoch", "epoch_seconds", lambda one: one.updates * one.update,
+            lambda seconds: f"{seconds / 3600:,.3g}",
+        ),
+        field("data on disk", "stored_bytes", lambda one: one.stored, amount),
+    )  # fmt: skip
     notes = (
         "rows: of training data, as long as those at hand",
         "operations: of matrix products, on all ranks; divided by the ranks and the operations a "
@@ -314,14 +292,5 @@ def scales(measured: Mapping[str, Cost]) -> Table:
         "the global batch grows with the ranks, so train.steps, lr and warmup have to be chosen "
         "for it",
     )
-    columns = (Column("variant", "left"), *(Column(head) for head in heads))
-    return Table("scale", columns, tuple(rows), notes, HOW)
-
-
-def amount(size: float) -> str:
-    """Bytes for people, in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.3g} TB"
+    items = [(name, one) for name, cost in measured.items() for one in cost.scales]
+    return Table.of("scale", items, fields, notes, HOW)

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attnkit.runs.status import RunStatus, title_of
-from attnkit.show.table import NONE, Cell, Column, Table, Value
-
-UNITS = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+from attnkit.show.quantities import age, amount
+from attnkit.show.table import NONE, Field, Table, Value
 
 
 def runs_tables(runs: Sequence[RunStatus], now: float) -> list[Table]:
@@ -38,34 +37,33 @@ def _table(
     monitors = {run.monitor for run in runs if run.validation is not None}
     (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
     monitor = next(iter(monitors)) if len(monitors) == 1 else None
-    score = f"{title_of(metric)} {split}" if metric else "score"
-    columns = (
-        Column("run", "left"),
-        Column("state", "left"),
-        Column("step", priority=1),
-        Column(score),
-        Column(f"validation {title_of(monitor)}" if monitor else "validation", priority=5),
-        Column("age", priority=2),
-        Column("size", priority=3),
-        Column("differs in", "left", priority=4, wrap=True),
-    )
-    rows = []
-    for run in runs:
-        path = run.path if folder is None else run.path.relative_to(folder)
-        texts = (
-            run.state,
-            _step(run),
-            _number(run.score, () if metric else (run.metric, run.split)),
-            _number(run.validation, () if monitor else (run.monitor,)),
-            age(now - run.changed),
-            size(run.bytes),
-            ", ".join(key.removeprefix("model.") for key in run.differs) or NONE,
-        )
-        rows.append((Cell(path.as_posix(), _fields(run)), *map(Cell, texts)))
-    return Table(title, columns, tuple(rows), tuple(notes))
+    fields = (
+        Field(
+            "run", lambda run: (run.path if folder is None else run.path.relative_to(folder)),
+            Path.as_posix, align="left",
+        ),
+        Field("state", lambda run: run.state, align="left"),
+        Field("step", _step, priority=1),
+        Field(
+            f"{title_of(metric)} {split}" if metric else "score",
+            lambda run: _number(run.score, () if metric else (run.metric, run.split)),
+        ),
+        Field(
+            f"validation {title_of(monitor)}" if monitor else "validation",
+            lambda run: _number(run.validation, () if monitor else (run.monitor,)), priority=5,
+        ),
+        Field("age", lambda run: age(now - run.changed), priority=2),
+        Field("size", lambda run: run.bytes, amount, priority=3),
+        Field(
+            "differs in",
+            lambda run: ", ".join(key.removeprefix("model.") for key in run.differs) or NONE,
+            align="left", priority=4, wrap=True,
+        ),
+    )  # fmt: skip
+    return Table.of(title, runs, fields, notes, record=_record)
 
 
-def _fields(run: RunStatus) -> Mapping[str, Value]:
+def _record(run: RunStatus) -> Mapping[str, Value]:
     """A run for programs."""
     changed = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(run.changed))
     names = "recipe variant seed state step steps metric split score monitor validation"
@@ -93,29 +91,12 @@ def _number(value: float | None, names: Sequence[str | None]) -> str:
     return NONE if value is None else " ".join([f"{value:.2f}", *named])
 
 
-def age(seconds: float) -> str:
-    """A length of time in its largest unit: 5 min."""
-    for unit, length in UNITS:
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit}"
-    return "0 s"
-
-
-def size(number: float) -> str:
-    """A number of bytes in decimal units, as disks are sold and `ls --si` counts."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 999.5 or unit == "GB":
-            break
-        number /= 1000
-    return f"{number:,.1f} {unit}" if number < 9.95 and unit != "bytes" else f"{number:,.0f} {unit}"
-
-
 def _notes(runs: Sequence[RunStatus]) -> tuple[str, ...]:
     """What a reader needs to know, and what went wrong."""
-    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {size(sum(r.bytes for r in runs))}"
+    total = f"{len(runs)} run{'' if len(runs) == 1 else 's'}, {amount(sum(r.bytes for r in runs))}"
     removable = sum(run.removable for run in runs)
     if removable:
-        total += f"; {size(removable)} are checkpoints of finished runs (`attnkit runs clean`)"
+        total += f"; {amount(removable)} are checkpoints of finished runs (`attnkit runs clean`)"
     notes = [total]
     if any(run.differs for run in runs):
         usual = "the baseline" if any(run.baseline for run in runs) else "most runs of the recipe"

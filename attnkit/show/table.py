@@ -1,9 +1,9 @@
 """A table as a value: columns, rows and notes, drawn on a terminal of any width."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from attnkit.text import safe_text
+from attnkit.text import one_line
 
 PLUS_MINUS = "\u00b1"
 NONE = "-"  # the text of a cell without a value
@@ -63,6 +63,36 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Field:
+    """A column described: what it shows of an item, for people and for programs."""
+
+    title: str
+    value: Callable[[Any], Value]
+    form: str | Callable[[Any], str] = "{}"  # of a value as text; None is NONE
+    name: str = ""  # of the value for programs; that of the column when empty
+    align: Align = "right"
+    priority: int = 0
+    wrap: bool = False
+    key: bool = False
+    under: bool = False
+    best: Callable[[Any], bool] | None = None
+
+    @property
+    def column(self) -> Column:
+        return Column(self.title, self.align, self.under, self.priority, self.wrap, self.key)
+
+    def cell(self, item: Any) -> Cell:
+        """What stands in the row of an item."""
+        value = self.value(item)
+        if value is None:
+            text = NONE
+        else:
+            text = self.form.format(value) if isinstance(self.form, str) else self.form(value)
+        best = self.best is not None and self.best(item)
+        return Cell(text, {self.name or self.column.name: value}, best)
+
+
+@dataclass(frozen=True)
 class Table:
     """A title, columns, rows of as many cells, and notes below; a rich renderable.
 
@@ -80,6 +110,33 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     about: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Titles of the columns that a note is about, where it is not about the whole table."""
+    brief: frozenset[str] = frozenset()
+    """Notes without which the cells cannot be read; none where all of them are."""
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Iterable[Any],
+        fields: Iterable[Field],
+        notes: Iterable[str] = (),
+        how: str = WIDER,
+        record: Callable[[Any], Mapping[str, Value]] | None = None,
+    ) -> "Table":
+        """A row for each item, a column for each field.
+
+        `record` gives the named values of an item for programs, instead of those of the fields.
+        """
+        described = tuple(fields)
+        rows = []
+        for item in items:
+            cells = [one.cell(item) for one in described]
+            if record is not None:
+                cells = [replace(cell, fields={}) for cell in cells]
+                cells[0] = replace(cells[0], fields=record(item))
+            rows.append(tuple(cells))
+        columns = tuple(one.column for one in described)
+        return cls(title, columns, tuple(rows), tuple(notes), how)
 
     @classmethod
     def of_texts(
@@ -103,6 +160,11 @@ class Table:
     def names(self) -> list[str]:
         """Names of the columns, each once."""
         return list(dict.fromkeys(column.name for column in self.columns if column.name))
+
+    def with_notes(self, how: str) -> "Table":
+        """The same table without notes, with the brief ones, or with all."""
+        brief = tuple(note for note in self.notes if note in self.brief) or self.notes
+        return replace(self, notes={"none": (), "short": brief, "full": self.notes}[how])
 
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
@@ -162,11 +224,11 @@ class Table:
                 self.columns[stack[0]].align,
                 least if self.columns[stack[0]].wrap and not stack[1:] else None,
             )
-            for stack in self._stacks(shown, lines)
+            for stack in self.stacks(shown, lines)
         ]
 
-    def _stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
-        """Columns that share a place, by their indices."""
+    def stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
+        """Columns that share a place on so many lines a row, by their indices."""
         stacks: list[list[int]] = []
         for index in shown:
             if lines > 1 and self.columns[index].under and stacks:
@@ -181,7 +243,7 @@ class Table:
         keys = [at for at in places if self.is_key(at)]
         if any(self.columns[at].align == "left" for at in places if at not in keys):
             return []  # texts are no easier to read in columns
-        stacks = self._stacks([at for at in places if at not in keys], lines)
+        stacks = self.stacks([at for at in places if at not in keys], lines)
         heads = [_text(self.columns[stack[0]].title, options, "bold") for stack in stacks]
         first = _Strip.of(Text(), heads, "left", 0)
         strips = []
@@ -275,7 +337,7 @@ def _grid(strips: Sequence[_Strip], console: Console, room: int) -> Grid:
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
     """Text from anywhere, made harmless; a word that no line has room for is folded, never cut."""
-    clean = " ".join(safe_text(text).split())
+    clean = one_line(text)
     if options.ascii_only:
         clean = clean.replace(PLUS_MINUS, "+-")
     return Text(clean, style=style, overflow="fold")

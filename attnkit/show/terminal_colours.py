@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -13,10 +13,8 @@ from rich.segment import Segment
 from rich.style import Style
 
 from attnkit.show import colour
-from attnkit.show.colour import Palette
-from attnkit.show.colour_scale import Scaled
+from attnkit.show.colour import Palette, Scaled
 
-Depth = Literal["truecolor", "256", "none"]
 HALF_BLOCK = "▀"
 DIM = Style(dim=True)
 LONGEST_BAR = 32
@@ -25,15 +23,15 @@ _SIGNS = "=- +#"
 _SCALES = {"linear": "linear", "log": "logarithmic", "row": "share of the row's maximum"}
 
 
-def colour_depth(console: Console) -> Depth:
-    """What this console can show: 16 colours are no colour map, so they count as none."""
-    depths: dict[str | None, Depth] = {"truecolor": "truecolor", "256": "256"}
-    return "none" if console.no_color else depths.get(console.color_system, "none")
+def colour_system(console: Console) -> str | None:
+    """truecolor or 256, of which rich takes the nearest; None: 16 are too few for a colour map."""
+    system = console.color_system
+    return system if system in ("truecolor", "256") and not console.no_color else None
 
 
-def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
+def text_on(rgb: UInt8[NDArray[np.uint8], "3"], coloured: bool) -> Style:
     """Black or white on a colour, whichever is read better; plain text without colours."""
-    if depth == "none":
+    if not coloured:
         return Style()
     text = Color.from_rgb(0, 0, 0) if colour.is_light(rgb) else Color.from_rgb(255, 255, 255)
     return Style(color=text, bgcolor=Color.from_rgb(*map(int, rgb)))
@@ -42,14 +40,14 @@ def text_on(rgb: UInt8[NDArray[np.uint8], "3"], depth: Depth) -> Style:
 class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 
-    depth: Depth
+    system: str | None  # of colours
     ascii_only: bool
     palette: Palette
 
     @property
     def half_blocks(self) -> bool:
         """Whether a cell can show two values, one above the other."""
-        return self.depth != "none" and not self.ascii_only
+        return self.system is not None and not self.ascii_only
 
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
@@ -66,10 +64,10 @@ class TerminalColours(NamedTuple):
             for pair, count in _runs(upper * (colour.STEPS + 1) + lower):
                 front, back = divmod(pair, colour.STEPS + 1)
                 below = back if back < colour.STEPS else None
-                yield Segment(HALF_BLOCK * count, _style(self.depth, self.palette, front, below))
-        elif self.depth != "none":
+                yield Segment(HALF_BLOCK * count, _style(self.system, self.palette, front, below))
+        elif self.system:
             for step, count in _runs(upper):
-                yield Segment(" " * (count * width), _style(self.depth, self.palette, None, step))
+                yield Segment(" " * (count * width), _style(self.system, self.palette, None, step))
         elif self.palette == "difference":
             yield Segment(self._signs(values[row], width))
         else:
@@ -106,7 +104,7 @@ class TerminalColours(NamedTuple):
 
     def caption(self, scaled: Scaled) -> str:
         """What is drawn, on which scale."""
-        plain = self.depth == "none"
+        plain = not self.system
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
         return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
 
@@ -121,14 +119,10 @@ def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
 
 
 @lru_cache(65536)
-def _style(depth: Depth, palette: Palette, front: int | None, back: int | None) -> Style:
-    """The style of the two steps of a colour map, as foreground and background."""
-    return Style(color=_colour(depth, palette, front), bgcolor=_colour(depth, palette, back))
-
-
-def _colour(depth: Depth, palette: Palette, step: int | None) -> Color | None:
-    if step is None:
-        return None
-    if depth == "256":
-        return Color.from_ansi(int(colour.xterm_table(palette)[step]))
-    return Color.from_rgb(*map(int, colour.table(palette)[step]))
+def _style(system: str | None, palette: Palette, front: int | None, back: int | None) -> Style:
+    """The style of the two steps of a colour map; one for each system, whose codes it keeps."""
+    shown = (
+        None if step is None else Color.from_rgb(*map(int, colour.table(palette)[step]))
+        for step in (front, back)
+    )
+    return Style(color=next(shown), bgcolor=next(shown))

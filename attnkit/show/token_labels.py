@@ -29,12 +29,6 @@ def visible(text: str, ascii_only: bool = False) -> str:
     return _CARRIER + line if category(line[0])[0] == "M" or cell_len(line[0]) == 0 else line
 
 
-def one_line(text: str, ascii_only: bool = False) -> str:
-    """Text from anywhere on one line, harmless; `ascii_only`: all else as Python spells it."""
-    line = " ".join(safe_text(text).split())
-    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
-
-
 def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     """The tokens as `visible` text.
 

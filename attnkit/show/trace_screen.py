@@ -14,9 +14,9 @@ from rich.style import Style
 from rich.text import Text
 
 from attnkit.show.colour import CONTEXT_COLOURS
-from attnkit.show.terminal_colours import DIM, Depth, colour_depth, text_on
-from attnkit.show.token_labels import clusters, cut, one_line
-from attnkit.text import safe_text
+from attnkit.show.terminal_colours import DIM, colour_system, text_on
+from attnkit.show.token_labels import clusters, cut
+from attnkit.text import one_line, safe_text
 
 if TYPE_CHECKING:
     from attnkit.nbce.trace import Trace, TracedToken
@@ -48,7 +48,7 @@ class TraceScreen:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         trace, width, ascii_only = self.trace, options.max_width, options.ascii_only
-        marks = context_marks(trace, colour_depth(console))
+        marks = context_marks(trace, colour_system(console) is not None)
         yield Text(safe_text(headline(trace)), style="bold", overflow="fold")
         if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
@@ -91,13 +91,13 @@ def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
         )
 
 
-def context_marks(trace: "Trace", depth: Depth = "none") -> dict[int, ContextMark]:
+def context_marks(trace: "Trace", coloured: bool = False) -> dict[int, ContextMark]:
     """A mark for each selected context."""
     marks = {}
     for number, context in enumerate(trace.selected_contexts()):
         letter = LETTERS[number] if number < len(LETTERS) else OTHERS
         rgb = bytes.fromhex(CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)])
-        marks[context] = ContextMark(letter, text_on(np.array(list(rgb), np.uint8), depth))
+        marks[context] = ContextMark(letter, text_on(np.array(list(rgb), np.uint8), coloured))
     return marks
 
 

@@ -6,7 +6,7 @@ import pytest
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.analysis.word_attention import HeadReading, has_word, rank_heads
 from attnkit.errors import UsageError
-from attnkit.show.map_statistics_table import reading_table
+from attnkit.show.head_tables import reading_table
 
 TOKENS = (
     Token("\u2581It", 1, 0), Token("\u2581ani", 2, 1), Token("mal", 3, 1), Token(".", 4, 1),

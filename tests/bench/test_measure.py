@@ -12,7 +12,7 @@ from attnkit.bench.schedule import Measure, Point, fit, measure
 from attnkit.bench.worker import Inputs, Runner
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.show import benchmark_table
+from attnkit.show import bench_tables
 
 FORWARD, BOTH = PASSES
 SMALL = Workload(heads=2, head_width=8, repeats=2, threads=1)
@@ -83,7 +83,7 @@ def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
         if point.label == BASELINE:
             assert {one.ratio for one in point.passes.values()} == {1.0}
     assert "length 128: linear" in notes
-    text = json.dumps(benchmark_table.record(found, SMALL), allow_nan=False)
+    text = json.dumps(bench_tables.record(found, SMALL), allow_nan=False)
     assert set(json.loads(text)["exponents"]) == set(labels)
 
 
@@ -134,7 +134,7 @@ def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
     assert found[raising, 32].passes[FORWARD].why == f"{raising} at 32: ValueError: too long"
     assert found[raising, 64].passes[BOTH] == Measure(failure="failed")
     assert found[sound, 64].passes[BOTH].ratio is not None
-    table = benchmark_table.points_table(list(found.values()), SMALL)
+    table = bench_tables.points_table(list(found.values()), SMALL)
     assert any(cell.text == "out of memory" for row in table.rows for cell in row)
     assert f"{raising} at 32: ValueError: too long" in table.notes
 
@@ -208,14 +208,14 @@ def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
         Point("x", 2048, {FORWARD: one, BOTH: one}),
         Point("x", 4096, {FORWARD: one, BOTH: gone}),
     ]
-    table = benchmark_table.points_table(found, SMALL)
+    table = bench_tables.points_table(found, SMALL)
     assert [cell.text for cell in table.rows[0]] == [
         "2,048", "x", "1.23 ms", "2.50", "1.23 MB", "1.23 ms", "2.50", "1.23 MB",
     ]  # fmt: skip
     assert [cell.text for cell in table.rows[1]][-3:] == ["out of memory", "-", "-"]
     assert table.notes[-1] == gone.why
     assert table.title == "attention only, full, 2 heads of 8, float32, cpu"
-    row = benchmark_table.exponents_table(found).rows[0]
+    row = bench_tables.exponents_table(found).rows[0]
     assert [cell.text for cell in row] == ["x", "0.00", "-", "-", "2,048 to 4,096"]
-    row = benchmark_table.exponents_table(found[:1]).rows[0]
+    row = bench_tables.exponents_table(found[:1]).rows[0]
     assert [cell.text for cell in row] == ["x", "-", "-", "-", "-"]

@@ -98,8 +98,9 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, folder: Pa
     assert [tag for tag, _ in page.elements if tag == "script"] == ["script", "script"]
     assert b"\x1b" not in content
     assert b"http" not in content.replace(b"http-equiv", b"")
-    assert [line["line"] for line in page.data["lines"]] == [1, 2, 3, 4, 5]
-    assert "attnkit compare runs/toy/good runs/toy/hostile" in page.data["command"]
+    lines = [had["data-line"] for tag, had in page.elements if tag == "article"]
+    assert lines == ["1", "2", "3", "4", "5"]
+    assert b"attnkit compare runs/toy/good runs/toy/hostile" in content
 
 
 def test_questions_with_their_contexts(attnkit: Any) -> None:

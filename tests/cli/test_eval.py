@@ -386,7 +386,8 @@ def test_every_export_says_how_the_numbers_came_about(
     attnkit: Any, tmp_path: Path, format: str
 ) -> None:
     make_run(tmp_path)
-    out = attnkit("runs", "--format", format, "--device", "cpu").out.replace("\n", " ")
+    words = ("runs", "--format", format, "--notes", "full", "--device", "cpu")
+    out = attnkit(*words).out.replace("\n", " ")
     searched = ["beam 2, length penalty 1.0"] if format != "json" else ['"beam": 2']
     for part in (*searched, "test", "references", "7" if format != "json" else '"steps": '):
         assert part in out

@@ -1,5 +1,6 @@
 """`attnkit plot` as people type it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,18 @@ def test_a_picture_is_saved(name: str, runs: Path, here: Caller, tmp_path: Path)
     assert (tmp_path / name).stat().st_size > 1000
 
 
+def test_a_picture_has_the_size_that_is_asked_for(runs: Path, here: Caller, tmp_path: Path) -> None:
+    words = ("plot", "runs", "--save", "p.svg", "--size", "3.3x2.4", "--font-size", "7")
+    assert here(*words).code == 0
+    width = float(re.search(r'width="([\d.]+)pt"', (tmp_path / "p.svg").read_text())[1])  # type: ignore[index]
+    assert width == pytest.approx(3.3 * 72, rel=0.06)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
+        (("runs", "--y", "overview,score"), 2, "overview and differences stand alone"),
+        (("runs", "--save", "p.svg", "--size", "3"), 2, "--size '3': must be two numbers"),
         (("nowhere",), 66, "nowhere: no such folder of runs"),
         (("runs", "--x", "hours"), 2, "--x 'hours': choose from updates, tokens, time, parameters"),
         (("runs", "--y", "los"), 2, "--y 'los': "),

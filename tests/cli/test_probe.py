@@ -1,18 +1,14 @@
 """`attnkit probe heads`: the table, the picture, and what it refuses."""
 
-import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.called import Done, called
-from rich.console import Console
 
 from attnkit.runs import Run
 from attnkit.show.differences import signed
-from attnkit.show.head_importance import HeadGrid, HeadGrids
 
 
 @pytest.fixture
@@ -34,17 +30,6 @@ def test_each_head_has_a_row_below_the_whole_model(probe: Any) -> None:
     ]
     for row in rows[1:]:
         assert row["perplexity_loss"] == pytest.approx(row["perplexity"] - rows[0]["perplexity"])
-
-
-def test_the_table_ends_with_the_losses_at_a_glance(probe: Any) -> None:
-    done = probe("--kind", "cross", "--metrics", "bleu,perplexity", "--rows", "3")
-    lines = done.out.splitlines()
-    assert done.code == 0
-    assert "rows: 3" in lines
-    place = lines.index("cross attention: loss of perplexity")
-    assert lines[place + 1].split() == ["head", "0", "head", "1"]
-    assert lines[place + 2].startswith("layer 0 ")
-    assert "cross attention: loss of BLEU" in lines
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
@@ -71,28 +56,6 @@ def test_numbers_of_the_picture_are_those_of_the_table(probe: Any) -> None:
         assert f">{shown}</text>" in drawn
     assert ">loss of perplexity</text>" in drawn
     assert drawn.count(">head</text>") == 3
-
-
-@pytest.mark.parametrize("width", [20, 40, 80])
-@pytest.mark.parametrize("colours", ["truecolor", "256", None])
-def test_losses_at_a_glance_fit_the_screen(width: int, colours: Any) -> None:
-    import numpy as np
-
-    losses = np.linspace(-1, 12, 24).reshape(2, 12)
-    grid = HeadGrid("cross", (0, 1), tuple(range(12)), losses)
-    screen = Console(
-        width=width, color_system=colours, force_terminal=bool(colours), file=io.StringIO(),
-        no_color=colours is None,
-    )  # fmt: skip
-    screen.print(HeadGrids([grid], "loss of BLEU"))
-    shown = screen.file.getvalue()  # type: ignore[attr-defined]
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
-    assert max(map(len, lines)) <= width
-    found = [word for line in lines for word in line.split() if word[:1] in "+-"]
-    assert sorted(found) == sorted(signed(loss) for loss in losses.ravel())
-    backgrounds = {"truecolor": "48;2;", "256": "48;5;", None: ""}
-    assert backgrounds[colours] in shown
-    assert ("\x1b[" in shown) == bool(colours)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,17 @@ def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
             assert cells[at : at + len(marked)] == marked
 
 
+@pytest.mark.parametrize("name", ["o.svg", "o.png", "o.pdf"])
+def test_a_picture_is_of_runs_of_any_tasks(attnkit: Any, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    done = attnkit("runs", "other", "asked", "-o", str(tmp_path / name))
+    assert done.code == 0, done.err
+    assert (tmp_path / name).stat().st_size > 1000
+    done = attnkit("other", "-o", str(tmp_path / name))
+    assert (done.code, done.refusal.count("\n")) == (66, 0)
+    assert "not scored" in done.refusal
+
+
 def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     done = attnkit("runs/toy", "-o", str(page), "--sentence", 'a "dog" </script><b>')
@@ -161,7 +172,7 @@ def test_a_language_model_has_maps_of_its_test_text(attnkit: Any, tmp_path: Path
         (("nowhere",), 66, "nowhere: no such folder of runs"),
         (("other/runs",), 66, "not scored yet: run `attnkit eval other/runs/toy/unscored/seed-1`"),
         (("runs", "asked/runs"), 2, "make a report for each task"),
-        (("runs", "-o", "r.pdf"), 2, "unknown suffix '.pdf'; choose from .html .htm .md"),
+        (("runs", "-o", "r.txt"), 2, "unknown suffix '.txt'; choose from .html .htm .md"),
         (("runs", "-o", "no/r.html"), 73, "there is no folder no"),
         (("runs", "-o", "test.txt.md"), 73, "already exists and is no report of attnkit"),
         (("runs", "-o", "folder.md"), 73, "it is a folder"),

@@ -102,11 +102,11 @@ def test_nothing_heavy_is_imported(words: tuple[str, ...], runs: Path) -> None:
 def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, here: Caller) -> None:
     done = here("runs", "clean")
     assert done.code == 2
-    assert "the checkpoints of 2 runs, 2.0 kB; add --yes" in done.err
+    assert "the checkpoints of 2 runs, 2 kB; add --yes" in done.err
     assert len(list(runs.rglob("step-*"))) == 3
     done = here("runs", "clean", "--yes")
     assert (done.code, done.out) == (0, "")
-    assert done.err.endswith("removed 2.0 kB\n")
+    assert done.err.endswith("removed 2 kB\n")
     assert [path.parts[-4] for path in runs.rglob("step-*")] == ["quick"]
     assert "nothing to remove" in here("runs", "clean", "--yes").err
 
@@ -121,8 +121,8 @@ def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> No
     )  # fmt: skip
     os.close(ours)
     os.close(theirs)
-    assert "runs/toy/base/seed-2: 1.0 kB" in done.stderr
-    assert "Remove the checkpoints of 2 runs, 2.0 kB?" in done.stderr
+    assert "runs/toy/base/seed-2: 1 kB" in done.stderr
+    assert "Remove the checkpoints of 2 runs, 2 kB?" in done.stderr
     assert len(list(runs.rglob("step-*"))) == left
 
 

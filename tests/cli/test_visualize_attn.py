@@ -53,7 +53,7 @@ def show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-@pytest.mark.parametrize("options", [(), ("--plain",), ("--words", "--view", "numbers")], ids=str)
+@pytest.mark.parametrize("options", [(), ("--words", "--view", "numbers")], ids=str)
 def test_screens_fit_and_name_model_output_and_axes(
     show: Any, run: Run, width: int, options: tuple[str, ...]
 ) -> None:
@@ -92,7 +92,7 @@ def test_many_heads_are_thinned_unless_they_are_asked_for(
     monkeypatch.setattr(visualize_attn, "MOST_MAPS", 1)
     monkeypatch.setattr(visualize_attn, "FEWEST_MAPS", 1)
     hint = "1 of 1 layers, 1 of 2 heads; all of them: --layer 0 --head 0-1, or --save maps.html"
-    for words in ((), ("--save", "a.png"), ("--plain",)):
+    for words in ((), ("--save", "a.png")):
         assert hint in show(TEXT, *words).err
     assert "1 of 1 layers, 1 of 2 heads: " in show(TEXT).out
     for words in (("--head", "0-1"), ("--head", "0,1"), ("--view", "full"), ("--save", "a.html")):

@@ -1,4 +1,4 @@
-"""What colours look like: CIELAB, and the colours of a terminal with 256 of them."""
+"""What colours look like: CIELAB."""
 
 import numpy as np
 
@@ -19,10 +19,3 @@ def lab(rgb: np.ndarray) -> np.ndarray:
     root = np.where(xyz > edge**3, np.cbrt(xyz), xyz / (3 * edge**2) + 4 / 29)
     x, y, z = np.moveaxis(root, -1, 0)
     return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], -1)
-
-
-def xterm_colours() -> np.ndarray:
-    """The colours 16 to 255 of a terminal: a cube, then greys."""
-    levels = (0, 95, 135, 175, 215, 255)
-    cube = [(red, green, blue) for red in levels for green in levels for blue in levels]
-    return np.array([*cube, *((grey, grey, grey) for grey in range(8, 239, 10))], np.uint8)

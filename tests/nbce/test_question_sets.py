@@ -19,7 +19,8 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
-from attnkit.show.comparison_tables import axis_table, comparison_table, warning_lines
+from attnkit.show.axis_tables import axis_table
+from attnkit.show.comparison_tables import comparison_table, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",

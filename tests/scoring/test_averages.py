@@ -12,7 +12,7 @@ from attnkit.scoring import Score, ScoreRow
 from attnkit.scoring.averages import averages
 from attnkit.scoring.results import Budget
 from attnkit.scoring.significance import PairedTest
-from attnkit.show.average_table import average_table
+from attnkit.show.comparison_tables import average_table
 
 TASKS = {"t/a": 120, "t/b": 300}
 

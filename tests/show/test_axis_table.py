@@ -14,7 +14,7 @@ from helpers.score_rows import (
 from helpers.screens import drawn
 
 from attnkit.scoring import Comparison, ScoreRow
-from attnkit.show.comparison_tables import axis_of, axis_table
+from attnkit.show.axis_tables import axis_of, axis_table
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 METHODS = ("entropy", "entropy-free", "mean", "concat")

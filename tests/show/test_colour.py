@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from helpers.colours import lab, xterm_colours
+from helpers.colours import lab
 
 from attnkit.show import colour
-from attnkit.show.colour import PALETTES, Palette
+from attnkit.show.colour import PALETTES, SCALES, Palette, limits, pooled, scaled
 
 
 def lightness(palette: Palette) -> np.ndarray:
@@ -67,22 +67,6 @@ def test_colour_blind_readers_tell_the_sides_apart(kind: str) -> None:
     assert apart.min() > 25
 
 
-@pytest.mark.parametrize("palette", PALETTES)
-def test_256_colours_never_get_darker(palette: Palette) -> None:
-    shown = xterm_colours()[colour.xterm_table(palette) - 16]
-    light = lab(shown)[:, 0]
-    assert np.diff(light).min() >= 0
-    assert np.ptp(light) > 60
-    assert len(set(colour.xterm_table(palette).tolist())) >= 11
-
-
-def test_256_colours_of_differences_are_lightest_in_the_middle() -> None:
-    shown = xterm_colours()[colour.xterm_table("difference") - 16]
-    light = lab(shown)[:, 0]
-    assert np.diff(light[:128]).min() >= 0 >= np.diff(light[128:]).max()
-    assert np.abs(light - light[::-1]).max() < 12
-
-
 def test_values_outside_get_the_nearer_end() -> None:
     found = colour.colours(np.array([-1, 0, 1, 2]))
     assert found.tolist()[0] == found.tolist()[1]
@@ -94,3 +78,74 @@ def test_shades_take_equal_shares(ascii_only: bool, ramp: str) -> None:
     values = (np.arange(len(ramp)) + 0.5) / len(ramp)
     assert "".join(colour.shades(values, ascii_only)) == ramp
     assert colour.shades(np.array([1.0, 0.0]), ascii_only).tolist() == [ramp[-1], ramp[0]]
+
+
+def matrix(*rows: list[float]) -> np.ndarray:
+    return np.array(rows, np.float32)
+
+
+def test_linear_goes_from_none_to_the_highest() -> None:
+    found = scaled(matrix([0, 0.25], [0.5, 0.1]))
+    assert np.allclose(found.values, [[0, 0.5], [1, 0.2]])
+    assert (found.low, found.high, found.notes) == (0, 0.5, ())
+
+
+def test_linear_begins_at_negative_weights() -> None:
+    found = scaled(matrix([-0.5, 0], [1.5, 0.5]))
+    assert np.allclose(found.values, [[0, 0.25], [1, 0.5]])
+    assert (found.low, found.high) == (-0.5, 1.5)
+
+
+def test_maps_with_common_bounds_have_common_colours() -> None:
+    bounds = limits([matrix([0.5]), matrix([2.0])])
+    assert bounds == (0, 2)
+    assert scaled(matrix([0.5]), bounds=bounds).values.tolist() == [[0.25]]
+
+
+def test_log_says_its_floor() -> None:
+    found = scaled(matrix([1, 0.1, 0.01, 0.001, 0.0001, 0, -1]), "log")
+    assert np.allclose(found.values, [[1, 2 / 3, 1 / 3, 0, 0, 0, 0]], atol=1e-6)
+    assert (found.low, found.high) == (0.001, 1)
+    assert found.notes == (
+        "weights below 0.001 look like it",
+        "negative weights (lowest -1) are drawn as 0.001",
+    )
+
+
+def test_rows_are_shares_of_their_own_maximum() -> None:
+    found = scaled(matrix([0.1, 0.2], [0, 0], [-1, 4]), "row")
+    assert found.values.tolist() == [[0.5, 1], [0, 0], [0, 1]]
+    assert found.notes == ("negative weights (lowest -1) are drawn as 0",)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_differences_have_none_in_the_middle(scale: str) -> None:
+    found = scaled(matrix([-0.5, 0, 0.5, 0.25]), scale, signed=True)
+    assert np.allclose(found.values[0, :3], [0, 0.5, 1])
+    assert 0.5 < found.values[0, 3] < 1
+    assert found.low == -found.high
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("signed", [False, True])
+def test_nothing_at_all_is_drawn_as_nothing(scale: str, signed: bool) -> None:
+    found = scaled(np.zeros((2, 3), np.float32), scale, signed=signed)
+    assert (found.values == (0.5 if signed else 0)).all()
+    assert found.high > found.low
+
+
+def test_values_that_are_no_numbers_are_counted() -> None:
+    found = scaled(matrix([np.nan, np.inf, 0.5]))
+    assert found.values.tolist() == [[0, 0, 1]]
+    assert found.notes == ("2 values are not finite: drawn as 0",)
+
+
+def test_pooling_keeps_the_highest_of_each_block() -> None:
+    values = np.arange(15, dtype=np.float32).reshape(3, 5) / 14
+    found = pooled(values, 2, 2) * 14
+    assert np.allclose(found, [[6, 8, 9], [11, 13, 14]])
+
+
+def test_pooling_of_differences_keeps_the_farthest_from_none() -> None:
+    found = pooled(matrix([0.1, 0.6, 0.5, 0.9, 0.5]), 1, 2, middle=0.5)
+    assert np.allclose(found, [[0.1, 0.9, 0.5]])

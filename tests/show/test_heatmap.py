@@ -12,7 +12,7 @@ from rich.console import Console
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
-from attnkit.show.colour_scale import SCALES
+from attnkit.show.colour import SCALES
 from attnkit.show.heatmap import Heatmap
 
 
@@ -51,17 +51,6 @@ def test_ascii_consoles_get_ascii() -> None:
         "   .   ::%%",
         "",
         "0     ...:::---===+++***###%%%@@@@ 1",
-    ]
-
-
-def test_digits_are_hundredths_and_exactly_none_is_a_point() -> None:
-    assert drawn(Heatmap(SMALL, plain=True), 60, "truecolor").splitlines() == [
-        "cross attention",
-        "weights in hundredths; rows: queries, columns: keys",
-        "      ▁a dog  !",
-        "▁ein 100   .  .",
-        "Hund   .  50 50",
-        ".      .  20 80",
     ]
 
 
@@ -107,12 +96,10 @@ def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
     maps = AttentionMaps("encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),),
                          (0,), names, names).without(first=True)  # fmt: skip
-    for width, plain in ((80, False), (200, False), (80, True)):
-        found = drawn(Heatmap(matrix_of(maps), plain=plain), width)
-        assert "first column hidden: t0" in found
+    for width in (80, 200):
+        assert "first column hidden: t0" in drawn(Heatmap(matrix_of(maps)), width)
     lines = STYLE.sub("", drawn(Heatmap(matrix_of(maps)), 200, "256")).split("\n")
     assert lines[1].split()[:2] == ["1", "11"]
-    assert "keys 1 to" in drawn(Heatmap(matrix_of(maps), plain=True), 80)
 
 
 def test_titles_say_where_a_map_comes_from() -> None:
@@ -166,7 +153,6 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
 
 @given(
     views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
-    st.booleans(),
 )  # fmt: skip
 @settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_screen(
@@ -174,10 +160,9 @@ def test_no_line_is_wider_than_the_screen(
     width: int,
     colour: str | None,
     scale: str,
-    plain: bool,
     ascii_only: bool,
 ) -> None:
-    heatmap = Heatmap(shown, scale=scale, plain=plain)
+    heatmap = Heatmap(shown, scale=scale)
     found = STYLE.sub("", drawn(heatmap, width, colour, ascii_only))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width

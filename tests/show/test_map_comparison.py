@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
-from attnkit.show.map_comparison import MapComparison
+from attnkit.show.map_screens import MapComparison
 
 ONE = capture(made("ein Hund .", "a dog !"), "vanilla")
 OTHER = capture(made("ein Hund .", "a dog !", word="dot"), "dense")
@@ -63,15 +63,6 @@ def test_maps_share_one_colour_bar() -> None:
     assert "▒▒" in row
 
 
-def test_plain_is_digits_without_styles() -> None:
-    text = drawn(
-        MapComparison(one_head(ONE, OTHER, layer=0, head=0), "cross", plain=True), 80, "truecolor"
-    )
-    assert text.count("weights in hundredths") == 2
-    assert text.count("differences in hundredths") == 1
-    assert "\x1b" not in text
-
-
 def test_a_kind_that_is_not_there_is_refused() -> None:
     with pytest.raises(UsageError, match="--kind encoder: vanilla has no encoder self-attention"):
         MapComparison([ONE, OTHER], "encoder")
@@ -79,16 +70,14 @@ def test_a_kind_that_is_not_there_is_refused() -> None:
 
 @given(
     PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS), st.booleans(),
-    st.booleans(),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
-    piece: str, count: int, size: int, width: int, colour: str | None, plain: bool, ascii_only: bool
+    piece: str, count: int, size: int, width: int, colour: str | None, ascii_only: bool
 ) -> None:
     maps = made(" ".join("x" * size), " ".join("y" * (size + 3)))
     captures = [capture(maps, piece + str(at), piece) for at in range(count)]
-    found = STYLE.sub("", drawn(MapComparison(captures, "cross", plain=plain), width, colour,
-                                ascii_only))  # fmt: skip
+    found = STYLE.sub("", drawn(MapComparison(captures, "cross"), width, colour, ascii_only))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
     assert not ascii_only or found.isascii()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
-from attnkit.show.colour_scale import SCALES
-from attnkit.show.map_grid import MapGrid
+from attnkit.show.colour import SCALES
+from attnkit.show.map_screens import MapGrid
 
 
 def test_every_head_is_a_small_map_under_its_number() -> None:
@@ -45,12 +45,6 @@ def test_heads_that_do_not_fit_go_below() -> None:
     assert len(heads) == 3
 
 
-def test_plain_shows_every_head_in_digits() -> None:
-    found = drawn(MapGrid(made("ein Hund .", "a dog !"), plain=True), 80, "truecolor")
-    assert found.count("weights in hundredths") == 8
-    assert "\x1b" not in found
-
-
 def test_one_colour_bar_is_for_all() -> None:
     """A head with weights of 0.5 is drawn darker than one with 1."""
     maps = made("a b", "a b", 1, 2)
@@ -75,19 +69,17 @@ def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
 @given(
     st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
-    st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(), st.booleans(),
+    st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
-    colour: str | None, scale: str, plain: bool, ascii_only: bool,
+    colour: str | None, scale: str, ascii_only: bool,
 ) -> None:  # fmt: skip
     axes = [tuple(Token(pieces[at % len(pieces)], at, at) for at in range(n)) for n in sizes]
     weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
     known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))
-    grid = MapGrid(
-        AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale, plain=plain
-    )
+    grid = MapGrid(AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale)
     found = STYLE.sub("", drawn(grid, width, colour, ascii_only))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width

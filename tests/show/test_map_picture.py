@@ -236,7 +236,7 @@ def test_marks_of_spaces_go_where_every_token_is_a_word() -> None:
 
 
 def test_glyphs_without_a_font_name_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "_candidates", lambda region: [])
+    monkeypatch.setattr(figures, "_preferred", lambda: [])
     (warning,) = draw(maps(texts=["\u65e5\u672c", "\ud55c", "\u0939", "a"])).warnings
     assert warning == (
         "no installed font has U+0939, U+65E5, U+672C and 1 more, drawn as boxes: install a font, "
@@ -253,19 +253,12 @@ def test_an_installed_font_with_the_glyphs_is_found() -> None:
     assert families[1].encode() in draw(maps(texts=["\u65e5", "\u672c"])).data
 
 
-@pytest.mark.parametrize(
-    ("text", "region"), [("\u65e5\u306e", " JP"), ("\u65e5\ud55c", " KR"), ("\u65e5", " SC")]
-)
-def test_chinese_characters_are_drawn_for_their_readers(text: str, region: str) -> None:
-    assert figures._region(text) == region
-
-
 def test_a_font_that_cannot_be_read_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     bad = tmp_path / "bad.ttf"
     bad.write_bytes(b"no font")
-    monkeypatch.setattr(figures, "_candidates", lambda region: [("Bad", str(bad))])
+    monkeypatch.setattr(figures, "_preferred", lambda: [("Bad", str(bad))])
     assert figures.fonts(["\u65e5"]) == ([figures.BASE], ["\u65e5"])
 
 

@@ -22,6 +22,7 @@ from attnkit.scoring.results import BestSystem, PublishedFigures, SystemDifferen
 from attnkit.show import table_formats
 from attnkit.show.comparison_notes import run_notes
 from attnkit.show.comparison_tables import comparison_table
+from attnkit.show.differences import few_items_note
 from attnkit.show.table import Cell, Column, Table
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -404,12 +405,50 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     assert escaped.count("\n") == 7
 
 
+def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
+    columns = (Column("a", "left"), Column("b"), Column("c d", priority=2))
+    text = table_formats.latex(Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),)))
+    assert "% needs \\usepackage{booktabs}; left out: c-d (--columns NAME,..." in text
+    assert r"\label{tab:x-y-z}" in text
+    assert r"1 & 2 \\" in text
+
+
+@pytest.mark.parametrize(
+    ("characters", "expected"),
+    [(10, []), (90, [r"\scriptsize"]), (200, [r"\scriptsize", r"\resizebox"])],
+)
+def test_latex_is_no_wider_than_the_text(characters: int, expected: list[str]) -> None:
+    columns = (Column("n", "left"), Column("s"), Column("difference", under=True))
+    row = (Cell("a"), Cell("1"), Cell("-1.00 " + "x" * characters))
+    text = table_formats.latex(Table("t", columns, (row,) * 2))
+    found = [word for word in (r"\scriptsize", r"\resizebox") if word in text]
+    assert found == expected
+    assert (r"\begin{tabular}{lr}" in text) == bool(expected)
+    assert ("graphicx" in text) == (r"\resizebox" in expected)
+
+
+def test_notes_are_all_or_those_that_cells_need() -> None:
+    table = Table("t", (Column("a"),), (), ("long", "needed"), brief=frozenset({"needed"}))
+    assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [
+        (), ("needed",), ("long", "needed")
+    ]  # fmt: skip
+    assert replace(table, brief=frozenset()).with_notes("short").notes == table.notes
+
+
+@pytest.mark.parametrize(("items", "said"), [(5, "* and **"), (7, "**"), (8, "")])
+def test_few_items_are_said_to_show_little(items: int, said: str) -> None:
+    note = few_items_note(items, "questions")
+    assert (f"so {said} here cannot be trusted" in note) == bool(said)
+    assert bool(note) == bool(said)
+
+
 def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
     text = table_formats.latex(comparison_table(comparison()))
-    assert r"\begin{tabular}{lrrrrrrrr}" in text
+    assert r"\begin{tabular}{lrrr}" in text
     assert r"\toprule" in text
-    assert r"linear & \textasciicircum{} \textbf{41.25 $\pm$ 0.35} & +1.75 [+0.75, " in text
-    assert "& $-$1.00 [$-$2.00, 0.00] p=0.040 *" in text
+    assert r"linear & \textasciicircum{} \textbf{41.25 $\pm$ 0.35} & " in text
+    assert r" & {\scriptsize +1.75 [+0.75, " in text
+    assert r"& {\scriptsize $-$1.00 [$-$2.00, 0.00] p=0.040 *" in text
     escaped = table_formats.latex(hostile())
     assert (
         r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"

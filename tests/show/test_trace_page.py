@@ -98,14 +98,14 @@ def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None
     assert window.get_attribute("#t3", "aria-selected") == "true"
     window.click("#c1")
     assert window.text_content("#passage") == "Berlin lies on the Spree."
-    window.click("#b0")
+    window.click("#t0")
     assert window.get_attribute("#answer", "aria-activedescendant") == "t0"
 
 
 def test_hostile_traces_are_shown_as_text_and_nothing_runs(show: Any) -> None:
     window = show(hostile(), made("weighted", apart=1))
     for number in range(len(HOSTILE)):
-        window.click(f"#b{number}")
+        window.click(f"#t{number}")
     assert window.evaluate("document.querySelectorAll('#answer script, #answer b').length") == 0
     window.select_option("#which", "1")
     window.click("#t1")

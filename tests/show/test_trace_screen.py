@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.nbce.trace import TracedToken
-from attnkit.show.answers import AnswerList, MethodAnswer
 from attnkit.show.colour import CONTEXT_COLOURS
+from attnkit.show.output_examples import AnswerList, MethodAnswer
 from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, context_marks
 
 

@@ -220,23 +220,18 @@ def table(
 ) -> "Table":
     """A row per head."""
     from attnkit.analysis.word_alignment import best
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
     first = best(scores)
-    rows = []
-    for head, counts in scores.items():
-        number = "mean" if head.head is None else head.head
-        cells = [
-            Cell(str(head.layer), {"layer": head.layer}),
-            Cell(str(number), {"head": number}),
-            Cell(head.step, {"step": head.step}),
-            Cell(f"{counts.predicted:,}", {"links": counts.predicted}),
-            Cell(f"{counts.precision:.2f}", {"precision": counts.precision}),
-            Cell(f"{counts.recall:.2f}", {"recall": counts.recall}),
-            Cell(f"{counts.error:.2f}", {"aer": counts.error}, best=head == first),
-        ]
-        rows.append(tuple(cells))
-    names = ("layer", "head", "step", "links", "precision", "recall", "AER")
+    fields = (
+        Field("layer", lambda it: it[0].layer, key=True),
+        Field("head", lambda it: "mean" if it[0].head is None else it[0].head, key=True),
+        Field("step", lambda it: it[0].step, align="left", key=True),
+        Field("links", lambda it: it[1].predicted, "{:,}"),
+        Field("precision", lambda it: it[1].precision, "{:.2f}"),
+        Field("recall", lambda it: it[1].recall, "{:.2f}"),
+        Field("AER", lambda it: it[1].error, "{:.2f}", "aer", best=lambda it: it[0] == first),
+    )
     sure, possible = (sum(len(one[side]) for one in golds) for side in (0, 1))
     least = f", weights of at least {rule.least:g}" if rule.least else ""
     notes = (
@@ -246,8 +241,4 @@ def table(
         "step: output uses the weights of the step that predicts a target word, input those of "
         "the next step, which reads it",
     )
-    columns = [
-        Column(name, "left" if name == "step" else "right", key=at < 3)
-        for at, name in enumerate(names)
-    ]
-    return Table(f"{title}: word alignment", tuple(columns), tuple(rows), notes)
+    return Table.of(f"{title}: word alignment", scores.items(), fields, notes)

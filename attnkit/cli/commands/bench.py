@@ -92,10 +92,10 @@ def attention(
     """
     from attnkit.bench import plan
     from attnkit.bench.schedule import measure
-    from attnkit.show import benchmark_table
+    from attnkit.show import bench_tables
 
     output.check_columns(columns, format)
-    output.choose(benchmark_table.tables((), plan.Workload()), columns)  # a wrong name, said now
+    output.choose(bench_tables.tables((), plan.Workload()), columns)  # a wrong name, said now
 
     if not budget > 0:  # NaN as well
         raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
@@ -163,7 +163,7 @@ def train(
     from attnkit.data.preparation import prepare
     from attnkit.device import pick_device
     from attnkit.experiment.cost import choose_precision
-    from attnkit.show.speed_tables import training_table
+    from attnkit.show.bench_tables import training_table
 
     place = pick_device(device)
     prepared = prepare(chosen, data_dir=data_dir, offline=offline)
@@ -213,7 +213,7 @@ def decode(
     from attnkit.bench import decoding_speed
     from attnkit.device import pick_device
     from attnkit.runs import Run, is_run
-    from attnkit.show.speed_tables import decoding_table
+    from attnkit.show.bench_tables import decoding_table
 
     place, data = pick_device(device), (data_dir, offline)
     if is_run(recipe):
@@ -283,10 +283,10 @@ def _print(
     points: Sequence["Point"], setting: "Workload", format: str, columns: str | None
 ) -> None:
     """Both tables, or what programs read."""
-    from attnkit.show import benchmark_table
+    from attnkit.show import bench_tables
 
     if format == "json":
-        output.write_json(benchmark_table.record(points, setting))
+        output.write_json(bench_tables.record(points, setting))
         return
-    shown = output.choose(benchmark_table.tables(points, setting), columns)
+    shown = output.choose(bench_tables.tables(points, setting), columns)
     output.write_tables(shown[:1] if format == "csv" else shown, format)

@@ -137,6 +137,7 @@ def eval(
     dtype: options.ModelType = "float32",
     format: options.Format = "table",
     columns: options.Columns = None,
+    notes: options.Notes = None,
     details: Annotated[
         bool,
         flag(
@@ -203,9 +204,9 @@ def eval(
     if details:
         scored = _detailed(scored)
     if not details or format != "csv":
-        _print(scored, format, columns, average=average)
+        _print(scored, format, columns, notes, average=average)
     if details and format != "json":
-        from attnkit.show.score_details_table import details_table
+        from attnkit.show.comparison_tables import details_table
 
         console.write("\n" * (format != "csv"))
         output.write_tables([details_table(scored.rows)], format)
@@ -407,13 +408,20 @@ def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
     return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
 
 
-def _print(scored: ScoredRows, format: str, columns: str | None, *, average: bool) -> None:
+def _print(
+    scored: ScoredRows,
+    format: str,
+    columns: str | None,
+    notes: str | None,
+    *,
+    average: bool,
+) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
     from attnkit.scoring.averages import averages
     from attnkit.scoring.significance import Margins
-    from attnkit.show import comparison_tables as shown
-    from attnkit.show.average_table import average_table
+    from attnkit.show import axis_tables
+    from attnkit.show.comparison_tables import average_table, comparison_table, warning_lines
 
     rows, baselines, method, settings, published = scored
     resamples, margins = settings.bootstrap, Margins.of(settings)
@@ -424,17 +432,19 @@ def _print(scored: ScoredRows, format: str, columns: str | None, *, average: boo
     if average:
         found = averages(rows, baselines, resamples=resamples, margins=margins)
         result = replace(result, averages=found)
-    for text in shown.warning_lines(result):
+    for text in warning_lines(result):
         console.warn(text)
-    if average and format != "json":
-        drawn = [average_table(one) for one in found]
-        output.write_tables(output.choose(drawn, columns), format)
-    elif format == "json":
+    if format == "json":
         output.write_json(result.json())
+        return
+    if average:
+        tables = [average_table(one) for one in found]
     elif format == "table":
-        output.write_tables(output.choose(shown.tables(result), columns), format)
+        tables = axis_tables.tables(result)
     else:
         # programs want a column per metric
-        across = shown.axis_of(result.rows) and format != "csv"
-        table = (shown.axis_table if across else shown.comparison_table)(result)
-        output.write_tables(output.choose([table], columns), format)
+        across = axis_tables.axis_of(result.rows) and format != "csv"
+        tables = [(axis_tables.axis_table if across else comparison_table)(result)]
+    how = notes or ("short" if format == "latex" else "full")
+    chosen = output.choose(tables, columns)
+    output.write_tables([table.with_notes(how) for table in chosen], format)

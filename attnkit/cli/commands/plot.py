@@ -6,8 +6,12 @@ from typing import Annotated
 from typer import Argument
 
 from attnkit.cli import completion, console, options, output
+from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import choice, value
+from attnkit.errors import UsageError
+from attnkit.text import quoted
 
+VIEWS = ("overview", "differences")
 AXES = ("updates", "tokens", "time", "parameters", "length")
 
 
@@ -27,7 +31,9 @@ def plot(
             "NAME,...",
             "training-loss, validation-loss, validation-metric (train.monitor), learning-rate, "
             "gradient-norm, tokens-per-second; score (first metric of the evaluation), or a metric "
-            "by its name. [default: training-loss and what is validated]",
+            "by its name; overview (differences to the baseline, systems by tasks) or differences "
+            "(with their intervals), of runs of any tasks. [default: training-loss and what is "
+            "validated]",
             autocompletion=completion.curves,
         ),
     ] = None,
@@ -46,6 +52,12 @@ def plot(
     save: Annotated[
         Path | None, value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib).")
     ] = None,
+    size: Annotated[
+        str | None, value("WxH", "Width and height of the picture in inches, such as 3.3x2.4.")
+    ] = None,
+    font_size: Annotated[
+        float, value("PT", "Size of its text in points.", "--font-size", min=1)
+    ] = 10.0,
     plugins: options.Plugins = None,
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.
@@ -57,6 +69,7 @@ def plot(
       attnkit plot runs/quickstart --y learning-rate,gradient-norm --x tokens
       attnkit plot runs/quickstart --y bleu --x parameters --save bleu.svg
       attnkit plot runs/quickstart --x train.lr
+      attnkit plot runs --y overview --save overview.svg
     """
     from attnkit.runs import find_runs
     from attnkit.runs.curves import learning_curves
@@ -65,6 +78,11 @@ def plot(
     if save is not None:
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
+    if {*names} & {*VIEWS}:
+        if len(names) > 1 or x is not None:
+            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")
+        _view(names[0], folders, save)
+        return
     of_values = x is not None and "." in x
     runs = find_runs(folders, unfinished=True, trials=of_values)
     if of_values and x is not None:
@@ -78,4 +96,33 @@ def plot(
         return
     from attnkit.show.curves_figure import picture
 
-    output.save_picture(save, picture(drawn, save.suffix[1:].lower()))
+    shape = None if size is None else _inches(size)
+    made = picture(drawn, save.suffix[1:].lower(), size=shape, font=font_size)
+    output.save_picture(save, made)
+
+
+def _view(name: str, folders: list[Path], save: Path | None) -> None:
+    """Systems by tasks, or their differences with intervals."""
+    from attnkit.scoring.overview import overview
+    from attnkit.show import overview as shown
+
+    found = together(runs_in_folder(str(folder), EvalRequest.stored()) for folder in folders)
+    view = overview([task.run for task in found.runs], found.baselines)
+    whole = name == VIEWS[0]
+    if save is None:
+        table = (shown.overview_table if whole else shown.forest_table)(view)
+        output.write_tables([table], "table")
+        return
+    draw = shown.overview_picture if whole else shown.forest_picture
+    output.save_picture(save, draw(view, save.suffix[1:].lower()))
+
+
+def _inches(size: str) -> tuple[float, float]:
+    """Width and height of a text such as 3.3x2.4."""
+    try:
+        width, height = map(float, size.lower().split("x"))
+    except ValueError:
+        width = height = 0.0
+    if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
+        raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
+    return width, height

@@ -33,7 +33,8 @@ def report(
         Path,
         value(
             "FILE",
-            "A page (.html), or Markdown (.md) with its drawings in a folder beside it.",
+            "A page (.html), Markdown (.md) with its drawings in a folder beside it, or a picture "
+            "(.svg, .png, .pdf) of systems by tasks.",
             "--output",
             "-o",
         ),
@@ -53,20 +54,28 @@ def report(
 
     It contains the table of `attnkit eval`, learning curves, examples of the largest gains and
     losses, attention maps of one sentence, how the recipes differ, versions, machines and hashes.
-    The page is one file that needs no network.
+    The page is one file that needs no network. A picture shows the differences to the baseline,
+    systems by tasks, of runs of any tasks.
 
       attnkit report runs/quickstart
       attnkit report runs/quickstart -o appendix.md --sentence "A man rides a horse."
+      attnkit report runs -o overview.svg
     """
-    files.check_save(output, (*PAGES, MARKDOWN), "--output")
-    _check_replaced(output)
+    files.check_save(output, (*PAGES, MARKDOWN, *files.PICTURES), "--output")
     if no_maps and sentence is not None:
         raise UsageError("--sentence is for attention maps: leave out --no-maps")
+    found = together(runs_in_folder(folder, EvalRequest.stored()) for folder in folders)
+    if output.suffix.lower() in files.PICTURES:
+        from attnkit.scoring.overview import overview
+        from attnkit.show.overview import overview_picture
+
+        view = overview([task.run for task in found.runs], found.baselines)
+        files.save_picture(output, overview_picture(view, output.suffix[1:].lower()))
+        return
+    _check_replaced(output)
     from attnkit.show.report import report_of
     from attnkit.show.report.sections import ReportRequest
 
-    request = EvalRequest({}, [], None, Path("runs"), {}, False)
-    found = together(runs_in_folder(folder, request) for folder in folders)
     contents = ReportRequest(
         [task.run for task in found.runs], found.baselines, found.published,
         maps=not no_maps, sentence=sentence, command=console.again(), data_dir=data_dir,

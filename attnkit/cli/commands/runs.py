@@ -87,21 +87,21 @@ def clean(
     """
     from attnkit.runs.status import clean as remove
     from attnkit.runs.status import statuses
-    from attnkit.show.runs_table import size
+    from attnkit.show.quantities import amount
 
     found = [run for run in statuses(folder) if run.removable]
     if not found:
         console.say(f"{folder}: no finished run has checkpoints; nothing to remove")
         return
     for run in found:
-        console.say(f"{run.path}: {size(run.removable)}")
-    total = f"{_runs(found)}, {size(sum(run.removable for run in found))}"
+        console.say(f"{run.path}: {amount(run.removable)}")
+    total = f"{_runs(found)}, {amount(sum(run.removable for run in found))}"
     refusal = f"{folder}: would remove the checkpoints of {total}"
     if not yes and not console.confirmed(f"Remove the checkpoints of {total}?", refusal):
         console.say("nothing was removed")
         return
     removed = remove(found, console.warn)
-    console.say(f"removed {size(removed)}")
+    console.say(f"removed {amount(removed)}")
 
 
 @app.command("pack")

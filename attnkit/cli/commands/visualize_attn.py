@@ -46,7 +46,6 @@ class Look(NamedTuple):
     hide_special: bool
     hide_first: bool
     mean: bool
-    plain: bool
     views: Sequence[str]
     all_layers: bool  # those shown were asked for by number
     all_heads: bool
@@ -130,9 +129,6 @@ def visualize_attn(
     mean: Annotated[
         bool, flag("--mean", "In pictures, average over the heads of each layer.")
     ] = False,
-    plain: Annotated[
-        bool, flag("--plain", "Digits instead of colours, for screen readers and grep.")
-    ] = False,
     beam: options.Beam = None,
     sample: options.Sample = False,
     top_p: options.TopP = None,
@@ -177,7 +173,7 @@ def visualize_attn(
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
     look = Look(
-        scale, colours, words, hide_special, hide_first, mean, plain, view or ("full", "grid"),
+        scale, colours, words, hide_special, hide_first, mean, view or ("full", "grid"),
         bool(layer), bool(head),
     )  # fmt: skip
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
@@ -267,7 +263,7 @@ class Request(NamedTuple):
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
     """Each model's heads by what one word reads of another, in the first kind that has both."""
     from attnkit.analysis.word_attention import has_word
-    from attnkit.show.map_statistics_table import reading_table
+    from attnkit.show.head_tables import reading_table
 
     for one in captures:
         kinds = [kind] if kind else [some for some in ("encoder", "decoder", "cross")
@@ -320,13 +316,10 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
-    from attnkit.show.map_comparison import MapComparison
-    from attnkit.show.map_grid import MapGrid
-    from attnkit.show.map_statistics_table import statistics_table
+    from attnkit.show.head_tables import statistics_table
+    from attnkit.show.map_screens import MapComparison, MapGrid
 
-    drawn: dict[str, Any] = {
-        "scale": look.scale, "palette": look.colours, "plain": look.plain
-    }  # fmt: skip
+    drawn: dict[str, Any] = {"scale": look.scale, "palette": look.colours}
     if "full" in look.views:
         yield MapComparison(_adapted(captures, look), kind, **drawn)
     for one, some in zip(captures, _drawn(captures, kind, look), strict=True):
@@ -340,7 +333,7 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
             yield statistics_table(one.maps[kind])
             if look.words or look.hide_special or look.hide_first:
                 note = "numbers are those of the whole maps: nothing hidden, subwords not merged"
-                yield Text(note, "" if look.plain else "dim")
+                yield Text(note, "dim")
 
 
 def _suggest(captures: "Sequence[Capture]", kind: "Kind", look: Look, picture: bool) -> None:

@@ -11,9 +11,9 @@ from attnkit.cli.probes import common
 from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
-    from attnkit.analysis.map_entropy import HeadEntropy, Spread
+    from attnkit.analysis.map_entropy import HeadEntropy
     from attnkit.runs.curves import Curves, Series
-    from attnkit.show.table import Cell, Table
+    from attnkit.show.table import Table, Value
 
 
 def entropy(
@@ -73,26 +73,37 @@ def entropy(
 
 def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> "Table":
     """A row for each head and stage, the stages of a head below each other."""
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
     several = len({one.layer.mechanism for one in found}) > 1
-    columns = [Column(name, "left", key=True) for name in ("attention", "layer", "head")]
-    columns += [Column("mechanism", "left", priority=1)] if several else []
-    columns += [Column("stage", "left"), Column("entropy bits"), Column("of maximum"),
-                Column("gradient")]  # fmt: skip
+    fields = [
+        Field("attention", lambda one: one.kind, align="left", key=True),
+        Field("layer", lambda one: one.layer.number, align="left", key=True),
+        Field("head", lambda one: one.head, align="left", key=True),
+        Field("stage", lambda one: one.stage.name, align="left"),
+        Field("entropy bits", lambda one: one.spreads[1.0].entropy, "{:.2f}"),
+        Field("of maximum", lambda one: one.spreads[1.0].share, "{:.2f}"),
+        Field("gradient", lambda one: one.spreads[1.0].gradient, "{:.2f}"),
+    ]
+    if several:
+        field = Field("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
+        fields.insert(3, field)
+
+    def record(one: "HeadEntropy") -> "dict[str, Value]":
+        """With the numbers at the other scales."""
+        named: dict[str, Value] = {"kind": one.kind, "layer": one.layer.number, "head": one.head}
+        named |= {"mechanism": one.layer.mechanism} if several else {}
+        named |= {"stage": one.stage.name, "step": one.stage.step}
+        for name in ("entropy", "share", "gradient"):
+            named[name] = getattr(one.spreads[1.0], name)
+            for scale, spread in one.spreads.items():
+                if scale != 1:
+                    named[f"{name}_at_{scale:g}"] = getattr(spread, name)
+        return named
+
     heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
     order = {head: at for at, head in enumerate(heads)}
-    rows = []
-    for one in sorted(found, key=lambda one: order[one.kind, one.layer.number, one.head]):
-        mechanism = Cell(one.layer.mechanism, {"mechanism": one.layer.mechanism})
-        rows.append((
-            Cell(one.kind, {"kind": one.kind}),
-            Cell(str(one.layer.number), {"layer": one.layer.number}),
-            Cell(str(one.head), {"head": one.head}),
-            *([mechanism] if several else []),
-            Cell(one.stage.name, {"stage": one.stage.name, "step": one.stage.step}),
-            *_cells(one.spreads),
-        ))  # fmt: skip
+    rows = sorted(found, key=lambda one: order[one.kind, one.layer.number, one.head])
     notes = [
         "entropy: of each query's weights, in bits, averaged over queries; of maximum: as a share "
         "of the largest, log2 of the keys that the query sees",
@@ -102,22 +113,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> "Table":
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
     if any(one.spreads[1.0].gradient is None for one in found):
         notes.append("a map that is no softmax of scores has no gradient by them")
-    return Table(title, tuple(columns), tuple(rows), tuple(notes))
-
-
-def _cells(spreads: "dict[float, Spread]") -> "list[Cell]":
-    """The numbers at scale 1; for programs also those at other scales."""
-    from attnkit.show.table import NONE, Cell
-
-    cells = []
-    for name, number in spreads[1.0]._asdict().items():
-        others = {
-            f"{name}_at_{scale:g}": spread._asdict()[name]
-            for scale, spread in spreads.items()
-            if scale != 1
-        }
-        cells.append(Cell(NONE if number is None else f"{number:.2f}", {name: number, **others}))
-    return cells
+    return Table.of(title, rows, fields, notes, record=record)
 
 
 def entropy_plots(found: "Sequence[HeadEntropy]") -> "list[Curves]":

@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from attnkit.cli import console, options, output
+from attnkit.cli import options, output
 from attnkit.cli.options import value
 from attnkit.cli.probes import common
 from attnkit.cli.progress_bar import progress_bar
 
 if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
-    from attnkit.show.head_importance import HeadGrid
-    from attnkit.show.table import Cell, Table
+    from attnkit.show.map_picture import Panels
+    from attnkit.show.table import Table, Value
 
 
 def heads(
@@ -44,6 +44,7 @@ def heads(
     if save is not None:
         output.check_save(save, output.PICTURES)
     from attnkit.analysis.head_ablation import probe_heads
+    from attnkit.recipe.metrics import metric_facts
     from attnkit.runs import Run
 
     names = common.metrics_of(metrics)
@@ -61,92 +62,96 @@ def heads(
             progress=lambda done, total: progress("", done, total),
         )
     output.write_tables([table(f"{title}: {split or common.VALID}", importance)], format)
-    if format == "table":
-        from attnkit.show.head_importance import HeadGrids
-
-        for metric in importance.whole:
-            console.stdout().print()
-            console.stdout().print(HeadGrids(grids(importance, metric), _loss(metric)))
     if save is not None:
-        from attnkit.show.head_importance import importance_picture
+        from attnkit.show.map_picture import draw_panels
 
-        metric = next(iter(importance.whole))
-        suffix = save.suffix[1:].lower()
-        picture = importance_picture(grids(importance, metric), title, _loss(metric), suffix)
-        output.save_picture(save, picture, f" ({_loss(metric)})")
+        what = f"loss of {metric_facts(names[0]).title}"
+        blocks = panels(importance, title, what)
+        picture = draw_panels(blocks, f"{title}: {what}", save.suffix[1:].lower())
+        output.save_picture(save, picture, f" ({what})")
 
 
 def table(title: str, importance: "Importance") -> "Table":
     """The whole model, then a row per head."""
     from attnkit.recipe.metrics import direction_note, metric_facts
-    from attnkit.show.differences import significance_note
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.differences import signed, significance, significance_note
+    from attnkit.show.table import Field, Table
 
-    names = list(importance.whole)
-    columns = [Column("without", "left"), Column("layer", key=True), Column("head", key=True)]
-    first = [Cell("nothing", {"kind": None}), Cell("", {"layer": None}), Cell("", {"head": None})]
-    for name in names:
-        columns += [Column(metric_facts(name).title), Column("loss", under=True)]
-        fields = {name: importance.whole[name].value, f"{name}_loss": 0.0}
-        first += [Cell(f"{importance.whole[name].value:.2f}", fields), Cell("")]
-    rows = [tuple(first)]
-    for place in importance.effects:
-        cells = [
-            Cell(place.kind, {"kind": place.kind}),
-            Cell(str(place.layer), {"layer": place.layer}),
-            Cell(str(place.head), {"head": place.head}),
+    def of_metric(name: str) -> list[Field]:
+        effects = {place: some[name] for place, some in importance.effects.items()}
+        whole, most = importance.whole[name].value, max(one.loss for one in effects.values())
+
+        def loss(place: "HeadPlace | None") -> str:
+            if place is None:
+                return ""
+            return signed(effects[place].loss) + significance(effects[place].p_corrected)
+
+        def score(place: "HeadPlace | None") -> float:
+            return whole if place is None else effects[place].score
+
+        def best(place: "HeadPlace | None") -> bool:
+            return place is not None and effects[place].loss == most
+
+        return [
+            Field(metric_facts(name).title, score, "{:.2f}"),
+            Field("loss", loss, under=True, best=best),
         ]
-        rows.append((*cells, *(cell for name in names for cell in _cells(importance, place, name))))
-    notes = []
-    for name in names:
-        notes.append(
-            f"{metric_facts(name).title}{direction_note(name)}: {importance.whole[name].signature}"
-        )
+
+    def record(place: "HeadPlace | None") -> "dict[str, Value]":
+        named: dict[str, Value] = dict.fromkeys(("kind", "layer", "head"))
+        if place is None:
+            for name, whole in importance.whole.items():
+                named |= {name: whole.value, f"{name}_loss": 0.0}
+            return named
+        named |= place._asdict()
+        for name, effect in importance.effects[place].items():
+            named |= {
+                name: effect.score, f"{name}_loss": effect.loss, f"{name}_p": effect.p,
+                f"{name}_p_corrected": effect.p_corrected,
+            }  # fmt: skip
+        return named
+
+    fields = [
+        Field("without", lambda place: place.kind if place else "nothing", align="left"),
+        Field("layer", lambda place: place.layer if place else "", key=True),
+        Field("head", lambda place: place.head if place else "", key=True),
+        *(field for name in importance.whole for field in of_metric(name)),
+    ]
+    notes = [
+        f"{metric_facts(name).title}{direction_note(name)}: {whole.signature}"
+        for name, whole in importance.whole.items()
+    ]
     notes += [
         f"rows: {importance.rows:,}",
         "loss: how much worse than the full model; "
         + significance_note("rows", importance.resamples, len(importance.effects), "heads"),
         "a head without loss is not necessarily idle: other heads may compensate for it",
     ]
-    return Table(f"{title}, one head ablated", tuple(columns), tuple(rows), tuple(notes))
+    rows = [None, *importance.effects]
+    return Table.of(f"{title}, one head ablated", rows, fields, notes, record=record)
 
 
-def _cells(importance: "Importance", place: "HeadPlace", name: str) -> "list[Cell]":
-    """Score and loss of one head on one metric."""
-    from attnkit.show.differences import signed, significance
-    from attnkit.show.table import Cell
-
-    effect = importance.effects[place][name]
-    most = max(effects[name].loss for effects in importance.effects.values())
-    fields = {
-        f"{name}_loss": effect.loss,
-        f"{name}_p": effect.p,
-        f"{name}_p_corrected": effect.p_corrected,
-    }
-    loss = signed(effect.loss) + significance(effect.p_corrected)
-    return [
-        Cell(f"{effect.score:.2f}", {name: effect.score}),
-        Cell(loss, fields, best=effect.loss == most),
-    ]
-
-
-def grids(importance: "Importance", metric: str) -> "list[HeadGrid]":
-    """The losses of each kind of attention as a matrix."""
+def panels(importance: "Importance", title: str, what: str) -> "list[Panels]":
+    """The losses by the first metric as a picture: for each kind of attention layers by heads."""
     import numpy as np
 
-    from attnkit.show.head_importance import HeadGrid
+    from attnkit.show.attention_matrix import NAMES
+    from attnkit.show.map_picture import Panels
+    from attnkit.text import one_line
 
-    out = []
+    metric = next(iter(importance.whole))
+    blocks: list[Panels] = []
     for kind in dict.fromkeys(place.kind for place in importance.effects):
         places = [place for place in importance.effects if place.kind == kind]
-        layers = tuple(dict.fromkeys(place.layer for place in places))
-        numbers = tuple(dict.fromkeys(place.head for place in places))
-        losses = np.array([importance.effects[place][metric].loss for place in places])
-        out.append(HeadGrid(kind, layers, numbers, losses.reshape(len(layers), len(numbers))))
-    return out
-
-
-def _loss(metric: str) -> str:
-    from attnkit.recipe.metrics import metric_facts
-
-    return f"loss of {metric_facts(metric).title}"
+        layers = list(dict.fromkeys(str(place.layer) for place in places))
+        heads = list(dict.fromkeys(str(place.head) for place in places))
+        losses = [importance.effects[place][metric].loss for place in places]
+        matrix = np.array(losses, np.float32).reshape(len(layers), len(heads))
+        heading = f"{'' if blocks else one_line(title)}\n{NAMES[kind]}"
+        blocks.append(
+            Panels(
+                heading, [[matrix]], layers, heads, ("layer", "head"), signed=True, meaning=what,
+                numbers=True,
+            )
+        )  # fmt: skip
+    return blocks

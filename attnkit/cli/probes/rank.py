@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from typer import Argument
 
@@ -89,46 +89,34 @@ def rank(
 
 def rank_table(title: str, found: Sequence[RankRow], threshold: float) -> "Table":
     """A row for each layer of a run."""
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
-    several = len({one.run for one in found}) > 1
-    texts = [*(["run"] if several else []), "attention", "layer", "mechanism"]
-    priorities = {"mechanism": 3, "lowest": 2, "highest": 2, "of maximum": 1}
-    numbers = ["effective rank", "lowest", "highest", "of maximum", "numerical rank"]
-    columns = [
-        Column(name, "left" if name in texts else "right", priority=priorities.get(name, 0))
-        for name in (*texts, *numbers)
+    def over_heads(
+        title: str, name: str, ranks: str, form: str = "{:,.1f}", how: Any = mean, priority: int = 0
+    ) -> Field:
+        def value(one: RankRow) -> float:
+            return float(how([getattr(head, ranks) for head in one.layer.heads.values()]))
+
+        return Field(title, value, form, name, priority=priority)
+
+    fields = [
+        Field("attention", lambda one: one.layer.kind, align="left"),
+        Field("layer", lambda one: one.layer.layer.number, align="left"),
+        Field("mechanism", lambda one: one.layer.layer.mechanism, align="left", priority=3),
+        over_heads("effective rank", "effective_rank", "effective"),
+        over_heads("lowest", "lowest", "effective", how=min, priority=2),
+        over_heads("highest", "highest", "effective", how=max, priority=2),
+        over_heads("of maximum", "share", "share", "{:.2f}", priority=1),
+        over_heads("numerical rank", "numerical_rank", "numerical"),
     ]
-    rows = []
-    for one in found:
-        layer, heads = one.layer.layer, list(one.layer.heads.values())
-        places = {"run": one.run} if several else {}
-        places |= {"attention": one.layer.kind}
-        each = [head.effective for head in heads]
-        values = {
-            "effective_rank": mean(each),
-            "lowest": min(each),
-            "highest": max(each),
-            "share": mean(head.share for head in heads),
-            "numerical_rank": mean(head.numerical for head in heads),
-        }
-        rows.append(
-            (
-                *(Cell(text, {name: text}) for name, text in places.items()),
-                Cell(str(layer.number), {"layer": layer.number}),
-                Cell(layer.mechanism, {"mechanism": layer.mechanism}),
-                *(
-                    Cell(f"{number:.2f}" if name == "share" else f"{number:,.1f}", {name: number})
-                    for name, number in values.items()
-                ),
-            )
-        )
+    if len({one.run for one in found}) > 1:
+        fields.insert(0, Field("run", lambda one: one.run, align="left"))
     notes = (
         "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
         f"share of the tokens; numerical rank: singular values above {threshold:g} of the largest",
         "averaged over rows and heads; lowest and highest: of the heads",
     )
-    return Table(title, tuple(columns), tuple(rows), notes)
+    return Table.of(title, found, fields, notes)
 
 
 def rank_curves(found: Sequence[RankRow]) -> "list[Curves]":

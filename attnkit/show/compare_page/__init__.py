@@ -1,18 +1,14 @@
 """A comparison of outputs as one HTML file: tables, and every sentence to sort and to search."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.scoring.output_comparison import ComparedLine, OutputComparison, Sort
-from attnkit.scoring.word_marks import Span
 from attnkit.show import table_formats
-from attnkit.show.differences import signed
-from attnkit.show.html_document import document
+from attnkit.show.html_document import document, escaped
 from attnkit.show.output_comparison_tables import tables
-from attnkit.show.output_examples import Against, context_notes, mark_outputs
+from attnkit.show.output_examples import MARKS_HTML, Against, example_html, marks_note
 from attnkit.text import safe_text
 
 LARGEST = 4_000_000
@@ -47,64 +43,41 @@ def page(
         most: sentences that it shows, at most; those that differ most.
     """
     by_difference = sorted(comparison.lines, key=lambda one: (-_spread(one), one.line.number))
-    records: dict[int, dict[str, Any]] = {}
+    articles: dict[int, str] = {}
     room = LARGEST
     for one in by_difference[:most]:
-        record = _record(comparison, one, against)
-        room -= len(json.dumps(record))
-        if room < 0 and records:
+        article = example_html(comparison, one, against, whole=True)
+        room -= len(article)
+        if room < 0 and articles:
             break
-        records[one.line.number] = record
-    left_out = len(comparison.lines) - len(records)
+        articles[one.line.number] = article
+    left_out = len(comparison.lines) - len(articles)
     names = list(map(safe_text, comparison.names))
-    title = metric_facts(comparison.metric).title
-    data = {
-        "names": names,
-        "runs": [safe_text(one.run) for one in comparison.systems],
-        "metric": title + direction_note(comparison.metric),
-        "sign": comparison.sign,
-        "questions": comparison.contexts is not None,
-        "against": "the reference" if against == "reference" else f"the output of {names[0]}",
-        "order": ORDERS[sort],
-        "lines": [records[number] for number in sorted(records)],
-        "left_out": left_out,
-        "command": command,
+    title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
+    other = "the reference" if against == "reference" else f"the output of {escaped(names[0])}"
+    legend = marks_note(*MARKS_HTML, other)
+    if left_out:
+        legend += f". {left_out:,} that differ less are left out."
+    runs = ", ".join(one.run for one in comparison.systems)
+    parts = {
+        "heading": f"Sentences are judged by {escaped(title)}.",
+        "examples": "Questions" if comparison.contexts is not None else "Sentences",
+        "tables": "".join(map(table_formats.html_text, tables(comparison))),
+        "legend": legend,
+        "lines": "".join(articles[number] for number in sorted(articles)),
+        "runs": f"Runs: {escaped(runs)}",
+        "command": f"Made by: {escaped(command)}" if command else "",
     }
     content = document(
         Path(__file__).parent,
         f"Outputs compared: {', '.join(names)}",
-        data,
+        {"names": names[:2], "order": ORDERS[sort]},
         scripts=("../frame.js", "page.js"),
         styles=("../tables.css", "page.css"),
-        parts={"tables": "".join(map(table_formats.html_text, tables(comparison)))},
+        parts=parts,
     )
     return ComparisonPage(content, left_out)
 
 
 def _spread(one: ComparedLine) -> float:
     return max(one.scores) - min(one.scores)
-
-
-def _record(comparison: OutputComparison, one: ComparedLine, against: Against) -> dict[str, Any]:
-    notes = context_notes(comparison, one)
-    return {
-        "line": one.line.number,
-        "length": one.length,
-        "source": safe_text(one.line.source),
-        "references": [safe_text(text) for text in one.line.references],
-        "difference": signed(one.difference),
-        "scores": [round(score, 2) for score in one.scores],
-        "outputs": [_spans(spans) for spans in mark_outputs(one, against)],
-        "contexts": [
-            [safe_text(text), notes.get(place, "")]
-            for place, text in enumerate(one.line.contexts)
-        ],
-    }  # fmt: skip
-
-
-def _spans(spans: Sequence[Span]) -> list[list[Any]]:
-    """Text and whether it differs; the space before it is part of it."""
-    return [
-        [(" " if span.space and number else "") + safe_text(span.text), int(span.differs)]
-        for number, span in enumerate(spans)
-    ]

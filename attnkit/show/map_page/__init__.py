@@ -13,8 +13,7 @@ from attnkit.analysis.map_statistics import attention_sink, statistics
 from attnkit.analysis.maps import KINDS, AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.attention_matrix import NAMES, STATIC, sides_of, sink_text
-from attnkit.show.colour import Palette, table
-from attnkit.show.colour_scale import FLOOR, Scale
+from attnkit.show.colour import FLOOR, Palette, Scale, table
 from attnkit.show.html_document import document
 from attnkit.show.map_page.budget import fitted
 from attnkit.show.token_labels import visible

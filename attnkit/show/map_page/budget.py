@@ -10,7 +10,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.maps import AttentionMaps
-from attnkit.show.colour_scale import pooled
+from attnkit.show.colour import pooled
 
 Weights = Float[NDArray[np.float32], "N T S"]
 Power = Literal[1, 2]

@@ -4,16 +4,8 @@ import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.scoring.word_marks import Span
 from attnkit.show.html_document import document, escaped
-from attnkit.show.output_examples import (
-    EMPTY,
-    MISSING,
-    ExampleRow,
-    example_rows,
-    heading,
-    marks_note,
-)
+from attnkit.show.output_examples import MARKS_HTML, example_html, marks_note
 from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Marks, Note, Report
 from attnkit.show.table_formats import html_text
 
@@ -65,10 +57,10 @@ def _block(block: Block) -> str:
             caption = f"<figcaption>{caption}</figcaption>" if caption else ""
             return f'<figure><div class="drawings">{drawings}</div>{caption}</figure>\n'
         case Marks():
-            words = ("<mark>marked</mark>", f'<mark class="gap">{MISSING}</mark>')
-            return f"<p>{marks_note(*words)}</p>\n"
+            return f"<p>{marks_note(*MARKS_HTML)}</p>\n"
         case Examples():
-            return _examples(block)
+            lines = (example_html(block.comparison, line, "reference") for line in block.lines)
+            return f"<section><h3>{escaped(block.title)}</h3>{''.join(lines)}</section>\n"
         case Fold():
             opened = " open" if block.open else ""
             summary = f"<summary>{escaped(block.title)}</summary>"
@@ -77,28 +69,3 @@ def _block(block: Block) -> str:
             return f"<details{opened}>{summary}<div{kind}>{_blocks(block.blocks)}</div></details>\n"
         case _:
             return html_text(block)
-
-
-def _examples(block: Examples) -> str:
-    articles = []
-    for line in block.lines:
-        rows = "".join(map(_row, example_rows(block.comparison, line, "reference")))
-        title = escaped(heading(block.comparison, line))
-        articles.append(f"<article><h4>{title}</h4><dl>{rows}</dl></article>\n")
-    return f"<section><h3>{escaped(block.title)}</h3>{''.join(articles)}</section>\n"
-
-
-def _row(row: ExampleRow) -> str:
-    note = f'<span class="dim">({escaped(row.note)})</span> ' if row.note else ""
-    text = "".join(_span(span, not place) for place, span in enumerate(row.spans))
-    text = text or f'<span class="dim">{EMPTY}</span>'
-    return f'<dt>{escaped(row.label)}</dt><dd dir="auto">{note}{text}</dd>'
-
-
-def _span(span: Span, first: bool) -> str:
-    lead = " " if span.space and not first else ""
-    if not span.differs:
-        return lead + escaped(span.text)
-    if span.text.strip():
-        return f"{lead}<mark>{escaped(span.text)}</mark>"
-    return f'{lead}<mark class="gap">{MISSING}</mark>'

@@ -24,12 +24,14 @@ from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
 from attnkit.scoring.output_comparison import compare_lines
-from attnkit.scoring.results import PublishedFigures, ScoreRow
+from attnkit.scoring.overview import overview_of
+from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import Margins
-from attnkit.show import comparison_tables, curves_figure
+from attnkit.show import axis_tables, comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import example_rows, groups
+from attnkit.show.overview import pictures
 from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.blocks import (
     Block,
@@ -98,7 +100,7 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
         warn(text)
     systems = _systems(result.rows, runs)
     sections = [
-        ReportSection("Results", comparison_tables.tables(result)),
+        ReportSection("Results", [*axis_tables.tables(result), *_differences_drawn(result)]),
         ReportSection("Learning curves", _curves(runs)),
     ]
     lines: Sequence[CorpusLine] = ()
@@ -118,6 +120,17 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     return Report(
         f"attnkit report: {names}", facts, sections, f"attnkit {__version__}: {request.command}"
     )
+
+
+def _differences_drawn(result: Comparison) -> list[Block]:
+    """Systems by tasks where there are several columns, and differences with their intervals."""
+    try:
+        view = overview_of([result])
+        drawn = pictures(view, "svg")
+    except (MissingInputError, UnavailableError):  # one system, or no matplotlib
+        return []
+    drawings = [Drawing(title, picture.data) for title, picture in drawn]
+    return [Figure("differences", drawings)]
 
 
 def _rows(runs: Sequence[Run]) -> list[ScoreRow]:

@@ -1,12 +1,4 @@
 const state = { trace: 0, token: -1, context: -1 };
-const SVG = "http://www.w3.org/2000/svg";
-
-function draw(tag, attributes, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 const trace = () => data.traces[state.trace];
 const markOf = (context) => trace().marks[context] || null;
 const percent = (share) => `${(100 * share).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
@@ -121,35 +113,9 @@ function markTokens() {
     const span = at(`t${number}`);
     span.setAttribute("aria-selected", String(number === state.token));
     span.classList.toggle("same", state.token < 0 && trace().voiced && token.context === state.context);
-    at(`b${number}`).classList.toggle("chosen", number === state.token);
   });
   if (state.token >= 0) at("answer").setAttribute("aria-activedescendant", `t${state.token}`);
   else { at("answer").removeAttribute("aria-activedescendant"); at("readout").textContent = ""; }
-}
-
-function showChart() {
-  const tokens = trace().tokens;
-  const height = 140, left = 38, low = 120;
-  const step = Math.max(6, Math.min(36, (at("chart").clientWidth - left - 8) / Math.max(1, tokens.length)));
-  const top = Math.max(...tokens.flatMap((token) => token.surest.slice(0, 2).map((pair) => pair[1])), 0) || 1;
-  const y = (value) => low - (value / top) * (low - 10);
-  const svg = draw("svg", { width: left + step * tokens.length + 8, height, role: "img", "aria-label": at("caption").textContent });
-  for (const value of [0, top]) {
-    svg.append(draw("line", { class: "axis", x1: left, x2: left + step * tokens.length, y1: y(value), y2: y(value) }));
-    svg.append(draw("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, value ? value.toPrecision(2) : "0"));
-  }
-  tokens.forEach((token, number) => {
-    const x = left + step * number, [context, entropy] = token.surest[0];
-    const mark = trace().voiced ? markOf(context) : null;
-    const bar = draw("rect", { id: `b${number}`, class: mark ? "bar" : "bar plain", x: x + 1, width: Math.max(3, step - 2), y: Math.min(y(entropy), low - 1), height: Math.max(1, low - y(entropy)) });
-    if (mark) bar.style.fill = `#${mark.colour}`;
-    bar.append(draw("title", {}, token.end ? "end" : token.text));
-    bar.addEventListener("click", () => choose(number));
-    svg.append(bar);
-    if (token.surest.length > 1) svg.append(draw("circle", { class: "dot", cx: x + step / 2, cy: y(token.surest[1][1]), r: Math.min(3.5, step / 3) }));
-    if (mark && step >= 10) svg.append(draw("text", { x: x + step / 2, y: low + 15, "text-anchor": "middle" }, mark.letter));
-  });
-  at("chart").replaceChildren(svg);
 }
 
 function showTrace(number) {
@@ -162,10 +128,8 @@ function showTrace(number) {
   at("hint").textContent = one.voiced
     ? "Each token has the colour and letter of the selected context; grey ones the model would write without any context too. Choose one to see its passage."
     : "The contexts are mixed at every token; choose one to see the passage of lowest entropy there.";
-  at("caption").textContent = `Entropy in nats: bars ${one.voiced ? "the selected context" : "the context of lowest entropy"}, circles the lowest of the others.`;
   showAnswer();
   showContexts();
-  showChart();
   showContext(one.listed[0]);
   markTokens();
   if (one.tokens.length) choose(0);
@@ -181,6 +145,4 @@ at("answer").addEventListener("keydown", (event) => {
 at("several").hidden = data.traces.length < 2;
 at("which").append(...data.traces.map((one, number) => make("option", { value: String(number), textContent: `${number + 1}: ${one.prompt.slice(0, 80)}` })));
 at("which").addEventListener("change", (event) => showTrace(Number(event.target.value)));
-let wide = innerWidth;
-addEventListener("resize", () => { if (innerWidth !== wide) { wide = innerWidth; showChart(); markTokens(); } });
 showTrace(0);

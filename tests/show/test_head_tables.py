@@ -6,7 +6,7 @@ from helpers.screens import drawn, made
 from rich.cells import cell_len
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
-from attnkit.show.map_statistics_table import statistics_table
+from attnkit.show.head_tables import statistics_table
 from attnkit.show.table_formats import csv_text
 
 

@@ -1,27 +1,33 @@
-"""All layers and heads of one kind at a glance: a small map each."""
+"""Attention maps on a terminal: all layers and heads small, and several models side by side."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.segment import Segment, Segments
+from rich.table import Table
+from rich.text import Text
 
-from attnkit.analysis.maps import AttentionMaps
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind
 from attnkit.show.attention_matrix import (
     NAMES,
+    AttentionMatrix,
+    axes_difference,
+    maps_of,
     matrix_of,
     mechanisms,
     notes,
     selection_text,
     sides_of,
-)  # fmt: skip
-from attnkit.show.colour import Palette
-from attnkit.show.colour_scale import Scale, Scaled, limits, pooled, scaled
-from attnkit.show.heatmap import Heatmap, text
-from attnkit.show.terminal_colours import DIM, TerminalColours, colour_depth
-from attnkit.show.token_labels import aligned
+)
+from attnkit.show.colour import Palette, Scale, Scaled, limits, pooled, scaled
+from attnkit.show.heatmap import Heatmap, layout, text
+from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
+from attnkit.show.token_labels import aligned, labels_of
 
 _WIDEST, _HIGHEST = 32, 32  # drawn columns and rows of a map
 _NARROWEST = 6
@@ -40,21 +46,15 @@ class MapGrid:
     maps: AttentionMaps
     scale: Scale = "linear"
     palette: Palette = "cividis"
-    plain: bool = False  # digits for screen readers and grep: every head in full
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         maps, ascii_only = self.maps, options.ascii_only
-        if self.plain:
-            for layer in maps.layers:
-                for head in maps.heads:
-                    yield Heatmap(matrix_of(maps, layer.number, head), plain=True)
-            return
         which = selection_text(maps) or "all heads"
         yield text(f"{NAMES[maps.kind]}, {which}: {mechanisms(maps)}", "bold", ascii_only)
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return
-        colours = TerminalColours(colour_depth(console), ascii_only, self.palette)
+        colours = TerminalColours(colour_system(console), ascii_only, self.palette)
         layout = _GridLayout.of(maps, options.max_width, colours.half_blocks)
         bounds = limits([maps.weights])
         shares = [
@@ -142,3 +142,79 @@ class _GridLayout(NamedTuple):
         if max(queries, keys) <= _ENLARGED and 2 * keys <= share:
             return cls(margin, across, 2 * keys, 2, 1, 1, False)
         return layout
+
+
+_GAP = 3
+_NARROWEST_MAP = 36  # cells in which a title and a colour bar still read well
+
+
+_ComparedMap = tuple[list[Text], Heatmap | None]  # a heading with its map, if any
+
+
+class MapComparison:
+    """A rich renderable of maps of one kind of several captures: the mean over layers and heads.
+
+    Each with its model and output, weights with one colour scale; then the difference of every
+    other one to the first where their tokens are the same, or else a sentence why there is none.
+    They stand side by side where all of them fit as squares, else below each other.
+    """
+
+    def __init__(
+        self, captures: Sequence[Capture], kind: Kind, *, scale: Scale = "linear",
+        palette: Palette = "cividis",
+    ) -> None:  # fmt: skip
+        """The first capture is what the others are compared with.
+
+        Raises:
+            UsageError: a capture has no maps of this kind.
+        """
+        self.captures = captures
+        self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
+        self.heatmap = partial(Heatmap, scale=scale, palette=palette)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        ascii_only = options.ascii_only
+        bounds = limits([one.weights for one in self.matrices])
+        parts: list[_ComparedMap] = []
+        for capture, one in zip(self.captures, self.matrices, strict=True):
+            heading = [text(capture.model, "bold", ascii_only), text(one.title, "bold", ascii_only)]
+            if capture.output:
+                output = f"output ({capture.how}): {capture.output}"
+                heading.insert(1, text(output, "", ascii_only))
+            parts.append((heading, self.heatmap(replace(one, title=""), bounds=bounds)))
+        parts += sorted(self._differences(ascii_only), key=lambda part: part[1] is None)
+        drawn = sum(heatmap is not None for _, heatmap in parts)
+        for columns in dict.fromkeys((drawn, len(self.captures))):
+            share = (options.max_width - _GAP * (columns - 1)) // columns
+            if columns > 1 and all(_fits(one, share, ascii_only) for one in self.matrices):
+                grid = Table.grid(padding=(0, _GAP, 0, 0))
+                for _ in range(columns):
+                    grid.add_column(width=share)
+                grid.add_row(*(Group(*heading) for heading, _ in parts[:columns]))
+                grid.add_row(*(heatmap or "" for _, heatmap in parts[:columns]))
+                yield grid
+                parts = parts[columns:]
+                break
+        for heading, heatmap in parts:
+            yield Group(*heading, *([heatmap] if heatmap else []))
+
+    def _differences(self, ascii_only: bool) -> Iterator["_ComparedMap"]:
+        """Each other one minus the first, or why there is none."""
+        name, first = self.captures[0].model, self.matrices[0]
+        for capture, shown in zip(self.captures[1:], self.matrices[1:], strict=True):
+            if reason := axes_difference(first, shown):
+                note = f"no difference of {capture.model} and {name}: {reason}"
+                yield [text(note, "", ascii_only)], None
+            else:
+                heading = text(f"{capture.model} minus {name}", "bold", ascii_only)
+                yield [heading], self.heatmap(replace(shown.minus(first), title=""))
+
+
+def _fits(shown: AttentionMatrix, width: int, ascii_only: bool) -> bool:
+    """Whether the map is drawn as squares in so many cells."""
+    sizes = shown.weights.shape
+    if width < _NARROWEST_MAP or 0 in sizes:
+        return False
+    label = max(map(cell_len, labels_of(shown.queries, ascii_only)))
+    shape = layout((sizes[0], sizes[1]), label, width, True)
+    return shape.cell == 2 and shape.block == sizes[1]

@@ -1,0 +1,283 @@
+"""Many recipes in one view: how each system differs from a baseline, by task and by cost."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import NamedTuple
+
+from attnkit.errors import MissingInputError
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.metrics import metric_facts
+from attnkit.runs import Run
+from attnkit.scoring.comparison import side_by_side
+from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
+from attnkit.scoring.saved_scores import saved_rows
+from attnkit.scoring.significance import Margins
+
+SMALL_COST = 10.0
+"""Percent of time or memory that is little."""
+ROTARY = "rope"
+SCALED_DOT = "scaled-dot"
+COSTS: tuple[tuple[str, str, Callable[[ScoreRow], float | None]], ...] = (
+    ("training speed", "higher", lambda row: row.system.cost.tokens_per_second),
+    ("decoding speed", "higher", lambda row: row.sentences_per_second),
+    ("memory", "lower", lambda row: row.system.cost.peak_memory_bytes),
+)
+"""Measures beside the tasks, which scores are better, and what they are of a row."""
+
+
+class OverviewCell(NamedTuple):
+    """How a system differs from the baseline of its column, in the column's unit."""
+
+    value: float
+    low: float | None = None
+    """Ends of the 95 % interval; None where it was not tested."""
+    high: float | None = None
+    seeds: tuple[int, int] | None = None
+    """Of the system and of the baseline; None of a cost."""
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the interval covers 0."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
+    @property
+    def provisional(self) -> bool:
+        """Whether one side has one seed only."""
+        return self.seeds is not None and min(self.seeds) == 1
+
+
+@dataclass(frozen=True)
+class OverviewColumn:
+    """One task at one length, or one measure of cost."""
+
+    title: str
+    unit: str
+    """Of the differences: points of a metric, or percent."""
+    baseline: str
+    score: float | None
+    """Of the baseline, the mean over its seeds; None of a cost."""
+    better: str
+    """higher or lower."""
+    cells: Mapping[str, OverviewCell]
+    """By system; without the baseline, and without those that were not trained."""
+    margin: float | None = None
+    """Within which systems are level; None where nothing was tested."""
+
+    def gain(self, system: str) -> float | None:
+        """How much better a system is, as a share of the largest difference: from -1 to 1.
+
+        The largest counts as the margin at least (of a cost SMALL_COST), so that what is level is
+        pale.
+        """
+        if system not in self.cells:
+            return None
+        least = SMALL_COST if self.score is None else self.margin or 0.0
+        largest = max(least, *(abs(cell.value) for cell in self.cells.values())) or 1.0
+        sign = -1 if self.better == "lower" else 1
+        return sign * self.cells[system].value / largest
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All columns, and the systems in the order of their rows."""
+
+    systems: tuple[str, ...]
+    columns: tuple[OverviewColumn, ...]
+    notes: tuple[str, ...]
+    """What is left out, and why."""
+
+
+def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overview:
+    """What is known of some runs of any tasks, by their stored scores.
+
+    Args:
+        runs: finished ones.
+        baselines: recipe -> what its variants are compared with, unless one of them is scaled-dot
+            attention with rotary positions.
+
+    Raises:
+        MissingInputError: nothing was scored, or there is nothing to compare.
+        DataError: what was stored is damaged.
+    """
+    compared, notes = list[Comparison](), list[str]()
+    recipes: dict[str, list[Run]] = {}
+    for run in runs:
+        recipes.setdefault(run.name, []).append(run)
+    for recipe, some in recipes.items():
+        known = [run for run in some if run.scores()]
+        if not known:
+            notes.append(f"{recipe} is left out: not scored")
+            continue
+        base = rotary_baseline(known) or baselines.get(recipe) or known[0].variant
+        settings = known[0].recipe.eval
+        rows = [row for run in known for row in saved_rows(run)]
+        compared.append(
+            side_by_side(
+                rows, {recipe: base}, resamples=settings.bootstrap, margins=Margins.of(settings)
+            )
+        )
+    return overview_of(compared, notes)
+
+
+def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Overview:
+    """The overview of comparisons, of one or several recipes each.
+
+    Raises:
+        MissingInputError: there is nothing to compare.
+    """
+    columns, told = list[OverviewColumn](), [*notes]
+    costs: list[Comparison] = []
+    for whole in compared:
+        for recipe in dict.fromkeys(row.recipe or "" for row in whole.rows):
+            one = replace(
+                whole,
+                rows=tuple(row for row in whole.rows if (row.recipe or "") == recipe),
+                differences=tuple(d for d in whole.differences if (d.row.recipe or "") == recipe),
+            )
+            found = _columns(recipe, one)
+            columns += found
+            if found:
+                costs.append(one)
+            else:
+                told.append(f"{recipe} is left out: nothing to compare")
+    if not columns:
+        raise MissingInputError("; ".join(told) or "no runs to compare")
+    columns += _costs(costs)
+    return Overview(_order(columns), tuple(columns), tuple(told))
+
+
+def rotary_baseline(runs: Sequence[Run]) -> str | None:
+    """The first variant that is plain scaled-dot attention with rotary positions, if any."""
+    for run in runs:
+        model = run.recipe.model
+        chosen = [getattr(model.attention, place) for place in model.places]
+        plain = chosen and all(one.name == SCALED_DOT and not one.options() for one in chosen)
+        if plain and model.positions == ROTARY:
+            return run.variant
+    return None
+
+
+def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
+    """The first metric of the first split: in the range of training, and at the largest length."""
+    out = []
+    for title, length in _places(recipe, result.rows).items():
+        metric = _metric(result)
+        split = next((row.split for row in result.rows if row.length == length), None)
+        some = [
+            one for one in result.differences
+            if one.metric == metric and (one.row.split, one.row.length) == (split, length)
+            and one.value is not None and not one.not_comparable and one.row.contexts is None
+            and one.baseline.recipe == one.row.recipe
+        ]  # fmt: skip
+        if not some or metric is None:
+            continue
+        facts, base = metric_facts(metric), some[0].baseline
+        percent = any(one.tested and one.tested.percent for one in some)
+        of_base = [
+            row.scores[metric].value for row in result.rows
+            if (row.name, row.split, row.length) == (base.name, split, length)
+            and metric in row.scores
+        ]  # fmt: skip
+        margins = [one.tested.margin for one in some if one.tested]
+        out.append(
+            OverviewColumn(
+                title,
+                f"{'% of ' if percent else ''}{facts.title}",
+                base.name,
+                mean(of_base) if of_base else None,
+                facts.better,
+                {one.row.name: _cell(one) for one in some},
+                margins[0] if margins else None,
+            )
+        )
+    return out
+
+
+def _metric(result: Comparison) -> str | None:
+    """The first metric of which higher or lower is better."""
+    names = (name for row in result.rows for name in row.scores)
+    return next((name for name in names if metric_facts(name).better != "neither"), None)
+
+
+def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
+    """Titles of the columns of a recipe, and their lengths."""
+    name = recipe.rpartition("/")[2]
+    lengths = sorted({row.length for row in rows if row.length is not None})
+    if not lengths:
+        return {name: None}
+    made = corpus_cards.row_length(rows[0].system.corpus)
+    if made is None:  # windows of a text, beside the text as in training
+        whole = any(row.length is None for row in rows)
+        first: dict[str, int | None] = {name: None} if whole else _titled(name, lengths[0])
+        return first | _titled(name, lengths[-1])
+    unit = made.unit.partition(",")[0]
+    inside = max((at for at in lengths if at <= made.trained[1]), default=lengths[0])
+    places = _titled(name, inside, unit)
+    if lengths[-1] > inside:
+        places |= _titled(name, lengths[-1], f"{unit} ({lengths[-1] / inside:g} x)")
+    return places
+
+
+def _titled(name: str, length: int, unit: str = "tokens") -> dict[str, int | None]:
+    return {f"{name}, {length:,} {unit}": length}
+
+
+def _cell(one: SystemDifference) -> OverviewCell:
+    """A difference; of perplexity in percent."""
+    assert one.value is not None
+    if one.tested is None:
+        return OverviewCell(one.value, seeds=one.seeds)
+    if one.tested.percent:
+        return OverviewCell(*one.tested.percent, one.seeds)
+    low, high = one.tested.interval or (None, None)
+    return OverviewCell(one.value, low, high, one.seeds)
+
+
+def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
+    """Ratios to the baseline of the same recipe, where both were measured alike."""
+    out = []
+    for title, better, measure in COSTS:
+        ratios: dict[str, list[float]] = {}
+        bases = Counter[str]()
+        for result in results:
+            values: dict[str, list[float]] = {}
+            base = result.differences[0].baseline
+            for row in result.rows:
+                value = measure(row)
+                if value and _machine(row) == _machine(base):
+                    values.setdefault(row.name, []).append(value)
+            for name, some in values.items():
+                if name != base.name and base.name in values:
+                    ratios.setdefault(name, []).append(mean(some) / mean(values[base.name]))
+                    bases[base.name] += 1
+        if ratios:
+            cells = {
+                name: OverviewCell(100 * (math.exp(mean(map(math.log, some))) - 1))
+                for name, some in ratios.items()
+            }
+            names = ", ".join(bases)
+            out.append(OverviewColumn(title, "%", names, None, better, cells))
+    return out
+
+
+def _machine(row: ScoreRow) -> tuple[object, ...]:
+    """What must be equal for times and memory to be compared."""
+    cost = row.system.cost
+    return cost.device, cost.threads, cost.precision, cost.processes
+
+
+def _order(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:
+    """Baselines first, then from the best to the worst by their mean gain on the tasks."""
+    bases = dict.fromkeys(one.baseline for one in columns if one.score is not None)
+    names = dict.fromkeys(name for one in columns for name in one.cells)
+    gains = {
+        name: [gain for one in columns if one.score is not None
+               and (gain := one.gain(name)) is not None]
+        for name in names
+    }  # fmt: skip
+    others = [name for name in names if name not in bases]
+    others.sort(key=lambda name: -mean(gains[name] or [-1.0]))
+    return (*bases, *others)

@@ -1,0 +1,194 @@
+"""Measured time and memory as tables: of mechanisms, and of the parts of training and decoding."""
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from attnkit import mechanisms
+from attnkit.bench.plan import BASELINE, PASSES, Workload
+from attnkit.bench.schedule import Fit, Point, fit
+from attnkit.show.quantities import amount, duration
+from attnkit.show.table import NONE, Field, Table, Value
+
+if TYPE_CHECKING:
+    from attnkit.bench.decoding_speed import DecodingSpeed
+    from attnkit.bench.step_parts import Speed
+    from attnkit.bench.training_speed import TrainingSpeed
+
+SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
+LEAST = 0.0005
+"""Share of a step below which a part is not listed."""
+
+
+def tables(points: Sequence[Point], workload: Workload) -> list[Table]:
+    """The measurements, and how they grow."""
+    return [points_table(points, workload), exponents_table(points)]
+
+
+def points_table(points: Sequence[Point], workload: Workload) -> Table:
+    """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
+    fields = [
+        Field("length", lambda point: point.length, "{:,}"),
+        Field("mechanism", lambda point: point.label, align="left", key=True),
+    ]
+    for number, kind in enumerate(PASSES):
+        fields += _of_pass(kind, 3 - number)
+    what = "whole layer with projections" if workload.layer else "attention only"
+    rows = "" if workload.batch == 1 else f"batch {workload.batch}, "
+    title = (
+        f"{what}, {'causal' if workload.causal else 'full'}, {rows}{workload.heads} heads of "
+        f"{workload.head_width}, {workload.dtype}, {workload.device}"
+    )
+    return Table.of(title, points, fields, _notes(points), record=_record)
+
+
+def _of_pass(kind: str, priority: int) -> list[Field]:
+    """Time, ratio and peak of one pass."""
+
+    def ratio(point: Point) -> str:
+        found = point.passes[kind].ratio
+        return NONE if found is None or point.label == BASELINE else f"{found:.2f}"
+
+    def time(point: Point) -> str:
+        found = point.passes[kind]
+        return duration(found.seconds) if found.seconds is not None else found.failure
+
+    return [
+        Field(SHORT[kind], time),
+        Field(f"x {BASELINE}", ratio, priority=1),
+        Field(f"{SHORT[kind]} peak", lambda p: p.passes[kind].bytes, amount, priority=priority),
+    ]
+
+
+def _record(point: Point) -> dict[str, Value]:
+    """A point for programs."""
+    found: dict[str, Value] = {"length": point.length, "mechanism": point.label}
+    for kind, measure in point.passes.items():
+        for name in ("seconds", "failure", "ratio", "bytes"):
+            found[f"{kind.replace('+', '_')}_{name}"] = getattr(measure, name)
+    return found
+
+
+def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
+    """Label -> the fits of the time of each pass, and of the peak of the last."""
+    fits: dict[str, dict[str, Fit | None]] = {}
+    for label in dict.fromkeys(point.label for point in points):
+        curve = [point for point in points if point.label == label]
+        fits[label] = {
+            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in curve]) for kind in PASSES
+        }
+        fits[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in curve])
+    return fits
+
+
+def exponents_table(points: Sequence[Point]) -> Table:
+    """A row for each mechanism: how its time and memory grow."""
+    rows = []
+    for label, fits in exponents(points).items():
+        used = [one for one in fits.values() if one is not None]
+        ends = [end for one in used for end in (one.low, one.high)]
+        span = f"{min(ends):,} to {max(ends):,}" if ends else None
+        rows.append([label, *(one and one.exponent for one in fits.values()), span])
+    titles = [*(f"time {SHORT[kind]}" for kind in PASSES), "memory +backward"]
+    fields = [
+        Field("mechanism", itemgetter(0), align="left"),
+        *(Field(title, itemgetter(place), "{:.2f}") for place, title in enumerate(titles, 1)),
+        Field("lengths", itemgetter(-1), align="left", priority=1),
+    ]
+    note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
+    return Table.of("exponents", rows, fields, [f"{note}, or over the measured lengths"])
+
+
+def record(points: Sequence[Point], workload: Workload) -> dict[str, Any]:
+    """Everything, for programs."""
+    return {
+        "setting": workload._asdict() | {"plugins": [str(path) for path in workload.plugins]},
+        "baseline": BASELINE,
+        "points": [
+            {
+                "mechanism": point.label,
+                "length": point.length,
+                **{kind: measure._asdict() for kind, measure in point.passes.items()},
+            }
+            for point in points
+        ],
+        "exponents": {
+            label: {name: one._asdict() if one else None for name, one in one_fits.items()}
+            for label, one_fits in exponents(points).items()
+        },
+    }
+
+
+def _notes(points: Sequence[Point]) -> list[str]:
+    notes = [
+        f"x {BASELINE}: how many times faster than torch's scaled_dot_product_attention in the same"
+        " rounds; medians over the rounds",
+        "peak: memory beyond inputs, parameters and libraries",
+    ]
+    words = {point.label.partition(":")[0] for point in points} & {*mechanisms.names()}
+    if turning := sorted(word for word in words if mechanisms.facts(word).layered):
+        notes.append(f"{', '.join(turning)}: mean time of its layers, peak of the largest")
+    reasons = [m.why for point in points for m in point.passes.values() if m.why]
+    return notes + list(dict.fromkeys(reasons))
+
+
+def training_table(title: str, speed: "TrainingSpeed") -> Table:
+    """The parts of an average update, with what was measured of the whole below."""
+    sides = {"source": speed.padding_source, "target": speed.padding_target}
+    padding = [f"{share:.1%} of the {side}" for side, share in sides.items() if share is not None]
+    notes = [
+        f"{duration(speed.seconds)} an update, mean of {speed.updates}; {speed.precision} "
+        f"{_place(speed)}",
+        f"padding: {', '.join(padding)} tokens",
+    ]
+    return _parts_table(
+        f"{title}: {speed.tokens_per_second:,.0f} tokens/s", speed, "updates", notes
+    )
+
+
+def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
+    """The parts of the decoding of all lines, with what was measured of the whole below."""
+    notes = [
+        f"{speed.lines:,} lines in {duration(speed.seconds)}, {speed.search}; {_place(speed)}",
+        f"{speed.tokens_per_second:,.0f} tokens/s of output; a line by itself takes "
+        f"{duration(speed.one_line_seconds)}",
+    ]
+    return _parts_table(f"{title}: {speed.lines_per_second:,.1f} lines/s", speed, "decoding", notes)
+
+
+def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Table:
+    """Shares of the profiled steps, as times of one that was not slowed by the profiler."""
+    whole = sum(part.total for part in speed.parts)
+    backward = any(part.backward for part in speed.parts)
+
+    def seconds(kind: str) -> Field:
+        return Field(
+            kind, lambda part: getattr(part, kind) / whole * speed.seconds,
+            lambda value: duration(value) if value else NONE, f"{kind}_seconds",
+        )  # fmt: skip
+
+    fields = [
+        Field("part", lambda part: part.name, align="left"),
+        *map(seconds, ("forward", "backward", "total") if backward else ("total",)),
+        Field("share", lambda part: part.total / whole, "{:.1%}"),
+    ]
+    reached = speed.operations_per_second
+    peaks = ", ".join(
+        f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}"
+        for name, peak in speed.peaks.items()
+    )
+    notes.append(
+        f"matrix products: {speed.operations_per_token / 1e6:,.1f} million operations a token, "
+        f"{reached / 1e9:,.1f} billion a second: {peaks} (large products in this run)"
+    )
+    if speed.peak_memory_bytes is not None:
+        notes.append(f"peak memory: {amount(speed.peak_memory_bytes)}")
+    notes.append(
+        f"shares were measured under the profiler, times are those shares of {step} without it"
+    )
+    listed = [part for part in speed.parts if part.total / whole >= LEAST]
+    return Table.of(title, listed, fields, notes)
+
+
+def _place(speed: "Speed") -> str:
+    return f"on {speed.device}, {speed.threads} thread{'s' * (speed.threads != 1)}"

@@ -1,0 +1,236 @@
+"""Systems by tasks and costs: a heat map, a table of the same, and differences with intervals."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
+from attnkit.show import colour
+from attnkit.show.differences import signed
+from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
+from attnkit.show.table import NONE, Cell, Column, Field, Table
+from attnkit.text import safe_text
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+UNDECIDED = "~"
+"""After a difference whose interval covers 0, in tables."""
+TYPE, SMALL = 8.0, 6.5  # points
+CELL = (0.62, 0.24)  # inches
+ROW = 0.21  # inches of a line of a forest plot
+HATCH = "////"
+
+
+def overview_table(found: Overview) -> Table:
+    """A row a system, a column a task or cost."""
+    columns = [Column("system", "left"), *(Column(one.title) for one in found.columns)]
+    rows = [(Cell(name), *(_cell(one, name) for one in found.columns)) for name in found.systems]
+    units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
+    notes = [
+        f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
+        "interval covers 0; \u00b9: one seed; -: not trained",
+        *units, *_provisional(found), *found.notes,
+    ]  # fmt: skip
+    return Table("overview", tuple(columns), tuple(rows), tuple(notes))
+
+
+def forest_table(found: Overview) -> Table:
+    """A row for each task and system: its difference with the 95 % interval."""
+    rows = [
+        (one, name, one.cells[name])
+        for one in found.columns if one.score is not None
+        for name in sorted(one.cells, key=lambda name: -(one.gain(name) or 0.0))
+    ]  # fmt: skip
+
+    def interval(row: tuple[OverviewColumn, str, OverviewCell]) -> str | None:
+        low, high = row[2].low, row[2].high
+        return None if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+    fields = (
+        Field("task", lambda row: row[0].title, align="left", key=True),
+        Field("system", lambda row: row[1], align="left", key=True),
+        Field("difference", lambda row: row[2].value, signed),
+        Field("interval", interval),
+        Field("of", lambda row: row[0].unit, align="left", priority=2),
+        Field("baseline", lambda row: row[0].baseline, align="left", priority=1),
+        Field("seeds", lambda row: _seeds(row[2].seeds), priority=1),
+    )
+    return Table.of("differences", rows, fields, [*_provisional(found), *found.notes])
+
+
+def _provisional(found: Overview) -> list[str]:
+    some = [one for column in found.columns for one in column.cells.values() if one.provisional]
+    return ["provisional where one of the two has one seed"] if some else []
+
+
+def _cell(column: OverviewColumn, name: str) -> Cell:
+    if name == column.baseline and column.score is not None:
+        return Cell(f"{column.score:.2f}", {column.title: 0.0}, dim=True)
+    if name not in column.cells:
+        return Cell(NONE, {column.title: None})
+    one = column.cells[name]
+    return Cell(_text(one) + f" {UNDECIDED}" * one.undecided, {column.title: one.value})
+
+
+def _text(one: OverviewCell) -> str:
+    """Three digits, and 1 where a side has one seed."""
+    text = signed(one.value) if abs(one.value) < 10 else f"{one.value:+.0f}"
+    return text + "\u00b9" * one.provisional
+
+
+def overview_picture(found: Overview, format: str) -> Picture:
+    """The heat map: blue is better than the baseline, orange worse, each column on its own scale.
+
+    Raises:
+        UsageError: no such format.
+        UnavailableError: matplotlib is not installed.
+    """
+    require(format)
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    texts = [*found.systems, *(one.title for one in found.columns)]
+    size = (len(found.columns), len(found.systems))
+    with matplotlib_defaults(texts) as missing:
+        # cells have fixed sizes; all around them is beside the axes, and the file is trimmed to it
+        wide, high = CELL[0] * size[0], CELL[1] * size[1]
+        figure = Figure((wide, high))
+        axes = figure.add_axes((0, 0, 1, 1))
+        matplotlib.rcParams["hatch.linewidth"] = 0.6
+        palette = ListedColormap(colour.table("difference")[::-1] / 255)
+        gains = [[one.gain(name) for one in found.columns] for name in found.systems]
+        shares = np.ma.masked_invalid(np.array(gains, dtype=np.float64))
+        drawn = axes.imshow(shares, cmap=palette, vmin=-1, vmax=1, aspect="auto")
+        for at, column in enumerate(found.columns):
+            for row, name in enumerate(found.systems):
+                _write(axes, column, name, at, row, gains[row][at])
+                if name in column.cells and column.cells[name].undecided:
+                    box = Rectangle(
+                        (at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH, edgecolor="0.72",
+                        linewidth=0,
+                    )  # fmt: skip
+                    axes.add_patch(box)
+        _label(axes, found)
+        beside = figure.add_axes(
+            (1 + 0.2 / wide, max(0, 1 - 2 / high), 0.1 / wide, min(1, 2 / high))
+        )
+        bar = figure.colorbar(drawn, cax=beside)
+        bar.set_ticks([-1, 0, 1], labels=["worse", "baseline", "better"])
+        bar.ax.tick_params(labelsize=SMALL, length=2)
+        bar.outline.set_linewidth(0.5)
+        legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
+        legend += "blank: not trained; colour: share of the column's largest difference"
+        legend += "; \u00b9 one seed: provisional" * bool(_provisional(found))
+        axes.annotate(
+            legend, (0, 0), (0, -46), "axes fraction", "offset points", fontsize=SMALL, va="top",
+            color="0.35",
+        )  # fmt: skip
+        data = rendered(figure, format, "overview: differences to the baseline")
+    return Picture(data, (*missing, *found.notes))
+
+
+def _write(
+    axes: "Axes", column: OverviewColumn, name: str, at: int, row: int, gain: float | None
+) -> None:
+    """The number of a cell."""
+    baseline = name == column.baseline
+    if baseline and column.score is not None:
+        text, style = f"{column.score:.1f}", {"style": "italic", "color": "0.25"}
+    elif gain is not None:
+        text = _text(column.cells[name]).replace("-", "\u2212")
+        style = {"color": "white" if abs(gain) > 0.75 else "black"}
+    else:
+        return
+    axes.text(at, row, text, ha="center", va="center", fontsize=SMALL, **style)  # type: ignore[arg-type]
+
+
+def _label(axes: "Axes", found: Overview) -> None:
+    """Titles above, units and baselines below."""
+    places = range(len(found.columns))
+    titles = [safe_text(one.title) for one in found.columns]
+    axes.xaxis.tick_top()
+    axes.set_xticks(places, titles, rotation=35, ha="left", rotation_mode="anchor", fontsize=TYPE)
+    axes.set_yticks(range(len(found.systems)), map(safe_text, found.systems), fontsize=TYPE)
+    axes.tick_params(length=0)
+    for at, one in enumerate(found.columns):
+        below = f"{safe_text(one.unit)}\nto {safe_text(one.baseline)}"
+        axes.annotate(
+            below, (at, len(found.systems) - 0.5), (0, -4), "data", "offset points",
+            rotation=35, ha="right", va="top", rotation_mode="anchor", fontsize=SMALL - 1,
+            color="0.35", annotation_clip=False,
+        )  # fmt: skip
+    for side in axes.spines.values():
+        side.set_linewidth(0.4)
+
+
+def forest_picture(found: Overview, format: str) -> Picture:
+    """Differences with their 95 % intervals, a panel for each task, the best systems first.
+
+    Beside each the number of seeds of system and baseline; the band is the margin of equivalence.
+
+    Raises:
+        UsageError: no such format.
+        UnavailableError: matplotlib is not installed.
+    """
+    require(format)
+    from matplotlib.figure import Figure
+
+    panels = [one for one in found.columns if one.score is not None]
+    down = [len(one.cells) for one in panels]
+    with matplotlib_defaults([*found.systems, *(one.title for one in panels)]) as missing:
+        figure = Figure((5.6, sum(down) * ROW + 0.9 * len(panels)), layout="constrained")
+        drawn = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 3 for n in down])
+        for axes, one in zip(drawn.flat, panels, strict=True):
+            _forest(axes, one)
+        data = rendered(figure, format, "differences with 95 % intervals")
+    return Picture(data, (*missing, *found.notes))
+
+
+def _forest(axes: "Axes", column: OverviewColumn) -> None:
+    """One panel."""
+    better = -1 if column.better == "lower" else 1
+    order = sorted(column.cells, key=lambda name: better * column.cells[name].value)
+    if column.margin is not None:
+        axes.axvspan(-column.margin, column.margin, color="0.9", zorder=0)
+    axes.axvline(0, color="0.3", linewidth=0.7, zorder=1)
+    for row, name in enumerate(order):
+        one = column.cells[name]
+        style: dict[str, Any] = {"color": "black", "markersize": 3.5, "linewidth": 1.0}
+        if one.low is not None and one.high is not None:
+            axes.plot([one.low, one.high], [row, row], **style)
+        filled = "white" if one.undecided else "black"
+        axes.plot(one.value, row, marker="o", markerfacecolor=filled, **style)
+    seeds = {name: column.cells[name].seeds for name in order}
+    several = len({*seeds.values()}) > 1
+    names = [safe_text(name) + (f" ({_seeds(seeds[name])})" if several else "") for name in order]
+    axes.set_yticks(range(len(order)), names, fontsize=TYPE)
+    axes.set_ylim(-0.7, len(order) - 0.3)
+    axes.tick_params(length=2, labelsize=TYPE)
+    alike = f"; seeds {_seeds(seeds[order[0]])}" if not several else "; seeds in parentheses"
+    axes.set_title(f"{safe_text(column.title)}{alike}", fontsize=TYPE, loc="left")
+    unit = safe_text(column.unit)
+    what = f"difference in {unit} to {safe_text(column.baseline)} ({column.score:.2f})"
+    band = "" if column.margin is None else f"; band: within {column.margin:g}"
+    which = "; lower is better" if better < 0 else ""
+    axes.set_xlabel(f"{what}{which}{band}", fontsize=SMALL)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _seeds(seeds: tuple[int, int] | None) -> str:
+    """Of the system, and of the baseline where it has another number."""
+    if seeds is None:
+        return "?"
+    return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+
+
+def pictures(found: Overview, format: str) -> Sequence[tuple[str, Picture]]:
+    """Both with their titles; the heat map only where there is more than one column."""
+    out = [("differences with 95 % intervals", forest_picture(found, format))]
+    if len(found.columns) > 1:
+        out.insert(0, ("overview", overview_picture(found, format)))
+    return out

@@ -1,0 +1,29 @@
+"""Amounts of bytes and lengths of time for people."""
+
+import math
+
+
+def amount(size: float) -> str:
+    """Bytes in three digits and powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:,.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """A short time in three digits: 1.20 ms."""
+    units = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    unit = next((unit for unit, size in units.items() if seconds >= size), "ns")
+    value = seconds / units.get(unit, 1e-9)
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(max(value, 1e-9))))}f} {unit}"
+
+
+def age(seconds: float) -> str:
+    """A length of time in its largest unit: 5 min."""
+    units = (("y", 365 * 86400), ("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    for unit, length in units:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "0 s"

@@ -1,0 +1,97 @@
+"""Many recipes in one view: what is compared with what, at which length, in which unit."""
+
+from pathlib import Path
+
+import pytest
+from helpers.score_rows import against, compared, fixed_difference, fixed_score, score_row
+from helpers.scored import scored_run
+
+from attnkit.errors import MissingInputError
+from attnkit.scoring.overview import OverviewCell, overview, overview_of
+from attnkit.scoring.results import Comparison, ScoreRow
+
+OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
+
+
+def row(variant: str, value: float, metric: str = "bleu", **more: object) -> ScoreRow:
+    return score_row(variant, {metric: fixed_score(metric, value, "x")}, **more)
+
+
+def recipe(name: str = "r", **more: object) -> Comparison:
+    """A baseline of 20 BLEU, one system that is sure to be better, one that is not."""
+    base, good, equal = (
+        row(variant, value, recipe=name, **more)
+        for variant, value in (("base", 20.0), ("good", 25.0), ("equal", 20.5))
+    )
+    differences = (
+        against(base, good, "bleu", fixed_difference(5.0, 0.0, 0.0)),
+        against(base, equal, "bleu", fixed_difference(0.5, 0.4, 0.4)),
+    )
+    return compared(base, good, equal, differences=differences)
+
+
+def test_a_recipe_is_a_column_of_differences_to_its_baseline() -> None:
+    found = overview_of([recipe("translation/a"), recipe("b")])
+    first, second = found.columns
+    assert (first.title, second.title) == ("a", "b")
+    assert (first.unit, first.baseline, first.score, first.margin) == ("BLEU", "base", 20.0, 1.0)
+    assert first.cells == {
+        "good": OverviewCell(5.0, 4.0, 6.0, (2, 2)),
+        "equal": OverviewCell(0.5, -0.5, 1.5, (2, 2)),
+    }
+    assert [one.undecided for one in first.cells.values()] == [False, True]
+    assert found.systems == ("base", "good", "equal")
+    assert first.gain("good") == 1.0
+    assert first.gain("absent") is None
+
+
+def test_what_is_level_is_pale_and_lower_perplexity_is_better() -> None:
+    base, other = row("base", 40.0, "perplexity"), row("other", 39.6, "perplexity")
+    tested = fixed_difference(
+        -0.4, 0.0, 0.0, better="lower", percent=(-1.0, -1.2, -0.8), margin=4.0
+    )
+    one = compared(base, other, differences=(against(base, other, "perplexity", tested),))
+    (column,) = overview_of([one]).columns
+    assert column.unit == "% of perplexity"
+    assert column.cells["other"][:3] == (-1.0, -1.2, -0.8)
+    assert column.gain("other") == 0.25
+
+
+def titles(parts: list[Comparison]) -> list[str]:
+    """Of the columns of one comparison with the rows of all."""
+    whole = compared(
+        *(row for part in parts for row in part.rows),
+        differences=tuple(one for part in parts for one in part.differences),
+    )
+    return [column.title for column in overview_of([whole]).columns]
+
+
+def test_lengths_are_those_of_training_and_the_largest() -> None:
+    made = [recipe(length=length, corpus="toy-associative-recall") for length in (4, 8, 16, 64)]
+    assert titles(made) == ["r, 8 pairs", "r, 64 pairs (8 x)"]
+    windows = [recipe(), *(recipe(length=length) for length in (128, 1024))]
+    assert titles(windows) == ["r", "r, 1,024 tokens"]
+    assert titles(windows[1:]) == ["r, 128 tokens", "r, 1,024 tokens"]
+
+
+def test_costs_are_compared_on_the_same_machine_only() -> None:
+    speeds = {"train_tokens_per_second": 200.0, "train_device": "cpu"}
+    base = row("base", 20.0, **speeds)
+    fast = row("fast", 20.0, **speeds | {"train_tokens_per_second": 300.0})
+    other = row("other", 20.0, **speeds | {"train_device": "cuda"})
+    some = (against(base, one, "bleu", fixed_difference(0.0, 1.0, 1.0)) for one in (fast, other))
+    _, speed = overview_of([compared(base, fast, other, differences=tuple(some))]).columns
+    assert speed.title == "training speed"
+    assert {name: round(cell.value) for name, cell in speed.cells.items()} == {"fast": 50}
+    assert speed.cells["fast"].undecided is False
+
+
+def test_runs_are_read_as_they_were_scored(tmp_path: Path) -> None:
+    runs = [scored_run(tmp_path, name, OUTPUTS[: 5 - at] + ["a"] * at) for at, name in
+            enumerate(("one", "two", "three"))]  # fmt: skip
+    found = overview(runs, {"toy": "two"})
+    assert found.columns[0].baseline == "two"
+    assert {*found.columns[0].cells} == {"one", "three"}
+    assert all(cell.provisional for cell in found.columns[0].cells.values())
+    with pytest.raises(MissingInputError, match="toy is left out: nothing to compare"):
+        overview(runs[:1], {})
