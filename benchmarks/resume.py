@@ -245,14 +245,14 @@ def child(place: Place, number: int, words: Sequence[str]) -> int:
     from attnkit.train import fit, precision
 
     backward: Callable[..., None] = precision.GradientWorker.backward
-    advance: Callable[[fit.Training], Iterator[object]] = fit.Training.advance
+    advance: Callable[[fit.Training], None] = fit.Training.advance
     batches = operations = 0
     current: fit.Training | None = None
 
-    def watched_advance(training: fit.Training) -> Iterator[object]:
+    def watched_advance(training: fit.Training) -> None:
         nonlocal batches, current
         batches, current = 0, training
-        yield from advance(training)
+        advance(training)
 
     def watched_backward(worker: precision.GradientWorker, *arguments: object) -> None:
         nonlocal batches

@@ -23,7 +23,7 @@ class ContextAnswer:
 
     text: str
     source: int | None
-    """Index of the context that the answer came from; None where contexts are mixed."""
+    """Index of the context that the answer is from; None where it is unclear."""
     context: str | None
     """Its text."""
 

@@ -1,7 +1,7 @@
 """Recipes trained, runs scored, and the comparison of them as an object that shows itself."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from attnkit import models
 from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.api.curves import DrawnCurves
 from attnkit.api.progress import shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
@@ -19,7 +20,8 @@ from attnkit.nbce import question_sets
 from attnkit.recipe import RecipeFile, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
-from attnkit.runs import find_runs, one_task
+from attnkit.runs import Run, find_runs, one_task
+from attnkit.runs.curves import learning_curves
 from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
@@ -27,7 +29,6 @@ from attnkit.scoring.significance import Margins
 from attnkit.show.axis_tables import tables
 from attnkit.show.table_formats import html_text
 from attnkit.storage.files import atomic_write, make_folder
-from attnkit.train import events
 
 Overrides = Mapping[str, Any] | Sequence[str]
 QUESTIONS = "question-answering"
@@ -59,6 +60,15 @@ class ComparedRuns(Comparison):
         except ImportError as error:
             raise UnavailableError("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame([_record(row) for row in self.rows])
+
+    @for_callers
+    def curves(self, *names: str, x: str | None = None) -> DrawnCurves:
+        """Learning curves of the runs: training-loss, validation-loss, learning-rate, ...
+
+        Without names the training loss and what is validated; `x` is updates, tokens or time.
+        """
+        runs = [Run.open(path) for path in dict.fromkeys(row.run for row in self.rows) if path]
+        return DrawnCurves(learning_curves(runs, list(names), x, note=warnings.warn))
 
     def __str__(self) -> str:
         screen = Console(width=100, no_color=True)
@@ -97,6 +107,7 @@ def train(
     seeds: Sequence[int] | None = None,
     name: str = "own",
     out: str | Path = "runs",
+    jobs: int = 1,
     fresh: bool = False,
     allow_change: bool = False,
     device: str = "auto",
@@ -118,6 +129,7 @@ def train(
         seeds: instead of the recipe's.
         name: of a recipe that is written to OUT.
         out: root folder of the runs.
+        jobs: runs at a time, each in a process of its own.
         fresh, allow_change: replace existing runs; resume those of a changed recipe.
         device, data_dir, offline: as of `attnkit train`.
         plugins: Python files with mechanisms or metrics of your own.
@@ -140,17 +152,8 @@ def train(
         allow_change=allow_change, device=device, offline=offline,
         data_dir=None if data_dir is None else Path(data_dir),
     )  # fmt: skip
-    return _followed(settings, progress)
-
-
-def _followed(settings: TrainingSettings, progress: bool) -> ComparedRuns:
-    """What the trainings come to."""
-    found: Comparison | None = None
-    with closing(training.train(settings)) as happening, shown(settings, progress) as show:
-        for event in happening:
-            show(event)
-            if isinstance(event, events.ScoredEvent):
-                found = event.comparison
+    with shown(settings, progress) as show:
+        found = training.train(settings, show, jobs=jobs)
     assert found is not None
     return ComparedRuns(**vars(found))
 

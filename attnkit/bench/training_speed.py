@@ -55,8 +55,7 @@ def training_speed(
     with training_on(recipe, prepared, precision, device) as training:
 
         def update() -> None:
-            for _ in training.advance():
-                pass
+            training.advance()
 
         note(f"{WARM} + {updates} updates")
         before = peak(precision, device)
@@ -105,8 +104,7 @@ def training_on(
         place = (torch.device(device), precision, StopSignals())
         with run.lock():
             training = Training(TrainingJob(recipe, prepared, run, recipe.train.seeds[0], *place))
-            for _ in training.resume():
-                pass
+            training.resume()
             try:
                 yield training
             finally:

@@ -49,8 +49,11 @@ def recipes() -> list[str]:
 
 
 def runs(incomplete: str) -> list[str]:
-    """Folders of single runs, below the folder that was typed or that of all runs."""
-    return [*_below(incomplete)]
+    """Folders of single runs, below the folder that was typed or that of all runs; `demo`."""
+    return [
+        *_below(incomplete),
+        *(["demo"] if incomplete and "demo".startswith(incomplete) else []),
+    ]
 
 
 def folders(incomplete: str) -> list[str]:

@@ -60,15 +60,16 @@ class EvalRequest(NamedTuple):
         return "command line" if searched else otherwise
 
 
-def sort_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Recipes and runs, and KEY=VALUE words apart."""
+def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], list[str]]:
+    """Recipes and runs, and KEY=VALUE words apart; `data`: keys of data, too, may be set."""
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.recipe.sweep import is_sweep
 
     settings = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
     settings = [word for word in settings if not Path(word).exists()]
     for word in settings:
-        if not word.startswith(AFTER_TRAINING) and not is_sweep(word):
+        allowed = (*AFTER_TRAINING, "data.") if data else AFTER_TRAINING
+        if not word.startswith(allowed) and not is_sweep(word):
             raise UsageError(
                 f"{quoted(word, 200)}: eval changes search.KEY, contexts.KEY and eval.KEY only; "
                 "what concerns training needs `attnkit train`"

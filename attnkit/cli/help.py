@@ -72,6 +72,23 @@ class Command(_Page, TyperCommand):
                 extra["default_map"] = user_defaults.of_options()
         return super().make_context(info_name, args, parent, **extra)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """An option whose metavar ends in "..." takes all words up to the next option."""
+        several = {
+            name
+            for one in self.params
+            if str(one.metavar).endswith("...") and one.param_type_name == "option"
+            for name in one.opts
+        }
+        option, words = "", list[str]()
+        for word in args:
+            if word.startswith("-") and word != "-":
+                option = word.partition("=")[0]
+            elif option in several and words and words[-1] != option:
+                words.append(option)
+            words.append(word)
+        return super().parse_args(ctx, words)
+
 
 class Group(_Page, TyperGroup):
     """A group of commands."""

@@ -3,11 +3,13 @@
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.cli import console, output, streams
+from attnkit.cli.progress_bar import Progress, progress_bar
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -19,16 +21,20 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
 
+ONE_ROW = {"concat", "cad"}  # methods that read all contexts in one row
+
+
 class NbceRequest(NamedTuple):
     """What is asked, and how answers are made and printed."""
 
     reader: "ContextReader"
     contexts: "Sequence[Context]"
-    prompts: Sequence[str]
     methods: Sequence[str]
     rule: "Rule"
     spec: "SearchConfig"
+    fixed: bool  # the user set the length of answers
     one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit
+    choices: Sequence[str]  # scored in place of generating; empty: text is generated
     trace: bool
     as_json: bool
     files: Sequence[Path]
@@ -56,23 +62,24 @@ class PromptAnswer(NamedTuple):
     method: str
     reply: "Reply"
     trace: "Trace | None"
-    source: str | None  # name of the context that answered, where one did
+    source: str | None  # name of the context that the answer is from, where there is one
+    probabilities: Mapping[str, float] = {}  # of choices
 
 
-def answer(request: NbceRequest) -> None:
-    """Ask everything, print the answers, write the files and warn about what was cut."""
-    from attnkit.nbce.trace import TextStream
+def answer(
+    request: NbceRequest, prompts: Sequence[str], piped: Iterator[str] | None = None
+) -> None:
+    """Ask everything, print the answers, write the files and warn about what was cut.
 
-    single = len(request.prompts) == len(request.methods) == 1 and request.spec.method != "beam"
-    watched = streams.terminal(sys.stdout) and not request.as_json
-    stream = TextStream(request.decode) if single and watched else None
-    groups = _ask(request, stream)
-    for answers in groups:
-        if request.as_json:
-            for one in answers:
-                console.write(json.dumps(_record(one, request), ensure_ascii=False) + "\n")
-        else:
-            _show(answers, request, stream)
+    The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
+    """
+    several = len(prompts) > 1 or piped is not None
+    groups = [_answered(request, prompts, 1, several)] if prompts else []
+    if piped is not None:
+        request.reader.keep_contexts = True
+        for number, prompt in enumerate(piped, len(prompts) + 1):
+            groups.append(_answered(request, [prompt], number, several))
+            sys.stdout.flush()
     answers = [one for group in groups for one in group]
     traces = [one.trace for one in answers if one.trace is not None]
     for path in request.files:
@@ -88,76 +95,154 @@ def answer(request: NbceRequest) -> None:
                 console.warn(one.reply.cut)
     ends = [one.reply.hypotheses[0].complete for one in answers if one.reply.hypotheses]
     if cut := ends.count(False):
-        console.warn(f"answers cut at {request.spec.max_length} tokens: {cut:,} (--max-length)")
+        console.warn(f"answers cut at their maximum length: {cut:,} (--max-length)")
 
 
-def _ask(request: NbceRequest, stream: "TextStream | None") -> list[list[PromptAnswer]]:
-    """The answers of all methods to each prompt."""
-    from attnkit.nbce.answer import ask
+def _answered(
+    request: NbceRequest, prompts: Sequence[str], first: int, several: bool
+) -> list[PromptAnswer]:
+    """Answers to some prompts, printed; `first` is the number of the first."""
+    from attnkit.nbce.trace import TextStream
+
+    if not request.choices and prompts[0].strip():
+        request = _fitted(request, prompts, warn=first == 1)
+    single = not several and not request.table and request.spec.method != "beam"
+    watched = single and streams.terminal(sys.stdout) and not request.as_json
+    stream = TextStream(request.decode) if watched and not request.choices else None
+    bar = ExitStack()
+
+    def progress(done: int, total: int) -> None:
+        if not shown:
+            shown.append(bar.enter_context(progress_bar("rows read")))
+        shown[0]("contexts", done, total)
+        if done >= total:  # the bar goes before text is written
+            bar.close()
+            shown.clear()
+
+    shown: list[Progress] = []
+    request.reader.progress = progress
+    with bar:
+        columns = [_ask(request, method, prompts, first, stream) for method in request.methods]
+    rows = list(zip(*columns, strict=True))
+    for row in rows:
+        if request.as_json:
+            for one in row:
+                console.write(json.dumps(_record(one, request), ensure_ascii=False) + "\n")
+        else:
+            _show(row, request, stream, several)
+    return [one for row in rows for one in row]
+
+
+def _fitted(request: NbceRequest, prompts: Sequence[str], warn: bool) -> NbceRequest:
+    """With answers short enough that rows fit; says so, and what the model was not trained for."""
+    from attnkit.nbce.row_limits import answer_length, beyond_training, longest_row
+
+    reader, spec, limit = request.reader, request.spec, request.one_row["limit"]
+    texts = [one.text for one in request.contexts]
+    prompt, row = longest_row(reader, texts, prompts)
+    length = answer_length(reader, prompt, row, spec, limit, request.fixed)
+    if length < spec.max_length:
+        spec = spec.model_copy(update={"max_length": length})
+        if warn:
+            console.say(f"--max-length is {length}: there is no room for longer answers")
+    joined = texts if ONE_ROW & {*request.methods} else []
+    if warn and (text := beyond_training(reader, prompt, row, spec, joined, limit, request.fixed)):
+        console.warn(text)
+    return request._replace(spec=spec)
+
+
+def _ask(
+    request: NbceRequest, method: str, prompts: Sequence[str], first: int,
+    stream: "TextStream | None",
+) -> list[PromptAnswer]:  # fmt: skip
+    """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
+    from attnkit.nbce.answer import Reply, ask
+    from attnkit.nbce.choices import choose
+    from attnkit.nbce.trace import trace
+
+    if not prompts[0].strip():
+        return [PromptAnswer(first, prompts[0], method, Reply("", [], [], None), None, None)]
 
     def emit(token: int) -> None:
         if stream is not None:
             console.write(safe_text(stream.add(token)))
 
-    contexts = [[one.text for one in request.contexts]] * len(request.prompts)
-    replies = {
-        method: ask(
-            request.reader, method, contexts, request.prompts, request.spec, request.rule,
-            traced=request.traced and method == request.rule.pool,
-            emit=None if stream is None else emit,
-            **request.one_row,
-        )
-        for method in request.methods
-    }  # fmt: skip
+    reader, rule, names = request.reader, request.rule, [one.name for one in request.contexts]
+    contexts = [[one.text for one in request.contexts]] * len(prompts)
+    if request.choices:
+        chosen = choose(reader, method, contexts, prompts, request.choices, rule, **request.one_row)
+        return [
+            PromptAnswer(
+                first + place, prompts[place], method,
+                Reply(request.choices[one.choice], [], [], one.context, (), one.cut, one.source),
+                None, None if one.context is None else names[one.context],
+                dict(zip(request.choices, one.probabilities, strict=True)),
+            )
+            for place, one in enumerate(chosen)
+        ]  # fmt: skip
+    merged = method == rule.pool
+    replies = ask(
+        reader, method, contexts, prompts, request.spec, rule, traced=request.traced and merged,
+        emit=None if stream is None else emit, **request.one_row,
+    )  # fmt: skip
     return [
-        [_answer(request, place, method, some[place]) for method, some in replies.items()]
-        for place in range(len(request.prompts))
-    ]
-
-
-def _answer(request: NbceRequest, place: int, method: str, reply: "Reply") -> PromptAnswer:
-    """An answer, with the trace of its tokens if contexts were merged and a trace is wanted."""
-    from attnkit.nbce.trace import trace
-
-    prompt, traced = request.prompts[place], None
-    if request.traced and method == request.rule.pool:
-        ids = reply.hypotheses[0].ids if reply.hypotheses else []
-        traced = trace(
-            request.reader.name, prompt, request.contexts, request.rule, ids, reply.steps,
-            request.decode,
-        )  # fmt: skip
-    source = None if reply.context is None else request.contexts[reply.context].name
-    return PromptAnswer(place + 1, prompt, method, reply, traced, source)
+        PromptAnswer(
+            first + place, prompts[place], method, reply,
+            trace(reader.name, prompts[place], request.contexts, rule,
+                  reply.hypotheses[0].ids if reply.hypotheses else [], reply.steps, reply.source,
+                  request.decode) if request.traced and merged and reply.source else None,
+            None if reply.context is None else names[reply.context],
+        )
+        for place, reply in enumerate(replies)
+    ]  # fmt: skip
 
 
 def _show(
-    answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None"
-) -> None:
+    answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None",
+    several: bool,
+) -> None:  # fmt: skip
     """The answers to one prompt; of several prompts each answer is a line."""
     from attnkit.show.output_examples import AnswerList, MethodAnswer
     from attnkit.show.trace_screen import TraceScreen
 
-    first, many, screen = answers[0], len(request.prompts) > 1, console.stdout()
+    first, screen = answers[0], console.stdout()
     text = first.reply.text.strip()
     if request.table:
-        if many:
+        if several:
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
             notes = [one.reply.cut] if one.reply.cut else []
-            if one.source is not None:
-                notes.insert(0, f"from context {_number(one.reply)}: {one.source}")
-            rows.append(MethodAnswer(one.method, one.reply.text.strip(), tuple(notes)))
+            if said := _from(one):
+                notes.insert(0, said)
+            text = one.reply.text.strip()
+            if one.probabilities:
+                text = f"{text} ({max(one.probabilities.values()):.1%})"
+            rows.append(MethodAnswer(one.method, text, tuple(notes)))
         screen.print(AnswerList(rows))
     elif stream is not None:
         console.write(safe_text(stream.close(text)) + "\n")
     else:
-        text = " ".join(text.split()) if many else text
+        text = " ".join(text.split()) if several else text
         console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
+    if first.probabilities and not request.table and not several:
+        for choice, probability in first.probabilities.items():
+            console.write(f"{probability:6.1%} {safe_text(choice)}\n")
+        if said := _from(first):
+            console.write(safe_text(said) + "\n")
     for one in answers:
         if request.trace and one.trace is not None:
             screen.print()
             screen.print(TraceScreen(one.trace))
+
+
+def _from(answer: PromptAnswer) -> str:
+    """Which context the answer is from, and its share; "" where nobody knows."""
+    source = answer.reply.source
+    share = f" ({source.share:.0%})" if source else ""
+    if answer.source is not None:
+        return f"from context {_number(answer.reply)}{share}: {answer.source}"
+    return f"source unclear{share.replace('(', '(at most ')}" if source else ""
 
 
 def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
@@ -173,9 +258,14 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
         "complete": best is not None and best.complete,
         "context": _number(reply),
         "source": answer.source,
+        "share": None if reply.source is None else round(reply.source.share, 4),
         "scores": [_finite(score) for score in reply.scores],
         "notes": [reply.cut] if reply.cut else [],
     }
+    if answer.probabilities:
+        fields["probabilities"] = {
+            choice: round(value, 6) for choice, value in answer.probabilities.items()
+        }
     if request.trace and answer.trace is not None:
         fields["trace"] = answer.trace.json()
     return fields

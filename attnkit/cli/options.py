@@ -181,7 +181,7 @@ Plugins = Annotated[
     Option(
         "--plugin",
         metavar="FILE",
-        help="Python file that defines an attention mechanism. Repeatable.",
+        help="Python file that defines an attention mechanism or a metric. Repeatable.",
         callback=_load_plugins,
         is_eager=True,
     ),

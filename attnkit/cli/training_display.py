@@ -4,8 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Notice = Callable[[str], object]
 """Called with the name of the first signal."""
-Happening = Generator[events.Event, None, None]
 
 REFRESHES = 4  # a second; each costs about a millisecond
 
@@ -119,7 +118,7 @@ def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
 
 def follow(
     board: Board,
-    start: Callable[[Notice], Happening],
+    start: Callable[[events.Emit, Notice], object],
     spec: "TrainConfig",
     *,
     as_json: bool,
@@ -127,7 +126,7 @@ def follow(
 ) -> None:
     """Run trainings, show what happens, and print the comparison in the end.
 
-    `start` begins them, importing what is slow; `spec` is what advice on memory refers to.
+    `start` carries them out, importing what is slow; `spec` is what advice on memory refers to.
 
     Raises:
         MemoryLimitError: it was exceeded.
@@ -139,19 +138,21 @@ def follow(
     scored: list[events.ScoredEvent] = []
     screen = choose(board, as_lines_of_json=as_json, quiet=quiet)
     failed: list[str] = []
+
+    def emit(event: events.Event) -> None:
+        screen.show(event)
+        if isinstance(event, events.ScoredEvent) and not event.unfinished:
+            scored.append(event)
+        elif isinstance(event, events.FailedEvent) and not quiet:
+            failed.append(f"{event.variant} seed {event.seed}")
+
     try:
-        # Signals are recorded from here on; what follows is slow to import.
         with StopSignals(screen.notice) as stop, screen:
-            happening = start(screen.notice)
+            import attnkit.experiment.training  # noqa: F401  (slow; signals are recorded)
+
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            with closing(happening):
-                for event in happening:
-                    screen.show(event)
-                    if isinstance(event, events.ScoredEvent) and not event.unfinished:
-                        scored.append(event)
-                    elif isinstance(event, events.FailedEvent) and not quiet:
-                        failed.append(f"{event.variant} seed {event.seed}")
+            start(emit, screen.notice)
     except (MemoryError, RuntimeError) as error:
         if out_of_memory(error):
             advice = memory_advice(spec.batch_tokens, spec.accumulate)

@@ -3,27 +3,39 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from attnkit.data import formats, jsonl, questions
-from attnkit.data.corpus_files import CardFiles, Progress, file_facts
+from attnkit.data import formats, questions
+from attnkit.data.corpus_files import CardFiles, Progress, file_facts, own_path
+from attnkit.data.dialogues import read_parlai
+from attnkit.data.fields import labelled, read_rows
 from attnkit.data.rows import Counts, Row
+from attnkit.data.splitting import SplitRows, digest_of, split_rows
 from attnkit.data.synthetic.known_source import SOURCES
 from attnkit.data.synthetic.marked import MarkedRows
 from attnkit.data.synthetic.recall import RecallRows
-from attnkit.data.text_form import clean, normal_form
+from attnkit.data.text_form import normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.data_rules import SPLITS, data_issues, files_of, format_of
+from attnkit.recipe.data_rules import (
+    SPLITS,
+    data_issues,
+    files_of,
+    format_of,
+    splits_at_hand,
+)
 from attnkit.recipe.issues import dotted
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import check_file, require_folder, sha256_json
+from attnkit.storage.files import require_folder, sha256_json
 from attnkit.text import nearest, quoted
 
+RECORDS = ("jsonl", "csv", "tsv", "parquet")
+"""Formats of files whose rows have named fields."""
 VERSION = 1
 """Raised when the same files and options would give other rows."""
 Languages = tuple[str | None, str | None]
@@ -70,16 +82,15 @@ class Corpus(ABC):
         For question-answering its rows are questions after one passage or none, as training
         reads them; `questions` gives them with all their passages.
 
+        Files are downloaded and verified when a split is first used.
+
         Args:
-            data: the section; paths that are not absolute are relative to the current folder, then
-                to `data_dir`.  `attnkit.recipe.load` has made those beside a recipe absolute.
+            data: relative paths are looked up in the current folder, then in `data_dir`.
             task: with language-modeling rows have a target only.
             data_dir: folder of the corpora; default $ATTNKIT_DATA.
             cache: folder for downloads; default `cache_dir()`.
             offline: refuse downloads; ATTNKIT_OFFLINE=1 does so too.
             progress: called while a file is downloaded.
-
-        Files are downloaded and verified when a split is first used.
 
         Raises:
             RecipeError: unknown corpus or language, or keys that do not fit together.
@@ -92,7 +103,7 @@ class Corpus(ABC):
         for issue in data_issues(data, task):
             raise RecipeError(f"{dotted(issue.key)}: {issue.text}")
         if data.corpus is None:
-            return _own_files(data, task, folder, cache)
+            return _own_files(data, task, folder, cache, offline)
         card = corpus_cards.load(data.corpus)
         files = CardFiles(card, folder, cache, offline=offline, progress=progress)
         return _of_card(card, data, task, cache, files)
@@ -182,6 +193,11 @@ class Corpus(ABC):
         return True
 
     @property
+    def recorded(self) -> dict[str, Any]:
+        """What a manifest says of it: the rows that `data.split` gives each split."""
+        return {}
+
+    @property
     def generated(self) -> bool:
         """Whether it comes from a generator, not from files."""
         return False
@@ -197,10 +213,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
-        """The rows of a split that exists.
-
-        `amount` is for generators: the passages of a question, or the length of a row.
-        """
+        """The rows of a split that exists; `amount` is the length of generated ones."""
 
     @abstractmethod
     def _identity(self, split: str) -> dict[str, Any]:
@@ -277,6 +290,7 @@ class _Files(Corpus):
     ) -> None:
         super().__init__(name, languages, splits, data, task)
         self._parts, self._fields, self._cache, self._card_files = splits, fields, cache, card_files
+        self._split_off = [split for split in SPLITS if data.split_off(split)]
         if card_files:
             self.notes = card_files.notes
 
@@ -294,6 +308,10 @@ class _Files(Corpus):
                         for path in paths:  # a fault of its text, as UTF-16 is, explains it
                             next(formats.read_lines(path, self._data.errors), None)
                         raise formats.ragged(paths, lines)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        return {"split": dict(self._split_rows.rows)} if self._split_off else {}
 
     def available(self, split: str) -> bool:
         return all(self._available(file) for part in self._parts[split] for file in part.files)
@@ -313,50 +331,56 @@ class _Files(Corpus):
         return self._card_files.path(file)
 
     def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
+        if not self._split_off or split not in ("train", *self._split_off):
+            yield from self._read_files(split, counts)
+            return
+        chosen = self._split_rows.of_source
+        for row in self._read_files("train", counts):
+            if chosen.get(digest_of(row, self._data), "train") == split:
+                yield row
+
+    @cached_property
+    def _split_rows(self) -> SplitRows:
+        """Which rows of the training data are set aside."""
+        found = split_rows(self.name, self._read_files("train", Counts()), self._data)
+        parts = ", ".join(f"{rows:,} {split}" for split, rows in found.rows.items())
+        self.notes.append(f"data.split: {parts} rows, seed {self._data.seed}")
+        return found
+
+    def _read_files(self, split: str, counts: Counts) -> Iterator[Row]:
+        """All rows of the files of a split."""
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]
             rows = self._read_part(part.format, paths, counts)
-            yield from self._labelled(rows, paths[-1]) if self._labels else rows
+            yield from labelled(rows, self._labels, self._data.normalize, paths[-1])
 
     def _read_part(self, format: str, paths: Sequence[Path], counts: Counts) -> Iterator[Row]:
         """The rows of one file, or of two aligned ones."""
         errors = self._data.errors
         if format == "lines":
             return formats.read_pairs(paths[0], paths[1], errors, counts)
-        if format == "jsonl":
-            source = None if self._causal else self._fields[0]
-            usual = None if self._card_files else ("source", _usual_target(self._causal))
-            return jsonl.read_jsonl(
+        if format == "parlai":
+            return read_parlai(paths[0], errors, counts)
+        if format in RECORDS:
+            return read_rows(
                 paths[0],
+                format,
                 errors,
                 counts,
-                source=source,
+                source=None if self._causal else self._fields[0],
                 target=self._fields[1],
-                usual=usual,
+                usual=None if self._card_files else ("source", _usual_target(self._causal)),
                 labels=self._labels,
             )
-        if format == "parlai":
-            return jsonl.read_parlai(paths[0], errors, counts)
         return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
-
-    def _labelled(self, rows: Iterable[Row], path: Path) -> Iterator[Row]:
-        """The rows of a file, whose targets are labels; a DataError where one is another text."""
-        form = self._data.normalize
-        labels = {clean(normal_form(label, form)): label for label in self._labels}
-        for number, row in enumerate(rows, 1):
-            label = labels.get(clean(normal_form(row.target, form)))
-            if label is None:
-                wrong, known = quoted(row.target.strip()), ", ".join(self._labels)
-                raise DataError(
-                    f"{path}:{number}: the label {wrong} is not one of data.labels: {known}"
-                )
-            yield row._replace(target=label)
 
     def _identity(self, split: str) -> dict[str, Any]:
         parts = self._parts[split]
+        divided = [split, dict(self._data.split), self._data.seed] if self._split_off else None
         return {
             "formats": [part.format for part in parts],
-            "fields": self._fields if any(part.format == "jsonl" for part in parts) else None,
+            "fields": self._fields if any(part.format in RECORDS for part in parts) else None,
+            **({"split": divided} if divided else {}),
             "errors": self._data.errors,
             "files": [
                 [file_facts(self._path(file), self._cache).sha256 for file in part.files]
@@ -374,7 +398,7 @@ def splits_of(data: DataConfig) -> tuple[str, ...]:
     """Names of the splits of a data section, of which nothing is read."""
     if data.corpus is not None:
         return tuple(corpus_cards.load(data.corpus).splits)
-    return tuple(split for split in SPLITS if files_of(data, split))
+    return splits_at_hand(data)
 
 
 def require_split(name: str, split: str, splits: Sequence[str]) -> None:
@@ -418,36 +442,20 @@ def _of_card(
     return _Files(card.name, languages, splits, data, task, fields, cache, files)
 
 
-def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path) -> Corpus:
+def _own_files(
+    data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool
+) -> Corpus:
     """The corpus in the files that the section names."""
     causal = task == "language-modeling"
-    splits = {}
+    splits: dict[str, list[SplitPart]] = {}
     for split in SPLITS:
         if names := files_of(data, split):
-            files = tuple(_own_path(f"data.{split}", name, folder) for name in names)
+            files = tuple(own_path(split, name, folder, cache, offline) for name in names)
             splits[split] = [SplitPart(format_of(names, data.format), files)]
+    for split in splits_at_hand(data):
+        splits.setdefault(split, splits.get("train", []))
     fields = (data.source or "source", data.target or _usual_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
     languages = data.source, data.target
     return _Files(name, languages, splits, data, task, fields, cache)
-
-
-def _own_path(key: str, name: str, folder: Path | None) -> Path:
-    """A file that the section names: as it is (a recipe's are found when it is read), else in the
-    data folder, there also by its last name alone, as a run that was moved away from its data needs
-    it."""
-    given = Path(os.path.expanduser(name))
-    places = [given]
-    if folder is not None and not given.is_absolute():
-        places += dict.fromkeys((folder / given, folder / given.name))
-    for path in places:
-        if os.path.lexists(path):
-            check_file(path)
-            return path
-    looked = " and ".join(str(path.absolute()) for path in places)
-    hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
-    beside = "" if given.is_absolute() else ", and beside the recipe"
-    raise MissingInputError(
-        f"{key}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
-    )

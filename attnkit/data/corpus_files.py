@@ -16,8 +16,10 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from attnkit.data.formats import count_lines
+from attnkit.data.hub_datasets import rows_file
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.corpus_cards import Archive, Card, File
+from attnkit.recipe.data_rules import HUGGING_FACE
 from attnkit.storage.files import (
     atomic_write,
     check_file,
@@ -25,6 +27,7 @@ from attnkit.storage.files import (
     remove_leftovers,
     sha256_file,
 )
+from attnkit.text import quoted
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a stage, how much is done, and the total where it is known.
@@ -200,3 +203,25 @@ class CardFiles:
 
 def _record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
+
+
+def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: bool) -> Path:
+    """A file that the section names: as it is (a recipe's are found when it is read), else in the
+    data folder, there also by its last name alone, as a run that was moved away from its data needs
+    it.  Data sets of Hugging Face are files in the cache."""
+    if name.startswith(HUGGING_FACE):
+        return rows_file(name, split, cache, offline=offline)
+    given = Path(os.path.expanduser(name))
+    places = [given]
+    if folder is not None and not given.is_absolute():
+        places += dict.fromkeys((folder / given, folder / given.name))
+    for path in places:
+        if os.path.lexists(path):
+            check_file(path)
+            return path
+    looked = " and ".join(str(path.absolute()) for path in places)
+    hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
+    beside = "" if given.is_absolute() else ", and beside the recipe"
+    raise MissingInputError(
+        f"data.{split}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
+    )

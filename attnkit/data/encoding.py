@@ -58,20 +58,16 @@ def encode(
 ) -> Encoded:
     """Encode rows into folder/key, or open what is there; `rows` is read only when needed.
 
-    Rows with an empty side are dropped.  A row is too long when a side has more than `max_length`
-    tokens with its EOS.
+    Rows with an empty side are dropped.
 
     Args:
         rows: pairs, or paragraphs in `target` when `stream` is set.
-        tokenizer: vocabularies of both sides.
-        folder: the cache.
         key: the name of the result, a hash of all that it depends on.
         max_length: in tokens, EOS included; for a stream the length of a block.
-        too_long: what happens to such rows; without effect on a stream.
+        too_long: what happens to rows with a longer side; without effect on a stream.
         sample: (alpha, seed) of subword sampling, or None for the best segmentation.
         counts: what the reader of `rows` counts into; the encoder adds to it.
         stream: one stream of target ids seen in blocks, instead of pairs.
-        report: called after each chunk.
 
     Raises:
         OutputPathError, OutputError: the cache cannot be written.

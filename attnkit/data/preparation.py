@@ -181,21 +181,10 @@ def check_splits(
     fetch: bool = True,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Read the splits that a recipe evaluates, so that their faults are reported before training.
+    """Read the splits that are evaluated, so that their faults are reported before training.
 
-    Those that training reads anyway are left to it.
-
-    Args:
-        recipe: one variant.
-        data_dir, cache, offline, progress: as `prepare`.
-        fetch: download what is not at hand.
-
-    Returns:
-        The splits that were not checked because that needs a download.
-
-    Raises:
-        MissingInputError: the corpus or a split is not there.
-        DataError: a file is malformed or has no rows.
+    Returns those that were not checked because that needs a download, which `fetch` allows.
+    Raises MissingInputError, DataError: a split is not there, malformed or empty.
     """
     corpus = Corpus.open(
         recipe.data, recipe.task, data_dir=data_dir, cache=cache, offline=offline, progress=progress
@@ -227,14 +216,7 @@ def encode_split(
     """One split as ids, from the cache where it is there.
 
     Training rows follow `data.too_long`; rows of other splits are truncated, never dropped.
-
-    Args:
-        corpus, tokenizer, recipe: what `prepare` opened, and for which variant.
-        name: of the split.
-        cache: as `prepare`.
-        sample: (alpha, seed) of subword sampling.
-        suffix: distinguishes samples of one split in the cache.
-        progress: called now and then.
+    `sample` is (alpha, seed) of subword sampling, `suffix` tells samples apart in the cache.
 
     Raises:
         MissingInputError: the corpus has no such split.
@@ -278,12 +260,10 @@ def _while_unchanged(corpus: Corpus, name: str, fingerprint: str, counts: Counts
 
 
 def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed: int) -> Encoded:
-    """The training split as one epoch sees it: sampled, or corrupted, afresh.
+    """The training split as one epoch (from 0) sees it: sampled, or corrupted, afresh.
 
     A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
     in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
-
-    `prepared` is what `prepare` gave for this recipe; epochs count from 0.
     """
     split = (
         _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream

@@ -64,7 +64,7 @@ COUNTED = {
     "replaced": "malformed character{s} replaced by U+FFFD",
     "bom": "byte order mark{s} removed",
     "crlf": "CRLF line end{s} read as LF",
-    "breaks": "line break{s} inside JSON strings turned into spaces",
+    "breaks": "line break{s} inside fields turned into spaces",
     "control": "control character{s} left in the text",
     "normalized": "row{s} changed to the normal form of data.normalize",
 }

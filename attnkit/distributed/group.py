@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -136,15 +136,14 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def broadcast_object(make: Callable[[], Value]) -> Value:
-    """What `make` returns in the main process, where alone it is called."""
-    if _group is None:
-        return make()
-    import torch
-    import torch.distributed as dist
+def broadcast_object(value: Value | None) -> Value:
+    """The value of the main process; those of other ranks are not read, and may be None."""
+    values: list[Any] = [value]
+    if _group is not None:
+        import torch
+        import torch.distributed as dist
 
-    values: list[Any] = [make() if is_main_process() else None]
-    dist.broadcast_object_list(values, group=_group.control, device=torch.device("cpu"))
+        dist.broadcast_object_list(values, group=_group.control, device=torch.device("cpu"))
     found: Value = values[0]
     return found
 

@@ -9,7 +9,7 @@ swapping and fine-tuning: Kasai et al. 2021, "Finetuning Pretrained Transformers
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,26 +18,27 @@ from typing import Any
 
 from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
-from attnkit.errors import RecipeError, StoppedError, UsageError
+from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
+from attnkit.experiment.data_of_recipes import obey
+from attnkit.experiment.experiment import Experiment
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import Experiment
-from attnkit.experiment.update_progress import progress
+from attnkit.experiment.update_progress import make_updates
 from attnkit.models import Model
 from attnkit.nbce import question_sets
 from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import changed_keys
 from attnkit.runs import Run, layout, run_path
-from attnkit.scoring import ScoreRow, check_scorable, side_by_side
+from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
-from attnkit.train.events import Event, NoteEvent
+from attnkit.train.events import Emit, NoteEvent
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.signals import StopSignals
 
@@ -45,8 +46,8 @@ ENTRY = "converted"
 """What the manifest calls the run that one was made of, and how."""
 MAP_BATCHES = 32
 """Batches of the training text over which maps are averaged, at most."""
-Making = Generator[Event, None, tuple[Model, dict[str, Any]]]
-"""The making of a model, and in the end what the manifest says of it."""
+Made = tuple[Model, dict[str, Any]]
+"""A model, and what the manifest says of how it was made."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
 
@@ -126,9 +127,12 @@ def converted_recipe(
 
 
 def convert(
-    settings: ConversionSettings, *, notice: Callable[[str], object] | None = None
-) -> Generator[Event, None, None]:
-    """Make the runs that are not there, score all, compare them; yields what happens.
+    settings: ConversionSettings,
+    emit: Emit = events.ignore,
+    *,
+    notice: Callable[[str], object] | None = None,
+) -> Comparison:
+    """Make the runs that are not there, score all, and compare them.
 
     `notice` is called with the name of the first signal when it comes; see `StopSignals`.
 
@@ -138,7 +142,7 @@ def convert(
         AttnkitError: whatever the data, the run directory or the training raise.
     """
     with StopSignals(notice) as stop:
-        yield from _Conversion(settings, stop).stages()
+        return _Conversion(settings, stop, emit).stages()
 
 
 def swap(old: Weights, model: Model) -> dict[str, list[str]]:
@@ -157,8 +161,9 @@ def swap(old: Weights, model: Model) -> dict[str, list[str]]:
 class _Conversion:
     """One conversion, step by step."""
 
-    def __init__(self, settings: ConversionSettings, stop: StopSignals) -> None:
+    def __init__(self, settings: ConversionSettings, stop: StopSignals, emit: Emit) -> None:
         self.settings, self.stop, self.old = settings, stop, settings.run
+        self.emit = emit
         self.seed, self.variants = self.old.seed, settings.stages
         later = ("model", "search", "eval", "contexts")
         self.recipe = self.old.recipe.model_copy(
@@ -175,28 +180,26 @@ class _Conversion:
         file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
         how = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
         precision = self.old.manifest.get("precision")
-        self.experiment = Experiment(
-            TrainingSettings(file=file, out=settings.out, precision=precision, **how), stop
-        )
+        plan = TrainingSettings(file=file, out=settings.out, precision=precision, **how)
+        self.experiment = Experiment(plan, stop, emit)
         self.experiment.keep_memory()
 
-    def stages(self) -> Iterator[Event]:
+    def stages(self) -> Comparison:
         """All that `convert` does."""
         check_scorable(self.recipe)
         there = [self._there(variant) for variant in self.variants]
         if not all(there) and self.variants[1:]:  # what the data lacks is told before all
-            yield from self.experiment.prepared(self.settings.recipe, self.old)
+            self.experiment.prepared(self.settings.recipe, self.old, self.emit)
         runs = [self.old]
         for variant in self.variants:
+            emit = self.experiment.emit_of(variant, self.seed)
             if variant.endswith("-tuned"):
-                happening = self._tune(variant)
+                self._tune(variant)
             else:
                 make = self._swap if variant.endswith("-swapped") else self._transfer
-                happening = self._made(variant, partial(make, runs[-1]))
-            for event in happening:
-                yield replace(event, variant=variant, seed=self.seed)
+                self._make(variant, partial(make, runs[-1]), emit)
             runs.append(Run.open(self._path(variant)))
-        yield from self._score(runs)
+        return self._score(runs)
 
     def _path(self, variant: str) -> Path:
         return run_path(self.settings.out, self.old.name, variant, self.seed)
@@ -225,10 +228,10 @@ class _Conversion:
             )
         return run.finished
 
-    def _made(self, variant: str, make: Callable[[Run], Making]) -> Iterator[Event]:
+    def _make(self, variant: str, make: Callable[[Run, Emit], Made], emit: Emit) -> None:
         """Store the model that `make` gives as a run, with what it says of it."""
         if self._there(variant):
-            yield events.SkippedEvent("already converted")
+            emit(events.SkippedEvent("already converted"))
             return
         run, old, start = Run(self._path(variant)), self.old.manifest, time.perf_counter()
         with run.lock():
@@ -238,7 +241,7 @@ class _Conversion:
             who: Any = {"name": self.old.name, "variant": variant, "seed": self.seed}
             run = Run.create(run.path, self.recipe, **who, **fields)
             run.write_tokenizer(self.old.tokenizer())
-            model, facts = yield from make(run)
+            model, facts = make(run, emit)
             run.update(
                 hashes={"recipe": digest(self.recipe)},
                 parameters=sum(weight.numel() for weight in model.parameters()),
@@ -247,7 +250,7 @@ class _Conversion:
             seconds, step = time.perf_counter() - start, old["finished"]["step"]
             how: Any = {"reason": "converted", "updates": old["finished"].get("updates", step)}
             run.finish(weights_of(model), step=step, seconds=seconds, **how)
-        yield events.FinishedEvent(step, seconds, "converted")
+        emit(events.FinishedEvent(step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
         """What the manifests of all stages say: the run before, and how attention was changed."""
@@ -260,28 +263,27 @@ class _Conversion:
     def teacher(self) -> Model:
         return self.old.model(str(self.experiment.device))
 
-    def _batches(self) -> Generator[Event, None, BatchStream]:
+    def _batches(self, emit: Emit) -> BatchStream:
         """The training text, in the order of a training."""
         recipe = self.settings.recipe
-        prepared = yield from self.experiment.prepared(recipe, self.old)
+        prepared = self.experiment.prepared(recipe, self.old, emit)
         epoch = partial(train_epoch, prepared, recipe, seed=self.seed)
         return BatchStream(epoch, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
 
-    def _swap(self, last: Run, run: Run) -> Making:
+    def _swap(self, last: Run, run: Run, emit: Emit) -> Made:
         """The new model with the weights that fit."""
         model, old = run.untrained(), last.weights()
         swapped = swap(old, model)
         shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()
                   if tensor.is_floating_point()}  # fmt: skip
-        yield NoteEvent(
-            f"{len(swapped['kept'])} of {len(old)} weights are kept; new: "
-            f"{listed(swapped['new'], shapes)}; left out: {listed(swapped['left_out'], shapes)}"
-        )
+        new, left_out = (listed(swapped[name], shapes) for name in ("new", "left_out"))
+        kept = f"{len(swapped['kept'])} of {len(old)} weights are kept"
+        emit(NoteEvent(f"{kept}; new: {new}; left out: {left_out}"))
         layers = attention_transfer.layers_of(model, self.kinds)
         able = {place: layer.mechanism for place, layer in layers.items()
                 if layer.mechanism.adopts_maps}  # fmt: skip
         if able:
-            stream = yield from self._batches()
+            stream = self._batches(emit)
             taken = stream.take(min(MAP_BATCHES, len(stream.batches)))
             theirs = attention_transfer.layers_of(self.teacher, self.kinds)
             chosen = {place: theirs[place] for place in able}
@@ -290,44 +292,38 @@ class _Conversion:
             for place, mechanism in able.items():
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in taken)
-            yield NoteEvent(f"{len(able)} layers begin with maps averaged over {count:,} texts")
+            emit(NoteEvent(f"{len(able)} layers begin with maps averaged over {count:,} texts"))
         return model, {**swapped, "layers_with_averaged_maps": len(able)}
 
-    def _transfer(self, last: Run, run: Run) -> Making:
+    def _transfer(self, last: Run, run: Run, emit: Emit) -> Made:
         """The last model after attention transfer."""
-        stream = yield from self._batches()
+        stream = self._batches(emit)
         device, updates = str(self.experiment.device), self.settings.transfer
         model = last.model(device)
         size = sum(weight.numel() for weight in model.parameters())
-        yield events.StartedEvent(run.name, updates, size, device, "fp32")
+        emit(events.StartedEvent(run.name, updates, size, device, "fp32"))
 
         def take() -> Batch:
             (batch,) = stream.take(1)
             return batch
 
         def check(done: int, loss: float) -> None:
-            self._obey("during attention transfer, which starts over with the same command")
+            obey(self.stop, "during attention transfer, which starts over with the same command")
 
         made = attention_transfer.transfer(model, self.teacher, self.kinds, take, updates)
-        losses = yield from progress(made, updates, "mean squared error", check)
+        losses = make_updates(made, updates, "mean squared error", check, emit)
         ends = {"first": losses[0], "last": mean(losses[-10:])}
-        yield NoteEvent(
-            f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
-        )
+        told = f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
+        emit(NoteEvent(told))
         return model, {"mean_squared_error": ends}
 
-    def _tune(self, variant: str) -> Iterator[Event]:
+    def _tune(self, variant: str) -> None:
         """An ordinary training from the weights of the stage before."""
         self.experiment.check(variant, self.seed)
-        yield from self.experiment.train(variant, self.seed)
-        Run.open(self._path(variant)).update(**{ENTRY: self._entry(variant)}, **self._history())
+        run = self.experiment.train(variant, self.seed)
+        run.update(**{ENTRY: self._entry(variant)}, **self._history())
 
-    def _obey(self, when: str) -> None:
-        """Raise StoppedError where a signal has come."""
-        if signal := self.stop.requested:
-            raise StoppedError(f"stopped by {signal} {when}")
-
-    def _score(self, runs: Sequence[Run]) -> Iterator[Event]:
+    def _score(self, runs: Sequence[Run]) -> Comparison:
         """The quality of each stage beside that of the run before.
 
         More updates on the same data are what is compared, so the budget is no reason against it.
@@ -335,7 +331,7 @@ class _Conversion:
         recipe, entries = self.settings.recipe, list[ScoreRow]()
 
         def progress(what: str, done: int, total: int) -> None:
-            self._obey("while scoring; the same command scores the rest")
+            obey(self.stop, "while scoring; the same command scores the rest")
 
         how: dict[str, Any] = {"search": recipe.search, "progress": progress}
         questions = recipe.task == "question-answering"
@@ -343,15 +339,16 @@ class _Conversion:
         how |= {"device": str(self.experiment.device), **self.experiment.data_from}
         for run in runs:
             at: Any = {"variant": run.variant, "seed": run.seed}
-            yield NoteEvent(f"scoring {run.variant}", passing=True, **at)
+            self.emit(NoteEvent(f"scoring {run.variant}", passing=True, **at))
             score = question_sets.evaluate if questions else evaluate
             found = score(run, recipe.eval.splits, recipe.eval, **how)
             entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
-            yield events.EvaluatedEvent(recipe.eval.splits, **at)
+            self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
         first = first_baselines(entries, self.old.variant)
         margins = Margins.of(recipe.eval)
         result = side_by_side(entries, first, resamples=recipe.eval.bootstrap, margins=margins)
-        yield events.ScoredEvent(result)
+        self.emit(events.ScoredEvent(result))
+        return result
 
 
 def listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:

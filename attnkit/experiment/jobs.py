@@ -10,7 +10,7 @@ import os
 import signal
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import forkserver, get_context, resource_tracker
@@ -25,17 +25,19 @@ from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
+from attnkit.experiment.data_of_recipes import PATIENCE
+from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.training import FIRST_LOOK, PATIENCE, Experiment
 from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
+from attnkit.scoring import Comparison, ScoreRow
 from attnkit.train import events
-from attnkit.train.events import Event, NoteEvent
+from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.signals import StopSignals
 
 CONTEXT = get_context("forkserver")
-PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+PRELOAD = ["attnkit.experiment.experiment", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What workers find imported; the last is what autograd imports when used."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
 """Memory of a worker beside what it shares with the others: so much, and more than what is live in
@@ -45,13 +47,14 @@ STOPS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 LAST_LINES = 20
 """Of what a process wrote before it died."""
 
-Key = tuple[str, int]
-"""Variant and seed."""
 
-
-def train(
-    settings: TrainingSettings, *, jobs: int, notice: Callable[[str], object] | None = None
-) -> Generator[Event, None, None]:
+def train_side_by_side(
+    settings: TrainingSettings,
+    emit: Emit,
+    *,
+    jobs: int,
+    notice: Callable[[str], object] | None = None,
+) -> Comparison | None:
     """`attnkit.experiment.training.train` with so many runs at a time, each in a process.
 
     Every process has an equal share of torch's threads here, at least one.  The results are, bit
@@ -65,41 +68,33 @@ def train(
     """
     planned, threads = settings.runs(), threads_each(jobs)
     with StopSignals(notice) as stop:
-        experiment = Experiment(settings, stop)
+        experiment = Experiment(settings, stop, emit)
         for key in planned:
             experiment.check(*key)
-        yield NoteEvent(sharing(jobs))
-        unfinished = yield from experiment.prepare(planned)
-        yield from check_memory(experiment, unfinished, jobs)
+        emit(NoteEvent(sharing(jobs)))
+        unfinished = experiment.prepare(planned)
+        check_memory(experiment, unfinished, jobs)
         everything = torch.get_num_threads()
         torch.set_num_threads(threads)  # the precision is chosen as the workers compute
         try:
-            yield from experiment.choose_precision(unfinished)
+            experiment.choose_precision(unfinished)
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
         settings = replace(settings, precision=experiment.precision.chosen)
         start = WorkerStart(settings, threads, tuple(mechanisms.plugged().values()))
-        workers = Workers(jobs, start, stop)
+        workers = Workers(planned, jobs, start, stop, experiment)
         _start_server(threads)
-        yield NoteEvent(f"starting {jobs} processes", passing=True)
-        scored: list[Key] = []
-        for event in workers.run(planned):
-            yield event
-            if isinstance(event, events.EvaluatedEvent):
-                scored += [key for key in planned if key == (event.variant, event.seed)]
-                if len(scored) == FIRST_LOOK < len(planned):
-                    yield from experiment.compare(scored, len(planned) - FIRST_LOOK)
-        finished = [key for key in planned if key not in workers.failures]
-        if finished:
-            yield from experiment.compare(finished)
+        emit(NoteEvent(f"starting {jobs} processes", passing=True))
+        workers.run()
+        finished = [key for key in planned if key in workers.rows]
+        found = workers.compare(finished) if finished else None
         if workers.failures:
             raise workers.failure()
+        return found
 
 
-def check_memory(
-    experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int
-) -> Iterator[Event]:
+def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int) -> None:
     """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
 
     Raises:
@@ -118,7 +113,7 @@ def check_memory(
             sizes[variant] += int(HEAP_FACTOR * _live(recipe, data))
         except Exception as error:  # a mechanism that cannot run without storage may train
             text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
-            yield NoteEvent(" ".join(text.split()), variant=variant, seed=seed)
+            experiment.emit(NoteEvent(" ".join(text.split()), variant=variant, seed=seed))
     largest = sorted((sizes[variant] for variant, _ in prepared), reverse=True)[:jobs]
     if sum(largest) <= free:
         return
@@ -232,9 +227,14 @@ class WorkerProcess:
 class Workers:
     """Processes that work off a list of runs."""
 
+    planned: Sequence[Key]
     jobs: int
     start: WorkerStart
     stop: StopSignals
+    experiment: Experiment
+    """Of this process, which compares what the workers have scored."""
+    rows: dict[Key, Sequence[ScoreRow]] = field(default_factory=dict)
+    """The scores of finished runs."""
     failures: dict[Key, AttnkitError] = field(default_factory=dict)
     """In the order in which they came."""
     active: list[WorkerProcess] = field(default_factory=list)
@@ -243,13 +243,13 @@ class Workers:
     """Whether a run was stopped before its end."""
     started: int = 0
 
-    def run(self, planned: Sequence[Key]) -> Iterator[Event]:
-        """Train and score all of them; yields their events as they come.
+    def run(self) -> None:
+        """Train and score all of them.
 
         Raises:
             StoppedError: a signal came; the state of every run is saved.
         """
-        self.waiting.extend(planned)
+        self.waiting.extend(self.planned)
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="attnkit-")))
             stack.callback(self._close)
@@ -262,7 +262,7 @@ class Workers:
                     self.active.append(WorkerProcess.start(self.start, output, key))
                 ready = wait([worker.connection for worker in self.active], PATIENCE)
                 for worker in [one for one in self.active if one.connection in ready]:
-                    yield from self._follow(worker)
+                    self._follow(worker)
         if self.stop.requested and (self.stopped or self.waiting):
             failed = "".join(f"; failed before: {line}" for line in self._lines())
             raise StoppedError(
@@ -270,12 +270,21 @@ class Workers:
                 " same command again to resume"
             )
 
-    def _follow(self, worker: WorkerProcess) -> Iterator[Event]:
+    def compare(self, keys: Sequence[Key], unfinished: int = 0) -> Comparison | None:
+        """The runs of some keys side by side."""
+        rows = [row for key in keys for row in self.rows[key]]
+        return self.experiment.compare(keys, rows, unfinished)
+
+    def _follow(self, worker: WorkerProcess) -> None:
         """Hand on one message of a worker, and its next run to one that has finished."""
-        message = worker.receive()
+        message, emit = worker.receive(), self.experiment.emit
         if isinstance(message, Event):
-            yield message
+            emit(message)
             return
+        if message.error is None:
+            self.rows[worker.key] = message.rows
+            if len(self.rows) == FIRST_LOOK < len(self.planned):
+                self.compare([*self.rows], len(self.planned) - FIRST_LOOK)
         if message.error is None and self.waiting and not self.stop.requested:
             worker.begin(self.waiting.popleft())
             return
@@ -290,9 +299,9 @@ class Workers:
         self.failures[key] = message.error
         variant, seed = key
         if message.details:
-            yield NoteEvent(message.details, variant=variant, seed=seed)
-        reason = str(message.error)
-        yield events.FailedEvent(reason, message.error.code, variant=variant, seed=seed)
+            emit(NoteEvent(message.details, variant=variant, seed=seed))
+        code = message.error.code
+        emit(events.FailedEvent(str(message.error), code, variant=variant, seed=seed))
 
     def _ask_to_stop(self, name: str) -> None:
         for worker in self.active:

@@ -1,6 +1,5 @@
 """What `train.precision: auto` means: chosen once for all runs of a recipe, trials included."""
 
-from collections.abc import Generator
 from contextlib import suppress
 
 from attnkit.data.preparation import PreparedData
@@ -9,7 +8,7 @@ from attnkit.experiment import cost
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.recipe import Recipe
 from attnkit.runs import Run, layout
-from attnkit.train.events import NoteEvent
+from attnkit.train.events import Emit, NoteEvent
 
 
 class PrecisionChoice:
@@ -20,9 +19,7 @@ class PrecisionChoice:
         self.chosen = settings.precision
         """What auto means, where it is known."""
 
-    def of(
-        self, recipe: Recipe, prepared: PreparedData, run: Run
-    ) -> Generator[NoteEvent, None, str]:
+    def of(self, recipe: Recipe, prepared: PreparedData, run: Run, emit: Emit) -> str:
         """Precision of a new run: the recipe's, else that of its other runs, else the faster.
 
         Models that are counted take no part.
@@ -34,7 +31,7 @@ class PrecisionChoice:
         self.chosen = self.chosen or self._of_others(run)
         if self.chosen is None:
             self.chosen, why = cost.choose_precision(recipe, prepared, self.device)
-            yield NoteEvent(f"precision: {self.chosen} ({why})")
+            emit(NoteEvent(f"precision: {self.chosen} ({why})"))
         return self.chosen
 
     def _of_others(self, run: Run) -> str | None:

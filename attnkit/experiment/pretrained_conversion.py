@@ -8,7 +8,7 @@ import codecs
 import copy
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -31,7 +31,7 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
-from attnkit.experiment.update_progress import Update, progress
+from attnkit.experiment.update_progress import Update, make_updates
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.recipe.reading import options_of
@@ -43,7 +43,7 @@ from attnkit.scoring.results import System
 from attnkit.storage.cache import fill_folder
 from attnkit.storage.files import check_space, make_folder, open_file, sha256_json
 from attnkit.train import events
-from attnkit.train.events import Event, NoteEvent
+from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.signals import StopSignals
 
 RATE = 1e-3
@@ -128,9 +128,12 @@ def attention_of(text: str) -> AttentionConfig:
 
 
 def convert(
-    settings: PretrainedSettings, *, notice: Callable[[str], object] | None = None
-) -> Generator[Event, None, None]:
-    """Convert a model, measure each stage, and write the last one; yields what happens.
+    settings: PretrainedSettings,
+    emit: Emit = events.ignore,
+    *,
+    notice: Callable[[str], object] | None = None,
+) -> Comparison:
+    """Convert a model, measure each stage, and write the last one.
 
     `notice` is called with the name of the first signal when it comes; see `StopSignals`.
 
@@ -142,7 +145,7 @@ def convert(
         AttnkitError: whatever opening the model raises.
     """
     with StopSignals(notice) as stop:
-        yield from _PretrainedConversion(settings, stop).stages()
+        return _PretrainedConversion(settings, stop, emit).stages()
 
 
 class _Call(NamedTuple):
@@ -156,8 +159,8 @@ class _Call(NamedTuple):
 class _PretrainedConversion:
     """One conversion, step by step."""
 
-    def __init__(self, settings: PretrainedSettings, stop: StopSignals) -> None:
-        self.settings, self.stop = settings, stop
+    def __init__(self, settings: PretrainedSettings, stop: StopSignals, emit: Emit) -> None:
+        self.settings, self.stop, self.emit = settings, stop, emit
 
     @cached_property
     def teacher(self) -> Pretrained:
@@ -177,32 +180,32 @@ class _PretrainedConversion:
             )
         return opened
 
-    def stages(self) -> Iterator[Event]:
+    def stages(self) -> Comparison:
         """All that `convert` does."""
-        settings = self.settings
+        settings, emit = self.settings, self.emit
         self._check_place(settings.fresh)
-        yield NoteEvent("opening the model", passing=True)
+        emit(NoteEvent("opening the model", passing=True))
         model = self.teacher.model
         text, test = self._texts()
-        yield NoteEvent(f"text: {text.numel():,} tokens; perplexity of {test.numel():,} others")
+        emit(NoteEvent(f"text: {text.numel():,} tokens; perplexity of {test.numel():,} others"))
         student = copy.deepcopy(model)
         config = settings.attention
         made = surgery.install(student, config.name, config.options(), settings.length)
         new = sum(weight.numel() for part in made.values() for weight in part.parameters())
-        yield NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own")
+        emit(NoteEvent(f"{len(made)} layers have {config.name}, with {new:,} weights of its own"))
         check_space(settings.out, sum(x.nbytes for x in student.state_dict().values()))
         entries = list[ScoreRow]()
         for stage in settings.stages:
             at: Any = {"variant": stage, "seed": SEED}
-            for event in self._training(stage, student, [*made], text):
-                yield replace(event, **at)
-            yield NoteEvent(f"perplexity of {stage}", passing=True, **at)
+            self._train(stage, student, [*made], text)
+            emit(NoteEvent(f"perplexity of {stage}", passing=True, **at))
             entries.append(self._entry(stage, model if stage == "before" else student, test))
-            yield events.EvaluatedEvent(("test",), **at)
+            emit(events.EvaluatedEvent(("test",), **at))
         result = side_by_side(entries, {settings.name: "before"})
         self._save(student, result)
-        yield NoteEvent(f"{settings.folder}: the converted model")
-        yield events.ScoredEvent(result)
+        emit(NoteEvent(f"{settings.folder}: the converted model"))
+        emit(events.ScoredEvent(result))
+        return result
 
     def _check_place(self, replace: bool) -> None:
         """Raise OutputPathError where the folder cannot be made, or holds something to be kept."""
@@ -251,9 +254,9 @@ class _PretrainedConversion:
             raise DataError(f"{path}: has {len(ids)} tokens, a window needs {length} (--length)")
         return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
-    def _training(
+    def _train(
         self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
-    ) -> Iterator[Event]:
+    ) -> None:
         """Make the updates of a stage, if it has any, and tell how far they are."""
         if stage == "transferred":
             made, updates = self._transfer(student, layers, text), self.settings.transfer
@@ -263,7 +266,11 @@ class _PretrainedConversion:
             return
         name, device = self.settings.name, str(self.teacher.device)
         size = sum(weight.numel() for weight in student.parameters())
-        yield events.StartedEvent(name, updates, size, device, self.settings.precision)
+
+        def emit(event: Event) -> None:
+            self.emit(replace(event, variant=stage, seed=SEED))
+
+        emit(events.StartedEvent(name, updates, size, device, self.settings.precision))
         begin = time.perf_counter()
 
         def check(done: int, loss: float) -> None:
@@ -276,9 +283,9 @@ class _PretrainedConversion:
                 )
 
         what = "mean squared error" if stage == "transferred" else "training loss"
-        losses = yield from progress(made, updates, what, check)
-        yield NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}")
-        yield events.FinishedEvent(updates, time.perf_counter() - begin, "steps")
+        losses = make_updates(made, updates, what, check, emit)
+        emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
+        emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""

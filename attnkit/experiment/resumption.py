@@ -1,6 +1,6 @@
 """What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from attnkit.storage.files import sha256_json
 from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.checkpoint import record_change
-from attnkit.train.events import Event, NoteEvent
+from attnkit.train.events import Emit, NoteEvent
 
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
 """Keys of files that may lie elsewhere than before, if their content is the same."""
@@ -190,19 +190,19 @@ def corpus_digest(corpus: Corpus) -> str:
     return sha256_json([corpus.fingerprint(split) for split in READ])
 
 
-def rescore(run: Run, recipe: Recipe, changes: Sequence[Change]) -> Iterator[Event]:
+def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> None:
     """A finished run: its weights stay, and so does what its recipe says of them."""
     run.verify()
     later = [change for change in changes if not change.of_weights]
-    yield from accept(run, with_new_scoring(run, recipe), later, None)
+    accept(run, with_new_scoring(run, recipe), later, None, emit)
     kept = [change for change in changes if change.of_weights]
     why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
-    yield events.SkippedEvent(f"already trained{why}")
+    emit(events.SkippedEvent(f"already trained{why}"))
 
 
 def accept(
-    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None
-) -> Iterator[Event]:
+    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit
+) -> None:
     """Store a changed recipe in its run, and after which step the training was changed."""
     if not changes:
         return
@@ -215,7 +215,7 @@ def accept(
         else:
             for change in of_weights:
                 record_change(run, step, *change)
-    yield NoteEvent(f"{run.path}: recipe changed: {texts(changes)}")
+    emit(NoteEvent(f"{run.path}: recipe changed: {texts(changes)}"))
 
 
 def other_device_note(run: Run, now: tuple[str, int, int]) -> str:

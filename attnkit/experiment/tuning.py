@@ -10,7 +10,7 @@ On a shortened schedule the updates that a recipe counts (warm-up, validations, 
 annealing) shrink in proportion; all else stays.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +25,7 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
+from attnkit.experiment import training
 from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
 from attnkit.experiment.tuned_values import ABSENT, recorded_entry
@@ -36,8 +37,9 @@ from attnkit.recipe.sweep import overrides, unique, value_text
 from attnkit.runs import Run
 from attnkit.runs.json_files import Tuned, TunedTrial
 from attnkit.runs.layout import TRIAL
+from attnkit.scoring import Comparison
 from attnkit.train import events
-from attnkit.train.events import Event, NoteEvent
+from attnkit.train.events import Emit, NoteEvent
 from attnkit.train.signals import StopSignals
 from attnkit.train.validation import MonitoredScore
 
@@ -187,47 +189,50 @@ class Tuning:
 def train(
     settings: TrainingSettings,
     tuning: Tuning,
-    start: Callable[[TrainingSettings], Generator[Event, None, None]],
+    emit: Emit = events.ignore,
+    *,
+    jobs: int = 1,
     notice: Callable[[str], object] | None = None,
-) -> Generator[Event, None, None]:
-    """The trials, the choice of each row, and then its runs; `start` trains what settings name.
+) -> Comparison | None:
+    """The trials, the choice of each row, and then its runs, as `training.train`.
 
     Raises:
         DivergedError: all trials of a row diverged.
         StoppedError: a signal came; the state is saved.
-        AttnkitError: whatever `start` raises.
+        AttnkitError: as `training.train`.
     """
     if group.is_main_process():
         tuning.check_runs(settings)
     trials = tuning.settings(settings)
-    yield from start(trials)
+    training.train(trials, emit, jobs=jobs, notice=notice)
     with StopSignals(notice) as stop:
-        tuned = group.broadcast_object(
-            lambda: {row: tuning.entry(trials, row) for row in tuning.rows}
-        )
+        rows = tuning.rows if group.is_main_process() else ()
+        tuned = group.broadcast_object({row: tuning.entry(trials, row) for row in rows})
         for row, entry in tuned.items():
             tried = [one.model_dump(exclude_none=True) for one in entry.trials]
-            yield events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row)
-            yield from _notes(row, entry)
-        words = [tuning.rows[row][entry.value] for row, entry in tuned.items()]
-        file = tuning.load(words)
+            emit(events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row))
+            for note in _notes(row, entry):
+                emit(NoteEvent(note))
+        file = tuning.load([tuning.rows[row][entry.value] for row, entry in tuned.items()])
         if stop.requested:
             raise StoppedError(f"stopped by {stop.requested}; run the same command again to resume")
-    yield from start(replace(settings, file=file, tuned=tuned))
+    return training.train(replace(settings, file=file, tuned=tuned), emit, jobs=jobs, notice=notice)
 
 
-def _notes(row: str, entry: Tuned) -> Iterator[NoteEvent]:
+def _notes(row: str, entry: Tuned) -> Iterator[str]:
     """What a reader should know of a choice."""
     scores = {one.value: (one.score, one.loss) for one in entry.trials}
     same = [value for value, score in scores.items() if score == scores[entry.value]]
     if len(same) > 1:
-        yield NoteEvent(f"{row}: {entry.key}: equal scores of {', '.join(same)}; takes the first")
+        yield f"{row}: {entry.key}: equal scores of {', '.join(same)}; takes the first"
     with suppress(ValueError):  # words have no ends
         numbers = sorted(scores, key=float)
         if entry.value in (numbers[0], numbers[-1]):
             end = ("smaller", "larger")[entry.value == numbers[-1]]
-            yield NoteEvent(f"{row}: {entry.key}={entry.value} is at the end of the values tried;"
-                            f" a {end} one may be better")  # fmt: skip
+            yield (
+                f"{row}: {entry.key}={entry.value} is at the end of the values tried;"
+                f" a {end} one may be better"
+            )
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:

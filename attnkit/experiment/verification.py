@@ -206,12 +206,16 @@ class _Verification:
     ) -> Iterator[Check]:
         """Each cell: the stored score beside the same made again."""
         for metric, value in told.items():
+            cell = f"{saved.name} {metric}"
+            if metric not in made:
+                why = "a metric of a plug-in that is not there: add --plugin FILE"
+                yield self.check("score", cell, "not checked", why)
+                continue
             new = made[metric].json()["score"]
             tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
             state: State = "same" if _same(value, new, tolerance) else "different"
             text = f"{layout.SCORES} says {value}, scored again it is {new}"
             text = "" if state == "same" else text
-            cell = f"{saved.name} {metric}"
             yield self.check("score", cell, state, text, saved.split, metric, value)
 
     def _outputs(self, saved: SavedScores, again: _Again) -> Check:
@@ -267,7 +271,7 @@ class _Verification:
         assert found is not None
         merging = saved.search["contexts"]
         known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
-        update = {"counts": (int(found[3]),), "methods": (found[2],), **known}
+        update = {"counts": (int(found[3]),), "methods": (found[2].partition(",")[0],), **known}
         spec = self.run.recipe.contexts.model_copy(update=update)
         (setting,) = question_sets.conditions(corpus, found[1], spec)
         references = [list(accepted(row)) for row, _ in setting.questions]
@@ -281,7 +285,7 @@ class _Verification:
         def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
             some = setting._replace(questions=[setting.questions[place] for place in places])
             model = EvaluatedModel.of_run(self.run, self.device)
-            return question_sets.answers(model, some, spec, search)
+            return question_sets.answers(model, some, search)
 
         return _Again(source, references, scores, decode)
 

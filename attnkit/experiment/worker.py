@@ -6,6 +6,7 @@ import queue
 import threading
 import traceback
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +28,8 @@ from attnkit.train import events
 from attnkit.train.signals import StopSignals
 
 if TYPE_CHECKING:
-    from attnkit.experiment.training import Experiment
+    from attnkit.experiment.experiment import Experiment
+    from attnkit.scoring import ScoreRow
 
 
 class StopRequest(NamedTuple):
@@ -42,6 +44,8 @@ class TrainingEnd(NamedTuple):
     error: AttnkitError | None = None
     details: str = ""
     """The traceback of what should not have happened."""
+    rows: "Sequence[ScoreRow]" = ()
+    """Its scores."""
 
 
 class WorkerStart(NamedTuple):
@@ -104,10 +108,8 @@ class Worker:
             warnings.showwarning = warn
             try:
                 experiment = self.experiment = self.experiment or self._open()
-                for happened in (experiment.train, experiment.evaluate):
-                    for event in happened(variant, seed):
-                        if not isinstance(event, events.PreparedEvent):  # the parent told it
-                            self._send(event)
+                rows = experiment.evaluate(experiment.train(variant, seed), variant, seed)
+                end = TrainingEnd(rows=rows)
             except BaseException as error:  # one run must not take the others with it
                 end = _end(error, self.start.settings.file.variants[variant])
         self._send(end)
@@ -118,15 +120,19 @@ class Worker:
         import torch
 
         from attnkit import mechanisms
-        from attnkit.experiment.training import Experiment
+        from attnkit.experiment.experiment import Experiment
 
         if torch.get_num_threads() != self.start.threads:
             torch.set_num_threads(self.start.threads)
         for path in self.start.plugins:
             mechanisms.plug_in(path)
-        experiment = Experiment(self.start.settings, self.stop)
+        experiment = Experiment(self.start.settings, self.stop, self._emit)
         experiment.keep_memory()
         return experiment
+
+    def _emit(self, event: events.Event) -> None:
+        if not isinstance(event, events.PreparedEvent):  # the parent told it
+            self._send(event)
 
     def _send(self, message: events.Event | TrainingEnd) -> None:
         """Tell the parent; where it is gone, `_listen` asks for a stop, and the state is saved."""

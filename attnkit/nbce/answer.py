@@ -1,7 +1,6 @@
 """Prompts answered from many contexts by any method: what the command and evaluation call."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
@@ -12,6 +11,7 @@ from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_si
 from attnkit.nbce.merge import POOLS, Rule, unknown
 from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
+from attnkit.nbce.sources import Source, named_source
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 
@@ -30,21 +30,28 @@ class Reply(NamedTuple):
     steps: list[MergedStep]
     """Of the best hypothesis, where contexts were merged and the call was traced."""
     context: int | None
-    """The context that answered, from 0: the one chosen, or with pool entropy the one selected most
-    often (known when traced); None where contexts are mixed."""
+    """The context that answered, from 0: the one chosen (best, retrieval), or the named source of
+    merged ones (known when traced); None where there is none."""
     scores: tuple[float, ...] = ()
     """What contexts were chosen by: the score of each answer (best, higher is better), perplexity
     of the prompt under each (retrieval, lower is better); else empty."""
     cut: str = ""
     """A sentence on what was cut off the contexts; "": nothing."""
+    source: Source | None = None
+    """How the contexts share in a merged answer, where the call was traced."""
 
-    @classmethod
-    def of(cls, reader: ContextReader, answer: Answer, cut: str = "") -> "Reply":
-        """An answer of several contexts, or of one row."""
-        text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
-        counts = Counter(step.chosen for step in answer.steps if step.chosen is not None)
-        context = counts.most_common(1)[0][0] if counts else None
-        return cls(text, answer.hypotheses, answer.steps, context, cut=cut)
+
+def reply_of(reader: ContextReader, answer: Answer, cut: str = "") -> Reply:
+    """The reply of one row, or of merged ones."""
+    text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
+    source = None
+    if answer.steps:
+        # the end of a text says little of its source: it counts where there is nothing else
+        ended = len(answer.steps) > len(answer.hypotheses[0].ids) > 0
+        told = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
+        source = named_source(len(answer.steps[0].entropies), told, answer.prompt)
+    context = source.context if source else None
+    return Reply(text, answer.hypotheses, answer.steps, context, cut=cut, source=source)
 
 
 def ask(
@@ -78,7 +85,7 @@ def ask(
         rule: for pools; its pool is the method's.
         alpha: of cad: (1 + alpha) log p(T|S) - alpha log p(T).
         limit: most tokens of the row of concat and cad, output included; None: the model's own.
-        traced: record what each context contributed to each token.
+        traced: record what each context contributed to each token, and name the source.
         emit: is given each token of the answer as it comes (of `best`, all at the end); for one
             prompt and one hypothesis.  The last token may be missing where no end token follows.
 
@@ -88,23 +95,26 @@ def ask(
         DataError: the model answers NaN.
     """
     check_method(reader, method)
-    _check(method, contexts, prompts)
+    pairs = context_pairs(method, contexts, prompts)
     if emit is not None and len(prompts) > 1:
         raise ValueError("tokens can be handed out for one prompt only")
-    pairs = list(zip(contexts, prompts, strict=True))
     search = partial(answers, reader, spec=spec, traced=traced)
     if method in ("best", "retrieval"):
         return _choose(reader, method, pairs, search, emit)
-    read = [_rows(reader, method, *pair, spec.max_length, limit) for pair in pairs]
-    merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
-    if method in POOLS:
-        merging = rule._replace(pool=method)
+    read = [rows_of(reader, method, *pair, spec.max_length, limit) for pair in pairs]
+    merging = merging_rule(method, rule, alpha)
     found = search([rows for rows, _ in read], merging, emit=emit)
-    return [Reply.of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
+    return [reply_of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
 
 
-def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]) -> None:
-    """Refuse prompts without context."""
+def context_pairs(
+    method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]
+) -> list[tuple[Sequence[str], str]]:
+    """The contexts of each prompt, and the prompt.
+
+    Raises:
+        UsageError: a prompt has no context, and the method needs one.
+    """
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):
@@ -112,9 +122,17 @@ def _check(method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str
             raise UsageError(
                 f"prompt {number} has no context: give it one, or choose the method none"
             )
+    return list(zip(contexts, prompts, strict=True))
 
 
-def _rows(
+def merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
+    """How the rows of a method are merged; None where it has one row."""
+    if method == "cad":
+        return Rule("mean", alpha, eta=0, top_p=1)
+    return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
+
+
+def rows_of(
     reader: ContextReader,
     method: str,
     contexts: Sequence[str],
@@ -166,7 +184,7 @@ def _choose(
             for token in found[0].hypotheses[0].ids:
                 emit(token)
     return [
-        Reply.of(reader, one)._replace(context=at, scores=tuple(some))
+        reply_of(reader, one)._replace(context=at, scores=tuple(some))
         for one, at, some in zip(found, chosen, scores, strict=True)
     ]
 

@@ -1,23 +1,38 @@
-"""Contexts from files, JSON lines and standard input, split into windows.
+"""Contexts from files, folders, patterns and standard input, split into windows.
 
 Every context knows which characters of a file it is, so that an answer can name its source.
 """
 
+import csv
+import glob
+import io
 import json
 import re
 import sys
 import unicodedata
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
 STDIN = "-"
 """The name of standard input."""
+
+FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
+"""What is read of a folder; a file that is named may have any other suffix, and is then text."""
+CONVERTERS = {
+    ".pdf": "pdftotext FILE.pdf",
+    ".html": "pandoc FILE.html -t plain -o FILE.txt",
+    ".htm": "pandoc FILE.htm -t plain -o FILE.txt",
+    ".docx": "pandoc FILE.docx -t plain -o FILE.txt",
+    ".epub": "pandoc FILE.epub -t plain -o FILE.txt",
+}
+"""Files that are no text, and what makes text of them."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -50,33 +65,87 @@ class Context(NamedTuple):
         return self.file if self.whole else f"{self.file}[{self.start}:{self.end}]"
 
 
-def from_text(path: str) -> Context:
-    """A file, or standard input ("-"), as one context.
+def find(names: Iterable[str]) -> list[str]:
+    """The files that names of files, folders and patterns (`notes/**/*.md`) stand for.
+
+    A folder stands for all files of `FORMATS` below it, in the order of their names.
+
+    Raises:
+        MissingInputError: a folder or a pattern has no file.
+    """
+    found: list[str] = []
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            # glob leaves out hidden files, and never raises on names that cannot be
+            every = glob.glob(f"{glob.escape(name)}/**/*", recursive=True)
+            some = [one for one in every if Path(one).suffix.lower() in FORMATS]
+            what = f"the folder has no file of {', '.join(FORMATS)}"
+        elif name != STDIN and not path.exists() and glob.has_magic(name):
+            some, what = glob.glob(name, recursive=True), "no file has such a name"
+        else:
+            found.append(name)
+            continue
+        if not (files := sorted(one for one in some if Path(one).is_file())):
+            raise MissingInputError(f"{quoted(name, 200)}: {what}")
+        found += files
+    return found
+
+
+def from_file(path: str, *, lines: bool = False) -> list[Context]:
+    """The contexts of a file, or of standard input ("-").
+
+    JSON lines hold a context each (see `_texts`), tables one a row, in the column `text` or the
+    only one; any other file is one context.  With `lines` a file is JSON lines or a table whatever
+    its suffix.
 
     Raises:
         MissingInputError: the file is not there.
-        DataError: it is not UTF-8 (file:line:byte).
+        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line:column), or a
+            document that is no text.
     """
+    suffix = Path(path).suffix.lower()
+    if suffix in CONVERTERS:
+        how = CONVERTERS[suffix].replace("FILE", Path(path).stem)
+        raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {how}")
     name, text = _read(path)
-    return Context(_printable(text), name)
-
-
-def from_jsonl(path: str) -> list[Context]:
-    """A context a line: a string, {"text": ...}, or {"contexts": [...]} with several of them.
-
-    A blank line is none.  Other fields are left alone.
-
-    Raises:
-        MissingInputError: the file is not there.
-        DataError: it is not UTF-8, or a line is not such JSON (file:line:column).
-    """
-    name, text = _read(path)
+    if suffix in (".csv", ".tsv"):
+        return _rows(text, name, "\t" if suffix == ".tsv" else ",")
+    if suffix != ".jsonl" and not lines:
+        return [Context(_printable(text), name)]
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         texts = _texts(line, f"{name}:{number}") if line.strip() else []
         for place, one in enumerate(texts, 1):
-            suffix = f".{place}" if len(texts) > 1 else ""
-            found.append(Context(_printable(one), f"{name}:{number}{suffix}"))
+            part = f".{place}" if len(texts) > 1 else ""
+            found.append(Context(_printable(one), f"{name}:{number}{part}"))
+    return found
+
+
+def _rows(text: str, name: str, delimiter: str) -> list[Context]:
+    """The contexts of a table; each is named by the line on which its row ends."""
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    column, width, found = 0, 0, list[Context]()
+    try:
+        for row in filter(None, reader):
+            if not width:
+                width = len(row)
+                known = [cell.strip().lower() for cell in row]
+                if "text" in known:
+                    column = known.index("text")
+                    continue
+                if width > 1:
+                    shown = ", ".join(row)
+                    raise DataError(
+                        f"{name}:1: no column is named text, and there are several: {quoted(shown)}"
+                    )
+            if len(row) != width:
+                raise DataError(
+                    f"{name}:{reader.line_num}: {len(row)} columns, but {width} in the first line"
+                )
+            found.append(Context(_printable(row[column]), f"{name}:{reader.line_num}"))
+    except csv.Error as error:
+        raise DataError(f"{name}:{reader.line_num}: damaged table: {error}") from error
     return found
 
 
@@ -150,27 +219,32 @@ def windows(
     Raises:
         UsageError: one character has more than `size` tokens.
     """
-    words = sorted({0, *(match.start() for match in _WORD.finditer(text)), len(text)})
+    cuts = [0]
+    words = [*(match.start() for match in _WORD.finditer(text)), len(text)]
+    for start, end in pairwise([0, *(place for place in words if place)]):
+        # no text has more tokens than bytes and one for its start: only long words need be counted
+        long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
+        cuts += _characters(text, start, end) if long else [end]
     found: list[tuple[int, int]] = []
-    start = 0
-    while start < len(text):
-        place = bisect_right(words, start)
-        for ends in (words[place : place + 4 * size], _characters(text, start, words[place])):
-            fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
-            if fit:
-                end = ends[fit - 1]
-                break
+    first, last = 0, 0
+    while last < len(cuts) - 1:
+        ends = cuts[last + 1 : last + 1 + 4 * size]  # a word of less than a quarter token is rare
+        fit = bisect_left(ends, True, key=lambda end: count(text[cuts[first] : end]) > size)
+        if fit:
+            last += fit
+            found.append((cuts[first], cuts[last]))
+            starts = cuts[first + 1 : last] if overlap else []
+            first += 1 + bisect_left(
+                starts, True, key=lambda at: count(text[at : cuts[last]]) <= overlap
+            )
+            first = first if overlap and first < last else last
+        elif first < last:  # no room for the next word behind the overlap
+            first += 1
         else:
             raise UsageError(
-                f"a window of {size:,} tokens is too small for the character {quoted(text[start])}"
+                f"a window of {size:,} tokens is too small for the character "
+                f"{quoted(text[cuts[first]])}"
             )
-        if found and end <= found[-1][1]:  # no room for a long word behind the overlap
-            start = min(words[place], found[-1][1])
-            continue
-        found.append((start, end))
-        starts = words[place : bisect_left(words, end)] or _characters(text, start, end)
-        first = bisect_left(starts, True, key=lambda at: count(text[at:end]) <= overlap)
-        start = starts[first] if overlap and end < len(text) and first < len(starts) else end
     return found
 
 
@@ -221,7 +295,10 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _texts(line: str, place: str) -> list[str]:
-    """The contexts that a line of JSON holds."""
+    """The contexts of a line of JSON: a string, {"text": ...}, or {"contexts": [...]} with several.
+
+    Other fields are left alone.
+    """
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:

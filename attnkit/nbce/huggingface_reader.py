@@ -76,7 +76,14 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             raise UsageError(
                 f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
             ) from error
-        self.ends = self.end_ids(self.size)
+        self.ends, self.scores_prompts = self.end_ids(self.size), self.shares
+
+    def encode_answer(self, text: str) -> list[int]:
+        """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""
+        lead = "\n" if self.chat else "a"
+        before, whole = self.encode(lead), self.encode(lead + ("" if self.chat else " ") + text)
+        follows = whole[: len(before)] == before and len(whole) > len(before)
+        return whole[len(before) :] if follows else self.encode(text)
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `CausalReader.begin`; whole rows where padding may only be at the start."""
@@ -95,17 +102,29 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         return self._forward(ids, real, state)[1]
 
+    def read_all(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
+    ) -> tuple[Float[Tensor, "R t V"], Decode]:
+        return self._forward(ids, real, state, logits=0)
+
     def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        return self._forward(ids, torch.ones_like(ids, dtype=torch.bool), state)
+        logits, state = self._forward(ids, torch.ones_like(ids, dtype=torch.bool), state)
+        return logits[:, -1], state
 
     def _forward(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode, shift: int = 0
-    ) -> tuple[Float[Tensor, "R V"], Decode]:
-        """Logits behind the last column.  `shift` is added to positions."""
+        self,
+        ids: Int[Tensor, "R t"],
+        real: Bool[Tensor, "R t"],
+        state: Decode,
+        *,
+        shift: int = 0,
+        logits: int = 1,
+    ) -> tuple[Float[Tensor, "R n V"], Decode]:
+        """Logits behind the last columns (0: behind all).  `shift` is added to positions."""
         cache, seen = state.moving
         seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
         positions = (seen.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
-        given = {"position_ids": positions, "logits_to_keep": 1}
+        given = {"position_ids": positions, "logits_to_keep": logits}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
@@ -114,7 +133,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 use_cache=True,
                 **{name: value for name, value in given.items() if name in self.takes},
             )
-        return out.logits[:, -1], Decode((out.past_key_values, seen), ())
+        return out.logits, Decode((out.past_key_values, seen), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
         """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
@@ -127,7 +146,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         count = max(2, min(8, limit // 4))
         ids = (torch.arange(2 * count, device=self.device).view(2, count) * 37 + 5) % size
         real = torch.ones_like(ids, dtype=torch.bool)
-        alone = self._forward(ids, real, self.empty(2))[0]
+        alone = self._forward(ids, real, self.empty(2))[0][:, -1]
         near = NEAR.get(alone.dtype, NEAR_HALF) * float(alone.double().std(unbiased=False))
 
         def same(other: Tensor) -> bool:

@@ -18,6 +18,8 @@ from attnkit.search.beam import beam_search
 from attnkit.search.sample import step_by_step
 
 Emit = Callable[[int], object]
+TRACED = 64
+"""Likeliest tokens whose log-probabilities under each context are kept for the trace."""
 
 
 class MergedStep(NamedTuple):
@@ -31,6 +33,28 @@ class MergedStep(NamedTuple):
     """No token was kept by all contexts."""
     agreed: bool = False
     """The token is the likeliest without any context too, and of the selected one if there is."""
+    logprobs: tuple[float, ...] = ()
+    """Of the token under each context, in nats; () where it was not among the `TRACED` likeliest,
+    which sampling may do."""
+
+
+class TracedStep(NamedTuple):
+    """A step before its token is known."""
+
+    step: MergedStep
+    agreed: int | None
+    """The token on which the selected context and none agree."""
+    tokens: list[int]
+    """The likeliest ones, in the search's vocabulary."""
+    logprobs: list[list[float]]
+    """Of those under each context: [contexts][tokens]."""
+
+    def of(self, token: int) -> MergedStep:
+        """What the contexts contributed to this token."""
+        known = token in self.tokens
+        at = self.tokens.index(token) if known else 0
+        found = tuple(row[at] for row in self.logprobs) if known else ()
+        return self.step._replace(agreed=self.agreed == token, logprobs=found)
 
 
 class Answer(NamedTuple):
@@ -40,6 +64,8 @@ class Answer(NamedTuple):
     """Best first; ids are the reader's."""
     steps: list[MergedStep]
     """Of the best one, a step a token, its end token included."""
+    prompt: tuple[float, ...] = ()
+    """Log-probability (nats) of the prompt under each context; () where it is not known."""
 
 
 class MergedState(NamedTuple):
@@ -91,9 +117,10 @@ class MergedModel:
         """
         self.reader, self.rule, self.traced, self.emit = reader, rule, traced, emit
         self.output, self.out_features = self, reader.size + reader.special
-        self.steps: dict[tuple[int, ...], tuple[MergedStep, int | None]] = {}
-        """By line and tokens before: what the contexts contributed, and the token on which the
-        selected one and none agree."""
+        self.prompts: list[tuple[float, ...]] = []
+        """By line: log-probability of the prompt under each context."""
+        self.steps: dict[tuple[int, ...], TracedStep] = {}
+        """By line and tokens before."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -104,7 +131,11 @@ class MergedModel:
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
         lines = torch.arange(count, device=device)
-        cache = self.reader.begin(rows)
+        if self.traced and self.rule is not None and self.reader.scores_prompts:
+            cache, scores = self.reader.begin_scored(rows)
+            self.prompts = [tuple(row[1:]) for row in scores.view(count, -1).tolist()]
+        else:
+            cache = self.reader.begin(rows)
         return MergedState(cache, len(prompts[0]), lines, previous, None, self.reader)
 
     def advance(
@@ -129,27 +160,34 @@ class MergedModel:
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.emit is not None and not first:
             self.emit(int(tokens[0]))
-        if self.traced:
-            alone, selected = self._likeliest(rows, merged.chosen)
-            for line, prefix, chosen, entropies, disjoint, token, other in zip(
-                state.lines.repeat_interleave(beams).tolist(), written.tolist(),
-                merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
-                alone.tolist(), selected.tolist(), strict=True,
-            ):  # fmt: skip
-                context = None if chosen < 0 else chosen
-                step = MergedStep(context, tuple(entropies), disjoint)
-                self.steps[line, *prefix] = step, token if token == other else None
+        if self.traced and self.rule is not None:
+            self._record(rows, merged, state, written)
         return self._to_search_ids(merged.logprobs)[:, None], state
 
-    def _likeliest(
-        self, rows: Float[Tensor, "R rows V"], chosen: Int[Tensor, " R"]
-    ) -> tuple[Int[Tensor, " R"], Int[Tensor, " R"]]:
-        """The search's likeliest token without context, and by the selected one (-1: without)."""
+    def _record(
+        self,
+        rows: Float[Tensor, "R rows V"],
+        merged: MergedDistributions,
+        state: MergedState,
+        written: Int[Tensor, "R t"],
+    ) -> None:
+        """Keep what the contexts say of the likeliest tokens behind `written`."""
+        logs = self._to_search_ids(rows.to(score_type(rows)).log_softmax(-1).flatten(0, 1))
+        logs = logs.view(*rows.shape[:2], -1)  # [R, rows, U]
         every = torch.arange(len(rows), device=rows.device)
-        alone, selected = (
-            self._to_search_ids(some).argmax(-1) for some in (rows[:, 0], rows[every, chosen + 1])
-        )
-        return alone, selected
+        alone, selected = logs[:, 0].argmax(-1), logs[every, merged.chosen + 1].argmax(-1)
+        pooled = self._to_search_ids(merged.logprobs)
+        likeliest = pooled.topk(min(TRACED, pooled.shape[1])).indices
+        known = logs[:, 1:].gather(2, likeliest[:, None].expand(-1, rows.shape[1] - 1, -1))
+        beams = len(rows) // len(state.lines)
+        for line, prefix, chosen, entropies, disjoint, token, other, tokens, logprobs in zip(
+            state.lines.repeat_interleave(beams).tolist(), written.tolist(),
+            merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
+            alone.tolist(), selected.tolist(), likeliest.tolist(), known.tolist(), strict=True,
+        ):  # fmt: skip
+            step = MergedStep(None if chosen < 0 else chosen, tuple(entropies), disjoint)
+            agreed = token if token == other else None
+            self.steps[line, *prefix] = TracedStep(step, agreed, tokens, logprobs)
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
@@ -159,7 +197,7 @@ class MergedModel:
         ends = torch.tensor(sorted(self.reader.ends), dtype=torch.long, device=logprobs.device)
         special = logprobs.new_full((len(logprobs), count), -torch.inf)
         special[:, EOS] = logprobs[:, ends].logsumexp(1)
-        out = torch.cat((special, logprobs), 1)
+        out = torch.cat((special, logprobs), 1)  # U = count + V
         out[:, ends + count] = -torch.inf
         return out
 
@@ -169,9 +207,11 @@ class MergedModel:
         for one in hypotheses[:1]:
             for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
                 if found := self.steps.get((line, *one.ids[:at])):
-                    steps.append(found[0]._replace(agreed=found[1] == token))
-        up = self.reader.special
-        return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps)
+                    steps.append(found.of(token))
+        up, prompt = self.reader.special, self.prompts[line] if self.prompts else ()
+        return Answer(
+            [one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt
+        )
 
 
 @torch.inference_mode()

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +39,7 @@ from attnkit.scoring import (
     score,
 )
 from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
+from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
     Decoding,
@@ -47,7 +48,6 @@ from attnkit.scoring.saved_scores import (
     packed_scores,
     reusable_scores,
 )
-from attnkit.scoring.unread_text import unread_text
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -123,6 +123,8 @@ class Condition(NamedTuple):
     """Of contexts."""
     questions: list[tuple["Row", tuple[str, ...]]]
     """With their contexts; those that have so many."""
+    spec: ContextsConfig
+    """With one value each of what is swept."""
 
     @property
     def name(self) -> str:
@@ -135,12 +137,37 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean-whole": ("mean", {"top_p": 1.0}),
 }
 """Methods that are a pool with another setting."""
+SWEPT = {
+    "entropy": ("beta", "eta", "top_p"),
+    "entropy-free": ("beta", "top_p"),
+    "mean": ("beta", "top_p"),
+    "mean-whole": ("beta",),
+    "max": ("beta", "top_p"),
+    "weighted": ("beta", "top_p"),
+}
+"""What each pool depends on of what may have several values; the other methods on nothing."""
+
+
+def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConfig]]:
+    """The method with each combination of the values that it depends on, named by those.
+
+    Of what it does not depend on it takes the first value, so that it is asked once.
+    """
+    values = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
+    every = {key: some if isinstance(some, tuple) else (some,) for key, some in values.items()}
+    several = [key for key in SWEPT.get(method, ()) if len(every[key]) > 1]
+    first = {key: some[0] for key, some in every.items()}
+    for point in product(*(every[key] for key in several)):
+        chosen = dict(zip(several, point, strict=True))
+        label = ",".join((method, *(f"{key}={value:g}" for key, value in chosen.items())))
+        yield label, spec.model_copy(update=first | chosen)
 
 
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
-    """The method's word for `ask`, and how it merges where it is a pool."""
+    """The method's word for `ask`, and how it merges where it is a pool; nothing is swept."""
     word, changes = ABLATIONS.get(method, (method, {}))
-    return word, Rule("entropy", spec.beta, spec.eta, spec.top_p)._replace(**changes)
+    numbers = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
+    return word, Rule("entropy", **numbers)._replace(**changes)
 
 
 def evaluate(
@@ -181,9 +208,9 @@ def _packed_rows(
     """All rows of a run without weights; [] where it has them, or where some were not kept."""
     names, system = expand(eval.metrics), System.of_run(run)
     rows = []
-    for split, count, method in product(splits, spec.counts, spec.methods):
-        how = _search_of(search, method, spec)
-        saved = packed_scores(run, f"{split}.{method}.{count}", eval, how)
+    labels = [one for method in spec.methods for one in sweep(method, spec)]
+    for split, count, (label, one) in product(splits, spec.counts, labels):
+        saved = packed_scores(run, f"{split}.{label}.{count}", eval, _search_of(search, label, one))
         if saved is None:
             return []
         known = () if saved.decoding and saved.decoding.chosen else CONTEXT
@@ -231,11 +258,11 @@ def evaluate_model(
             f"metrics: {wrong[0]} is not measured on questions: choose answer-match, answer-f1, "
             "answer-contained, context-found or a metric of text"
         )
-    asked = group.broadcast_object(
-        lambda: [one for split in splits for one in conditions(corpus, split, spec)]
-    )
+    main = group.is_main_process()
+    asked = [one for split in splits for one in conditions(corpus, split, spec)] if main else None
+    asked = group.broadcast_object(asked)
     total = sum(len(one.questions) for one in asked)
-    job = _Evaluation(model, eval, names, spec, one_best(search), force, progress, total)
+    job = _Evaluation(model, eval, names, one_best(search), force, progress, total)
     return [job.row(one) for one in asked]
 
 
@@ -248,7 +275,8 @@ def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> 
         drawn = [(row, questions.contexts(number, count)) for number, row in enumerate(first)]
         some = [(row, contexts) for row, contexts in drawn if contexts is not None]
         for method in spec.methods if some else ():
-            yield Condition(split, method, count, some)
+            for label, one in sweep(method, spec):
+                yield Condition(split, label, count, some, one)
 
 
 @dataclass
@@ -258,7 +286,6 @@ class _Evaluation:
     model: EvaluatedModel
     eval: EvalConfig
     names: tuple[str, ...]
-    spec: ContextsConfig
     search: SearchConfig
     force: bool
     progress: Progress | None
@@ -271,14 +298,15 @@ class _Evaluation:
         model, questions, name = self.model, condition.questions, condition.name
         references = [list(accepted(row)) for row, _ in questions]
         source = digest(*[[row.source, *contexts] for row, contexts in questions])
-        settings = _merging(self.spec)
-        find = partial(
-            reusable_scores, model.results, model.weights, name, self.eval, force=self.force,
+        settings = _merging(condition.spec)
+        main = group.is_main_process()
+        stored = main and reusable_scores(
+            model.results, model.weights, name, self.eval, force=self.force,
             source=source, references=digest(*references),
-            search=_search_of(self.search, condition.method, self.spec, model.settings),
+            search=_search_of(self.search, condition.method, condition.spec, model.settings),
             own=self._own(settings),
         )  # fmt: skip
-        saved = group.broadcast_object(find)
+        saved = group.broadcast_object(stored or None)
         check_available([name for name in self.names if name not in saved.scores], self.eval)
         if not saved.texts:
             replies, saved.decoding = self.answer(condition)
@@ -289,14 +317,14 @@ class _Evaluation:
         chosen = saved.decoding.chosen if saved.decoding else None
         known = () if chosen else CONTEXT
         if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
-            how = missing, saved.texts, references, self.eval
-            saved.scores |= group.broadcast_object(partial(score, *how))
+            made = main and score(missing, saved.texts, references, self.eval)
+            saved.scores |= group.broadcast_object(made or {})
             if chosen and set(missing) & set(CONTEXT):
                 pairs = zip(questions, chosen, strict=True)
                 contexts = [contexts[place] for (_, contexts), place in pairs]
                 saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
             if model.results.writable:
-                if group.is_main_process():
+                if main:
                     saved.write(model.results)
             else:
                 saved.warnings.append(NOT_KEPT)
@@ -313,12 +341,13 @@ class _Evaluation:
     def answer(self, condition: Condition) -> tuple[list[Reply], Decoding]:
         """Answers, and how fast they came."""
         reader, questions = self.model.reader, condition.questions
-        method, rule = pooling(condition.method, self.spec)
+        spec = condition.spec
+        method, rule = pooling(condition.method.partition(",")[0], spec)
         replies: list[Reply] = []
         start = time.perf_counter()
         asked = [(texts, row.source) for row, texts in questions]
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-        options = {"alpha": self.spec.alpha, "limit": self.spec.limit or self.model.limit}
+        options = {"alpha": spec.alpha, "limit": spec.limit or self.model.limit}
         how = method, self.search, rule, options
         for place in range(0, len(portions), ranks := group.world_size()):
             mine = portions[place : place + ranks][group.rank() :][:1]
@@ -354,12 +383,10 @@ def _answer_part(
     ]
 
 
-def answers(
-    model: EvaluatedModel, condition: Condition, spec: ContextsConfig, search: SearchConfig
-) -> list[str]:
+def answers(model: EvaluatedModel, condition: Condition, search: SearchConfig) -> list[str]:
     """What a model answers now; nothing is read or stored."""
     total = len(condition.questions)
-    job = _Evaluation(model, EvalConfig(), (), spec, search, force=True, progress=None, total=total)
+    job = _Evaluation(model, EvalConfig(), (), search, force=True, progress=None, total=total)
     return list(map(_text, job.answer(condition)[0]))
 
 
@@ -382,15 +409,8 @@ def _merging(spec: ContextsConfig) -> dict[str, Any]:
 
 
 def deciding_context(reply: Reply) -> int | None:
-    """The context that gave an answer: of merged ones that selected where selection mattered most.
-
-    That is the step at which the contexts' entropies lie furthest apart; words that every context
-    would have given say nothing.
-    """
-    selecting = [step for step in reply.steps if step.chosen is not None]
-    if not selecting:
-        return reply.context
-    return max(selecting, key=lambda step: max(step.entropies) - min(step.entropies)).chosen
+    """The context that an answer is from, also where its lead is small; None: there is none."""
+    return reply.context if reply.source is None else reply.source.leading
 
 
 def _weights_digest(model: torch.nn.Module) -> str:

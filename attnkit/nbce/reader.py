@@ -17,6 +17,12 @@ from attnkit.models.base import CachePositions, Decode
 SHORTEST_PREFIX = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
 
+LOGITS_AT_ONCE = 2**26
+"""Most logits that are held while prompts are scored: 256 MB in float32."""
+
+WATCHED = 2048
+"""Tokens read in one pass where progress is shown."""
+
 SPLIT = "split the context (--window)"
 
 
@@ -55,17 +61,28 @@ class ContextReader(ABC):
     trained: int | None = None
     """Most tokens of the rows that it was trained on, begin token aside; None: unknown."""
     special: int = 0
-    """How far its ids are moved up for the search, whose first four are PAD, UNK, BOS and EOS."""
+    """A search's ids are the reader's plus this: its first four are PAD, UNK, BOS and EOS, which
+    vocabularies from elsewhere have in other places."""
     model: Any
     """The network, a torch module."""
     batch_tokens: int = 16384
     """Tokens that are read in one pass; what is cached of them is not counted."""
     window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
+    scores_prompts: bool = False
+    """Whether it has learned to predict prompts, and `begin_scored` says how likely they are."""
+    progress: Callable[[int, int], object] | None = None
+    """Called with the rows read so far and all of them, where they are read in several passes."""
+    keep_contexts: bool = False
+    """Contexts that were read stay in memory for the next prompt; causal models only."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """The ids of some text, without any special token."""
+
+    def encode_answer(self, text: str) -> list[int]:
+        """The ids of a text as an answer, behind the tail of a row."""
+        return self.encode(text)
 
     def unknown(self, texts: Iterable[str]) -> Counter[str]:
         """What the tokenizer does not know of some texts; nothing where it knows all bytes."""
@@ -130,12 +147,19 @@ class ContextReader(ABC):
                     f": {advice}, or shorten the output (--max-length)"
                 )
 
+    def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
+        """`begin`, and the log-probability (nats) of each tail but for its first token."""
+        return self.begin(rows), torch.zeros(len(rows), dtype=torch.float64)
+
     def _indices(self, numbers: Iterable[int]) -> Int[Tensor, " n"]:
         return torch.tensor(list(numbers), dtype=torch.long, device=self.device)
 
 
 class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
+
+    _kept: tuple[list[tuple[int, ...]], Decode] | None = None
+    """The heads of the last prompt, and what was read of them."""
 
     @abstractmethod
     def empty(self, rows: int) -> Decode:
@@ -145,10 +169,33 @@ class CausalReader(ContextReader):
     def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         """Read further tokens of every row; `real` is False on pads."""
 
+    @abstractmethod
+    def read_all(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
+    ) -> tuple[Float[Tensor, "R t V"], Decode]:
+        """As `read`, with the logits behind every token."""
+
     def select(
         self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
     ) -> Decode:
         return super().select(state, rows)
+
+    def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
+        if not self.scores_prompts:
+            return super().begin_scored(rows)
+        state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
+        if all(len(row.tail) == 1 for row in rows):
+            return state, torch.zeros(len(rows), dtype=torch.float64)
+        ids, real = (t.to(self.device) for t in padded([r.tail[:-1] for r in rows], left=True))
+        next_ids = padded([row.tail[1:] for row in rows], left=True)[0].to(self.device)
+        many = max(1, LOGITS_AT_ONCE // (ids.shape[1] * self.size))
+        parts, scores = [], []
+        for batch in torch.split(self._indices(range(len(rows))), many):
+            logits, part = self.read_all(ids[batch], real[batch], self.select(state, batch))
+            logprobs = logits.float().log_softmax(-1).gather(2, next_ids[batch][..., None])[..., 0]
+            scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
+            parts.append(part)
+        return self.join(parts), torch.cat(scores)
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
@@ -167,6 +214,11 @@ class CausalReader(ContextReader):
             return self._append([row.tail[:-1] for row in rows], state)
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         heads = list(index)
+        if self.keep_contexts:
+            if self._kept is None or self._kept[0] != heads:
+                self._kept = heads, self._append(heads, self.empty(len(heads)))
+            state = self.select(self._kept[1], self._indices(index[row.head] for row in rows))
+            return self._append([row.tail[:-1] for row in rows], state)
         shared = tuple(commonprefix(heads))
         prefix = len(shared) if len(heads) > 1 and len(shared) >= SHORTEST_PREFIX else 0
         state = self._append([shared[:prefix]], self.empty(1))
@@ -183,11 +235,17 @@ class CausalReader(ContextReader):
         ids, real = (table.to(self.device) for table in padded(rows, left=True))
         if not ids.shape[1]:
             return state
-        many = max(1, self.batch_tokens // ids.shape[1])
+        # a pass of `WATCHED` tokens already uses a processor fully
+        tokens = self.batch_tokens if self.progress is None else min(self.batch_tokens, WATCHED)
+        many = max(1, tokens // ids.shape[1])
         if many >= len(rows):
             return self.read(ids, real, state)
-        batches = torch.split(self._indices(range(len(rows))), many)
-        return self.join([self.read(ids[b], real[b], self.select(state, b)) for b in batches])
+        parts = []
+        for batch in torch.split(self._indices(range(len(rows))), many):
+            parts.append(self.read(ids[batch], real[batch], self.select(state, batch)))
+            if self.progress is not None:
+                self.progress(int(batch[-1]) + 1, len(rows))
+        return self.join(parts)
 
 
 class SourceReader(ContextReader):

@@ -56,7 +56,7 @@ class LanguageModelReader(RunReader, CausalReader):
         `trained` is the length of what it was trained on, of pairs that of each side.
         """
         super().__init__(model, tokenizer, name)
-        self.pairs, self.trained = pairs, trained
+        self.pairs, self.trained, self.scores_prompts = pairs, trained, not pairs
         reasons = (
             window_obstacle(part.state, part.by_distance)
             for part in model.modules()
@@ -85,6 +85,12 @@ class LanguageModelReader(RunReader, CausalReader):
 
     def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
         return self.model.advance(ids, state, real)[1]
+
+    def read_all(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
+    ) -> tuple[Float[Tensor, "R t V"], Decode]:
+        hidden, state = self.model.advance(ids, state, real)
+        return self.model.output(hidden), state
 
 
 class EncoderDecoderReader(RunReader, SourceReader):

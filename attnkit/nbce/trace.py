@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.sources import Source
 
-FORMAT, VERSION = "attnkit nbce trace", 2
+FORMAT, VERSION = "attnkit nbce trace", 3
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
 DIGITS = 4
 """Decimals of entropies and weights, which are float32 or less to begin with."""
@@ -31,6 +32,8 @@ class TracedToken(NamedTuple):
     """No token was kept by all contexts, and the merge is over the union of what they kept."""
     agreed: bool = False
     """It is the likeliest token without any context too, and of the selected one if there is."""
+    logprobs: tuple[float, ...] = ()
+    """Of the token under each context, in nats; () where they are not known."""
     end: bool = False
     """It ended the answer."""
 
@@ -59,6 +62,8 @@ class Trace:
     rule: Rule
     tokens: tuple[TracedToken, ...]
     """Their texts, one behind the other, are the answer."""
+    source: Source
+    """The context that the answer is from."""
 
     @property
     def text_tokens(self) -> tuple[TracedToken, ...]:
@@ -69,22 +74,6 @@ class Trace:
     def selects_contexts(self) -> bool:
         """Whether one context is selected at each token."""
         return self.rule.pool == "entropy"
-
-    def shares(self) -> list[float]:
-        """Each context's share of the tokens; where they are mixed its mean weight, if it has one.
-
-        All are 0 where there is neither: maxima have no weights.
-        """
-        tokens = self.text_tokens or self.tokens
-        if self.selects_contexts:
-            counts = [0] * len(self.contexts)
-            for token in tokens:
-                counts[token.main_context] += 1
-            return [count / max(1, len(tokens)) for count in counts]
-        every = [weights for token in tokens if (weights := self.weights(token))]
-        return [sum(some) / len(every) for some in zip(*every, strict=True)] or [0.0] * len(
-            self.contexts
-        )
 
     def weights(self, token: TracedToken) -> tuple[float, ...] | None:
         """Of each context in the mixture; None where the pool has none."""
@@ -119,7 +108,8 @@ class Trace:
 
         `format` and `version` say how to read it.  A token has `context` null where the pool mixes
         contexts; `weights` are there for pools "mean" and "weighted" only.  `agreed`: the model has
-        the same likeliest token without any context.
+        the same likeliest token without any context.  `source` is the named context, null where
+        none leads, and `share` each context's share of the answer (`attnkit.nbce.sources`).
         """
         rule = self.rule._asdict()
         contexts = [
@@ -131,7 +121,7 @@ class Trace:
                 "share": round(share, DIGITS),
             }
             for number, (context, share) in enumerate(
-                zip(self.contexts, self.shares(), strict=True), 1
+                zip(self.contexts, self.source.shares, strict=True), 1
             )
         ]
         return {
@@ -140,6 +130,7 @@ class Trace:
             "model": self.model,
             "prompt": self.prompt,
             "answer": self.answer,
+            "source": None if self.source.context is None else self.source.context + 1,
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
             "contexts": contexts,
             "tokens": [self._token(token) for token in self.tokens],
@@ -169,6 +160,7 @@ def trace(
     rule: Rule,
     ids: Sequence[int],
     steps: Sequence[MergedStep],
+    source: Source,
     decode: Decode,
 ) -> Trace:
     """The trace of one output.
@@ -179,7 +171,7 @@ def trace(
     texts = pieces(decode, ids)
     tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]
     tokens += [TracedToken("", *step, end=True) for step in steps[len(ids) :]]
-    return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens))
+    return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens), source)
 
 
 def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:

@@ -39,6 +39,8 @@ class SearchConfig(Section):
     """Maximum size of a decoding batch: rows x beams x longest source in tokens."""
 
 
+Beta = Annotated[float, Field(ge=-1)]
+Eta = Annotated[float, Field(ge=0)]
 Method = Literal[
     "entropy",
     "entropy-free",
@@ -68,11 +70,12 @@ class ContextsConfig(Section):
     )
     """Methods of combining the passages, as in `attnkit nbce`; entropy-free is entropy without eta,
     mean-whole is mean without top_p.  The others are compared with the first."""
-    beta: Annotated[float, Field(ge=-1)] = 0.25
-    """Pools: weight with which the distribution without context is subtracted."""
-    eta: Annotated[float, Field(ge=0)] = 0.1
+    beta: Beta | Annotated[tuple[Beta, ...], Field(min_length=1)] = 0.25
+    """Pools: weight with which the distribution without context is subtracted.  Of this and the
+    next two a list asks with each value, the methods that do not depend on it once."""
+    eta: Eta | Annotated[tuple[Eta, ...], Field(min_length=1)] = 0.1
     """Entropy bonus, in nats, for the previously selected context (pool entropy)."""
-    top_p: Share = 0.95
+    top_p: Share | Annotated[tuple[Share, ...], Field(min_length=1)] = 0.95
     """Pools: probability mass of the most probable tokens kept from each context."""
     alpha: Annotated[float, Field(ge=0)] = 0.5
     """Context-aware decoding (cad): strength of the contrast with decoding without context."""

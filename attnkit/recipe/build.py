@@ -199,7 +199,7 @@ def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
         derived["model", "layers", "decoder"] = 1
     if not recipe.tokenizer.shared and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
-    if data.train is not None and data.test is None:
+    if data.train is not None and data.test is None and not data.split.test:
         derived["eval", "splits"] = ("valid",)
     card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
     if card and card.task == task == "classification":

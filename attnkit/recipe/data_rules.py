@@ -13,12 +13,19 @@ from attnkit.recipe.schema import DataConfig, Recipe
 from attnkit.text import nearest, quoted
 
 SPLITS = ("train", "valid", "test")
+HUGGING_FACE = "hf:"
+"""Begins the name of a data set of Hugging Face: hf:OWNER/NAME or hf:OWNER/NAME:CONFIG."""
+_FORMATS = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv",
+    ".parquet": "parquet",
+}  # fmt: skip
 NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 
 
 def data_issues(data: DataConfig, task: str) -> Iterator[ValidationIssue]:
     """What is wrong with a data section of a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
+    yield from _split_issues(data, task, named)
     if data.corpus is not None:
         for split in named:
             text = f"{quoted(data.corpus)} has its own splits; to read files, set data.corpus=null"
@@ -42,6 +49,22 @@ def data_issues(data: DataConfig, task: str) -> Iterator[ValidationIssue]:
     elif data.source is not None and data.source == data.target and task == "translation":
         text = f"source and target are both {data.source}; name two"
         yield ValidationIssue(text, "data.target", "data.source")
+
+
+def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[ValidationIssue]:
+    """What is wrong with `data.split`."""
+    wanted = [split for split in SPLITS[1:] if data.split_off(split)]
+    for split in wanted:
+        key = f"data.split.{split}"
+        if data.corpus is not None:
+            yield ValidationIssue(f"{quoted(data.corpus)} has its own splits", key)
+        elif split in named:
+            yield ValidationIssue(f"data.{split} names a file; remove one of both", key)
+        elif "train" not in named:
+            yield ValidationIssue("splits data.train, which is not set", key)
+        elif task == "language-modeling":
+            text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
+            yield ValidationIssue(text, key)
 
 
 def _corpus(data: DataConfig, name: str, task: str) -> Iterator[ValidationIssue]:
@@ -81,18 +104,16 @@ def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
         return "language-modeling reads one file, got two aligned files"
     if form == "lines" and len(files) == 1:
         return "`data.format: lines` reads two aligned files [source, target]; name both"
-    if form in ("jsonl", "plain") and len(files) == 2:
+    if form not in ("auto", "lines") and len(files) == 2:
         return f"`data.format: {form}` reads one file, got two"
     kind, name = format_of(files, form), PurePath(files[0])
-    if task == "question-answering" and kind != "jsonl":
+    if task == "question-answering" and kind in ("lines", "plain"):
         return "questions with contexts are read from one .jsonl file; name one"
     if task == "language-modeling" or kind != "plain":
         return ""
-    text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl file"
-    if name.suffix == ".tsv":
-        text += "; to cut a tab-separated file in two: "
-        text += f"cut -f1 {name.name} > {name.stem}.src; cut -f2 {name.name} > {name.stem}.tgt"
-    return text
+    text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl, .csv or .tsv"
+    stem = name.name.removesuffix(".gz").removesuffix(".xz")
+    return f"{text} file; where {stem} has columns, say how they are separated: data.format=csv"
 
 
 def _labels_refused(data: DataConfig, task: str) -> str:
@@ -123,13 +144,21 @@ def format_of(files: tuple[str, ...], form: str) -> str:
     """The format of the files of a split: `data.format`, or what auto makes of their names."""
     if form != "auto" or not files:
         return form
-    json = files[0].removesuffix(".gz").removesuffix(".xz").endswith((".jsonl", ".ndjson", ".json"))
-    return "lines" if len(files) == 2 else "jsonl" if json else "plain"
+    if len(files) == 2:
+        return "lines"
+    if files[0].startswith(HUGGING_FACE):
+        return "jsonl"  # which they are written as
+    return _FORMATS.get(PurePath(files[0].removesuffix(".gz").removesuffix(".xz")).suffix, "plain")
+
+
+def splits_at_hand(data: DataConfig) -> tuple[str, ...]:
+    """The splits that files of one's own have, or that are taken from the training data."""
+    return tuple(s for s in SPLITS if getattr(data, s) is not None or data.split_off(s))
 
 
 def split_notes(recipe: Recipe) -> list[str]:
     """What a user should know of the splits that are scored."""
     data = recipe.data
-    if data.train is None or data.test is not None or recipe.eval.splits != ("valid",):
+    if data.train is None or "test" in splits_at_hand(data) or recipe.eval.splits != ("valid",):
         return []
     return ["there is no data.test: the validation split is scored"]

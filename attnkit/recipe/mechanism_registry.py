@@ -29,6 +29,7 @@ from pydantic import (
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
+from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
 from attnkit.recipe.values import refusal
 from attnkit.text import nearest, quoted
@@ -297,7 +298,7 @@ def _frozen(value: Any) -> Any:
 
 
 def plug_in(path: str | Path) -> str:
-    """Add the mechanism of a file for the rest of this process; returns its word.
+    """Add the mechanism, or the metric, of a file for the rest of this process; returns its word.
 
     The word is the file's name without suffix, with hyphens.  The file is read here, and run when
     the mechanism is first built.
@@ -309,6 +310,8 @@ def plug_in(path: str | Path) -> str:
     path = Path(path)
     if not path.is_file():
         raise MissingInputError(f"plug-in {path}: no such file; name a Python file")
+    if path.suffix == ".py" and is_metric(path):
+        return plug_in_metric(path)
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
@@ -330,8 +333,8 @@ def plug_in(path: str | Path) -> str:
 
 
 def plugged() -> dict[str, Path]:
-    """Word -> file of what `plug_in` added."""
-    return dict(_plugged)
+    """Word -> file of what `plug_in` added, metrics included."""
+    return _plugged | metric_files()
 
 
 @cache

@@ -4,8 +4,12 @@
 computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, WithJsonSchema
+from pydantic_core import PydanticKnownError
 
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
@@ -242,11 +246,35 @@ MONITORS = (
 )
 """What validation can choose weights by: `train.monitor`."""
 
+
+INSTALLED: list[Callable[[], None]] = []
+"""Called where a name is not known: `attnkit.recipe.metric_plugins` declares those of packages."""
+
+
+def is_known(name: str) -> bool:
+    """Whether a metric is declared, here, by a plug-in or by an installed package."""
+    if name not in METRICS:
+        for declare in INSTALLED:
+            declare()
+    return name in METRICS
+
+
+def _known(name: str) -> str:
+    """The name of a metric; others are refused as a Literal would."""
+    if name != "rouge" and not is_known(name):
+        raise PydanticKnownError("literal_error", {"expected": "a metric"})
+    return name
+
+
 if TYPE_CHECKING:
     Metric: TypeAlias = str
     ScoreName: TypeAlias = str
     Monitor: TypeAlias = str
 else:
-    Metric = Literal["rouge", *METRICS]
+    Metric = Annotated[
+        str,
+        AfterValidator(_known),
+        WithJsonSchema({"enum": ["rouge", *METRICS], "type": "string"}),
+    ]
     ScoreName = Literal[tuple(METRICS)]
     Monitor = Literal[MONITORS]

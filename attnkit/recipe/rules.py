@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
-from attnkit.recipe.data_rules import SPLITS, data_issues
+from attnkit.recipe.data_rules import SPLITS, data_issues, splits_at_hand
 from attnkit.recipe.issues import ValidationIssue
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -185,16 +185,18 @@ def _questions(recipe: Recipe) -> Iterator[ValidationIssue]:
 def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
     data = recipe.data
     yield from data_issues(data, recipe.task)
-    named = [split for split in SPLITS if getattr(data, split) is not None]
+    named = splits_at_hand(data)
     for split in ("train", "valid"):
         if data.corpus is None and named and split not in named:
             text = f"data.{named[0]} needs data.{split} beside it; name its file"
+            if split == "valid":
+                text += ", or take rows of data.train: data.split.valid=500"
             yield ValidationIssue(text, f"data.{named[0]}")
     card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
     for split in recipe.eval.splits:
         if card and split not in card.splits:
             text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
-        elif card or data.train is None or data.valid is None or split in named:
+        elif card or not {"train", "valid"} <= {*named} or split in named:
             continue
         elif split not in SPLITS:
             text = f"names {quoted(split)}; it can be train, valid or test"

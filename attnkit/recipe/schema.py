@@ -8,7 +8,13 @@ position.  `OnlyWith` in the type of a key says of which model, loss, task or me
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.after_training import ContextsConfig, EvalConfig, SearchConfig
@@ -44,28 +50,41 @@ Task = Literal[
 _QUESTIONS = OnlyWith("task", "question-answering")
 
 
+class SplitSizes(Section):
+    """How many rows of the training data are set aside, all rows of one source together."""
+
+    valid: Count = 0
+    """Validation rows."""
+    test: Count = 0
+    """Test rows."""
+
+
 class DataConfig(Section):
     """Where the text comes from, and which rows are used."""
 
     corpus: str | None = None
     """Name of a corpus (`attnkit recipe list --corpora`), or null with train, valid, test."""
     source: str | None = None
-    """Source language, as the corpus names it, such as en.  In JSONL files of your own it may be
-    the name of a field; without a field of that name, the field `source` is read."""
+    """Source language, as the corpus names it, such as en.  In files of your own it may be the name
+    of a field or column, a path to one (translation.en), or in CSV and TSV without a line of names
+    a number from 1; without a field of that name, the field `source` is read."""
     target: str | None = None
     """Target language, or the name of a field; without one, the field `target` is read, or `text`
     for language modelling."""
     train: FileName | tuple[FileName, ...] | None = None
-    """Training data: one file (JSONL or plain text) or two aligned files [source, target], each
-    optionally compressed (.gz, .xz); paths are relative to the recipe file, on the command line to
-    the current folder."""
+    """Training data: one file (JSONL, JSON, CSV, TSV, Parquet, or plain text) or two aligned files
+    [source, target], all but Parquet optionally compressed (.gz, .xz); or hf:NAME, a data set of
+    Hugging Face.  Paths are relative to the recipe, on the command line to the current folder."""
     valid: FileName | tuple[FileName, ...] | None = None
     """Validation data, given like train."""
     test: FileName | tuple[FileName, ...] | None = None
     """Test data, given like train.  Without it and eval.splits the validation data is scored."""
-    format: Literal["auto", "lines", "jsonl", "plain"] = "auto"
+    split: SplitSizes = SplitSizes()
+    """Rows of data.train that become validation and test rows, where there are no such files."""
+    format: Literal["auto", "lines", "jsonl", "csv", "tsv", "parquet", "plain"] = "auto"
     """Format of the files.  auto decides by their names: two files are lines; .jsonl, .ndjson and
-    .json (which may hold one array; also before .gz or .xz) are jsonl; anything else is plain."""
+    .json (which may hold one array) are jsonl; .csv, .tsv and .parquet are what they say (each also
+    before .gz or .xz); anything else is plain."""
     errors: Literal["strict", "replace"] = "strict"
     """Malformed UTF-8: strict stops with file, line and byte; replace replaces and counts it."""
     max_length: Positive = 256
@@ -82,7 +101,7 @@ class DataConfig(Section):
     size: Positive | None = None
     """Generated corpora only: number of training rows to generate."""
     seed: Count = 1
-    """Generated corpora only: seed of the generator."""
+    """Seed of the generator of generated corpora, and of data.split."""
     labels: tuple[str, ...] = ()
     """Classification: the possible labels of a target, in order; of two, the last is the positive
     one.  A corpus card has its own."""
@@ -91,6 +110,18 @@ class DataConfig(Section):
     other: Annotated[Share, _QUESTIONS] = 0.25
     """Question answering: share paired with a passage that does not answer them; the rest have no
     passage."""
+
+    def split_off(self, split: str) -> int:
+        """How many rows of the training data become those of a split; 0 where it has its own."""
+        return int(getattr(self.split, split, 0))
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without `split` where nothing is split: recipes of earlier versions have no such key."""
+        values: dict[str, Any] = handler(self)
+        if self.split == SplitSizes():
+            values.pop("split", None)
+        return values
 
 
 class TokenizerConfig(Section):

@@ -137,7 +137,8 @@ class RunCorpus:
         data = recipe.data
         self._require(split)
         if data.corpus is None:
-            others = [name for name in SPLITS if name != split]
+            needed = (split, "train") if data.split_off(split) else (split,)
+            others = [name for name in SPLITS if name not in needed]
             data = data.model_copy(update=dict.fromkeys(others))
         return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
 

@@ -8,7 +8,7 @@ settings on the same lines is not computed again.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -33,10 +33,10 @@ from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
     TEACHER_FORCED,
-    TEXT,
     Score,
     check_available,
     expand,
+    is_text,
     label_scores,
     score,
 )
@@ -108,13 +108,10 @@ def evaluate(
                 out.append(found)
                 continue
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
-                rows = group.broadcast_object(partial(_rows, corpus, split, length))
+                read = list(corpus.rows(split, length)) if group.is_main_process() else None
+                rows = group.broadcast_object(read)
             out.append(job.split(split, rows, length))
     return out
-
-
-def _rows(corpus: RunCorpus, split: str, length: int | None) -> list[Row]:
-    return list(corpus.rows(split, length))
 
 
 def packed_row(
@@ -176,7 +173,7 @@ def model_scores(
         UnavailableError: a tokenizer's package is missing.
     """
     found: dict[str, Score] = {}
-    if any(name in (*TEXT, *LABELS) for name in metrics):
+    if any(is_text(name) or name in LABELS for name in metrics):
         sources = [row.source for row in rows]
         spec = one_best(search or recipe.search)
         texts = list(answers(model, tokenizer, sources, recipe, spec))
@@ -219,7 +216,7 @@ def answer_scores(
 ) -> dict[str, Score]:  # fmt: skip
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
-        return score(metrics, texts, references_of(rows), eval)
+        return score(metrics, texts, references_of(rows), eval, [row.source for row in rows])
     names = [name for name in metrics if name in LABELS]
     return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
 
@@ -244,8 +241,8 @@ class _EvaluationJob:
     def split(self, split: str, rows: list[Row], length: int | None = None) -> ScoreRow:
         """Evaluate one split, in windows of a length, and save what was not known yet."""
         references = references_of(rows)
-        known = partial(
-            reusable_scores,
+        main = group.is_main_process()
+        known = main and reusable_scores(
             self.run,
             self.run.manifest["files"]["model.safetensors"],
             split if length is None else windows_name(split, length),
@@ -257,19 +254,19 @@ class _EvaluationJob:
             own=effective(self.search.model_dump())
             == effective(self.run.recipe.search.model_dump()),
         )
-        saved = group.broadcast_object(known)
+        saved = group.broadcast_object(known or None)
         kept = packed_scores(self.run, saved.split, self.eval, saved.search)
         if kept and (kept.source, kept.references) == (saved.source, saved.references):
             saved.scores = kept.scores | saved.scores
-        text = [name for name in self.names if name in (*TEXT, *LABELS)]
+        text = [name for name in self.names if is_text(name) or name in LABELS]
         missing = [name for name in self.names if name not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
             saved.texts, saved.decoding = self._decode(split, rows)
         if text and missing:
             recipe = self.run.recipe
-            how = missing, saved.texts, rows, recipe, self.eval
-            saved.scores |= group.broadcast_object(partial(answer_scores, *how))
+            made = main and answer_scores(missing, saved.texts, rows, recipe, self.eval)
+            saved.scores |= group.broadcast_object(made or {})
         if set(missing) & set(TEACHER_FORCED):
             if length and self.run.recipe.task == "language-modeling":
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
@@ -288,7 +285,7 @@ class _EvaluationJob:
             saved.warnings += self._search_warnings(saved.decoding or Decoding())
         if missing and not self.run.writable:
             saved.warnings.append(NOT_KEPT)
-        elif missing and group.is_main_process():
+        elif missing and main:
             saved.write(self.run)
         return saved.row(System.of_run(self.run)).only(self.names)
 
@@ -362,12 +359,12 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
     classifies = task == "classification"
-    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
+    if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
         raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
     if task not in ("language-modeling", "tagging"):
         return names
-    if wrong := [name for name in names if name in TEXT]:
+    if wrong := [name for name in names if is_text(name)]:
         raise RecipeError(
             f"eval.metrics: {wrong[0]} scores output text, which {task} has none of; use perplexity"
             " and accuracy"

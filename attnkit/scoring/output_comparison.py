@@ -15,7 +15,7 @@ import numpy as np
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
 from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
-from attnkit.scoring.metrics import TEXT, Score, check_available, expand, reducer, score
+from attnkit.scoring.metrics import Score, check_available, expand, is_text, reducer, score
 from attnkit.scoring.metrics.tokenizers import ORDERS, Words
 from attnkit.scoring.significance import Difference, Margins, PairedTest
 from attnkit.scoring.word_marks import contains_words
@@ -305,10 +305,10 @@ def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Sc
     (metric, *several) = expand([metric])
     if several or not _judges_lines(metric):
         good = ", ".join(name for name in METRICS if name in usable or
-                         (name in TEXT and _judges_lines(name)))  # fmt: skip
+                         (is_text(name) and _judges_lines(name)))  # fmt: skip
         what = "stands for several metrics" if several else "does not judge single sentences"
         raise UsageError(f"--metric {'rouge' if several else metric}: {what}; choose from {good}")
-    if metric not in TEXT:
+    if not is_text(metric):
         raise UsageError(
             f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics "
             f"{metric}` on them first"

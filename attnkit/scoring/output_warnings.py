@@ -1,15 +1,43 @@
 """Warnings about outputs whose score would mislead: empty, all equal, not detokenized, not read."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from attnkit.recipe.metrics import TextWords
-from attnkit.scoring.unread_text import unread_text
+import regex
+
+from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, TextWords, base_metric, metric_facts
+from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
+from attnkit.scoring.metrics.unicode_words import UNSPACED
+from attnkit.text import answer_words
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
+OF_TOKENIZER = [
+    name for name, facts in METRICS.items()
+    if facts.family in ("sacrebleu_scores", "meteor", "cider", "embedding", "diversity")
+    and name not in ("chrf", "ter")
+]  # fmt: skip
+"""Metrics of the words that a tokenizer of BLEU cuts."""
+OF_ANSWER_WORDS = ("answer-f1", "answer-contained", "context-found")
+AT_SPACES = ("13a", "intl", "zh")
+"""Tokenizers of BLEU that know no words of most unspaced scripts; char and the models cut all."""
+LOST = 0.005
+"""Share of letters from which ROUGE's loss is reported.  English test sets lose 0.1 % at most; the
+German one of Multi30k loses 2 %, by which every tenth word is cut in two."""
+UNCUT = 0.1
+"""Share of letters in unspaced text from which it is more than names in text of another script."""
+BY_UNICODE = "--words unicode (eval.words)"
+BY_TOKENIZER = "--tokenize char, or zh for Chinese, ja-mecab for Japanese (eval.tokenize)"
+_ROUGE_READS = frozenset(string.ascii_lowercase + string.digits)
+_RUNS = regex.compile(rf"(?V1)[[{UNSPACED}\p{{Tibetan}}]&&[\p{{L}}\p{{M}}\u0f0b]]{{2,}}")
+
+Cutter = tuple[list[str], str, Callable[[str], str], str]
+"""A tokenizer: its metrics, its name, text with spaces between its words, what to use instead."""
 
 
 def warnings(
@@ -42,6 +70,67 @@ def warnings(
             "text"
         )
     return out + unread_text(references, metrics, tokenizers, words)
+
+
+def unread_text(
+    references: Sequence[Sequence[str]],
+    metrics: Iterable[str],
+    tokenizers: Sequence[str],
+    words: TextWords,
+) -> list[str]:
+    """A line for each tokenizer that loses letters of the references, or leaves clauses uncut.
+
+    It has the metrics, the share of letters and digits that they read as words, and what to use
+    instead.  By the tokenizer `none` the references are split into words already.
+    """
+    names = list(dict.fromkeys(map(base_metric, metrics)))
+    texts = [text for line in references for text in line]
+    characters = Counter(character for text in texts for character in text.lower())
+    letters = {c: n for c, n in characters.items() if unicodedata.category(c)[0] in "LMN"}
+    total, out = sum(letters.values()), []
+    rouge = [name for name in names if METRICS[name].family == "rouge"]
+    lost = sum(number for letter, number in letters.items() if letter not in _ROUGE_READS)
+    if rouge and words == "classic" and lost > LOST * total:
+        out.append(
+            f"{_titles(rouge)}: the classic tokenizer reads a-z and 0-9 only and cuts words at "
+            f"other letters: it keeps {100 * (total - lost) / total:.1f} % of the letters and "
+            f"digits of the references; use {BY_UNICODE}"
+        )
+    runs = [(text, found) for text in texts if (found := _RUNS.findall(text))]
+    for found, name, cut, instead in _cutters(names, tokenizers, words) if runs else ():
+        uncut = sum(
+            len(run.replace("\u0f0b", ""))
+            for text, some in runs for whole in [cut(text)] for run in some if run in whole
+        )  # fmt: skip
+        if uncut > UNCUT * total:
+            out.append(
+                f"{_titles(found)}: {name} does not cut text without spaces into words: it keeps "
+                f"{100 * (total - uncut) / total:.1f} % of the letters and digits of the "
+                f"references in words; use {instead}"
+            )
+    return out
+
+
+def _cutters(names: Sequence[str], tokenizers: Sequence[str], words: TextWords) -> Iterator[Cutter]:
+    """The tokenizers of these metrics that may leave unspaced scripts as they are."""
+    if "none" in tokenizers:
+        return
+    for place, name in enumerate(tokenizers):
+        of_words = PER_TOKENIZER if place else OF_TOKENIZER
+        found = [metric for metric in names if metric in of_words]
+        if found and name in AT_SPACES:
+            cut = sacrebleu_metric("bleu", name).tokenizer
+            yield found, f"tokenizer {name}", cut, BY_TOKENIZER
+    if "ter" in names:
+        cut = sacrebleu_metric("ter", words=words).tokenizer
+        instead = f"{BY_UNICODE}, or chrF" if words == "classic" else "chrF, which needs no words"
+        yield ["ter"], f"its tokenizer ({words})", cut, instead
+    if (found := [name for name in names if name in OF_ANSWER_WORDS]) and words == "classic":
+        yield found, "the classic tokenizer", lambda text: " ".join(answer_words(text)), BY_UNICODE
+
+
+def _titles(names: Sequence[str]) -> str:
+    return ", ".join(metric_facts(name).title for name in names)
 
 
 def share_text(number: int, lines: int, what: str, one: str, several: str) -> str:

@@ -19,19 +19,19 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
 from attnkit.runs.layout import WINDOWS, windows_name
 from attnkit.scoring.comparison import first_baselines, side_by_side
-from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand
+from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugged
 from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow, System
 from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
 from attnkit.storage import files
 
-CONDITION = re.compile(r"(.+)\.([a-z-]+)\.(\d+)$")
+CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
 """Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
@@ -123,7 +123,11 @@ class SavedScores:
                 split,
                 name,
                 data.decode("utf-8").split("\n")[:-1],
-                {k: Score.of(k, tables[k], v["signature"]) for k, v in entry["metrics"].items()},
+                {
+                    k: Score.of(k, tables[k], v["signature"])
+                    for k, v in entry["metrics"].items()
+                    if is_known(base_metric(k))
+                },
                 entry["sentences"],
                 entry.get("empty_references", 0),
                 None if decode is None else Decoding.of_json(decode),
@@ -251,7 +255,7 @@ def reusable_scores(
     saved.empty_references, saved.warnings = old.empty_references, old.warnings
     if (old.scoring, old.references) == (scoring, references):
         saved.scores = {
-            name: score for name, score in old.scores.items() if embedding.current(score, eval)
+            name: score for name, score in old.scores.items() if is_current(score, eval)
         }
     return saved
 
@@ -275,9 +279,14 @@ def packed_scores(
         same = settings == {key: saved.scoring.get(key, settings[key]) for key in SCORING}
         saved.scores = {
             metric: score for metric, score in saved.scores.items()
-            if (same or metric in TEACHER_FORCED) and embedding.current(score, eval)
+            if (same or metric in TEACHER_FORCED) and is_current(score, eval)
         }  # fmt: skip
     return saved
+
+
+def is_current(score: Score, eval: EvalConfig) -> bool:
+    """Whether the word vectors, or the plug-in, that a score was made by are still the same."""
+    return embedding.current(score, eval) and plugged.current(score)
 
 
 def _settings(eval: EvalConfig) -> dict[str, Any]:

@@ -10,9 +10,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.profiler import record_function
 
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
+from attnkit.recipe.schema import SearchConfig
 
 INITIAL_STEPS = 64
 """Steps for which a search allocates memory at first; it doubles when they are used up."""
@@ -143,23 +145,16 @@ def in_order(
     places: Int[Tensor, "b n"],
     k: int,
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
-    """What `highest` found, equal ones by lowest place.
-
-    Where equal ones may be left out, they are looked for among four times as many, then among all.
-    """
+    """The k highest of the n that `highest` found, equal ones by lowest place."""
     places, order = places.sort(dim=1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
     places, last = places.gather(1, order), values[:, -1]
-    complete, size = values.shape[1] == scores[0].numel(), values.shape[1]
-    cut = (values[:, min(k, size) - 1] == last) & (last > -math.inf)
+    # where the k-th equals the last of the n, equal ones of lower place may have been left out
+    cut = (values[:, min(k, values.shape[1]) - 1] == last) & (last > -math.inf)
+    complete = values.shape[1] == scores[0].numel()
     if not complete and len(unsure := cut.nonzero().squeeze(1)):
-        part, addends = scores[unsure], None if before is None else before[unsure]
-        if size <= k + 1:
-            wide = highest(part, addends, min(4 * k, part[0].numel()))
-            found = in_order(part, addends, *wide, k)
-        else:
-            found = ranked(plus(part, addends).flatten(1), values[unsure, :k])
-        values[unsure, :k], places[unsure, :k] = found
+        whole = plus(scores[unsure], None if before is None else before[unsure]).flatten(1)
+        values[unsure, :k], places[unsure, :k] = ranked(whole, values[unsure, :k])
     return values[:, :k], places[:, :k]
 
 
@@ -167,9 +162,10 @@ def ranked(
     scores: Float[Tensor, "R n"], best: Float[Tensor, "R k"]
 ) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
     """The highest scores and their places, equal ones by place; `best` are the scores alone."""
-    reach = ~(scores < best[:, -1:])  # also NaN
+    reach = ~(scores < best[:, -1:])  # NaN compares false, and stays to be noticed
     row, place = reach.nonzero(as_tuple=True)
     count = reach.sum(1)
+    # place of each in its own row: its number among all, less those of the rows before
     column = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
     few = scores.new_full((len(scores), int(count.max())), -math.inf)
     places = torch.zeros_like(few, dtype=torch.long)
@@ -191,17 +187,18 @@ def highest(
 
     The k highest lie in the k columns of highest maximum, once a row is folded into a matrix.
     """
-    length = scores.shape[2]
+    length = scores.shape[2]  # V
     height = min(HIGHEST_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
     if scores.device.type != "cpu" or height < LOWEST_FOLD:
         values, places = plus(scores, before).flatten(1).topk(k)
         return values, places
     width = length // height
+    # [b, W, height, width]: column c holds the tokens c, c + width, c + 2 width, ...
     folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
     columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
     first = columns // width * length + columns % width
     places = (torch.arange(0, height * width, width)[:, None] + first[:, None]).flatten(1)
-    if height * width < length:
+    if height * width < length:  # tokens beyond the matrix, fewer than its height
         starts = torch.arange(0, scores[0].numel(), length)[:, None]
         rest = (starts + torch.arange(height * width, length)).flatten()
         places = torch.cat((places, rest.expand(len(scores), -1)), 1)
@@ -213,18 +210,18 @@ def highest(
 
 
 def bucket_size(sentences: int) -> int:
-    """What sizes of batches near this one are multiples of, at most a quarter of them.
+    """What batch sizes near this one are rounded to: a power of two, at most a quarter of them.
 
-    oneDNN compiles its products anew for every number of rows, which can take longer than they do.
+    oneDNN compiles a product for every number of rows, which can take longer than to compute it.
     """
     return max(1, 1 << sentences.bit_length() >> 3)
 
 
 def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
-    """The sentences that stay in the batch; None: all.
+    """The sentences that stay in the batch, by their new places; None: all stay where they are.
 
-    Where products are compiled for each size, finished ones fill up its size; nothing comes of
-    what they read.  The last ones take the places of those that leave: few move.
+    On a CPU, whose products are compiled for each size, the batch shrinks to multiples of
+    `bucket_size` only: finished sentences fill it up, and what is decoded of them is ignored.
     """
     going = [sentence for sentence, ended in enumerate(done) if not ended]
     compiled = isinstance(model, Model | FastDecoder) and model.output.weight.device.type == "cpu"
@@ -233,6 +230,7 @@ def compact_batch(model: Predictor, done: Sequence[bool]) -> list[int] | None:
         return None
     others = (sentence for sentence, ended in enumerate(done) if ended)
     kept = {*going, *islice(others, size - len(going))}
+    # sentences from the end take the places of those that leave, so that few states are copied
     late = iter(sorted(sentence for sentence in kept if sentence >= size))
     return [place if place in kept else next(late) for place in range(size)]
 
@@ -248,3 +246,39 @@ def refuse_nan(lines: Sequence[int]) -> None:
         f"the model answers NaN in the batch of lines {min(lines) + 1} to {max(lines) + 1}: "
         "its weights are damaged; train again or use another checkpoint"
     )
+
+
+def constrain(
+    scores: Float[Tensor, "R V"],
+    spec: SearchConfig,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
+) -> None:
+    """Ban tokens in place, by setting them to -inf; scores stay the model's own log-probabilities.
+
+    PAD, BOS and UNK are never produced: they stand for no text.  Where no_repeat_ngram is n > 0,
+    neither is a token that would complete an n-gram that the `prefix` already has (nothing else
+    needs the prefix).  EOS is banned before min_length tokens are `produced`, unless nothing else
+    is left.
+    """
+    for token in (PAD, UNK, BOS):
+        scores[:, token] = -math.inf
+    if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:
+        ban_repeats(scores, prefix, spec.no_repeat_ngram)
+    if produced < spec.min_length:
+        end = scores[:, EOS].clone()
+        scores[:, EOS] = -math.inf
+        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)
+
+
+def ban_repeats(scores: Float[Tensor, "R V"], prefix: Int[Tensor, "R t"], order: int) -> None:
+    """Ban, in place, each token that followed an earlier copy of the last order - 1 tokens."""
+    length = prefix.shape[1]
+    following = prefix[:, order - 1 :]  # the token after each window of order - 1 tokens
+    windows = following.shape[1]
+    repeated = following != PAD
+    for offset in range(order - 1):
+        last = prefix[:, length - order + 1 + offset, None]
+        repeated = repeated & (prefix[:, offset : offset + windows] == last)
+    # where the window differs, PAD is banned once more instead
+    scores.scatter_(1, following.where(repeated, PAD), -math.inf)

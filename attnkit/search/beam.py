@@ -27,8 +27,7 @@ from torch.nn import functional as F
 from attnkit.data.tokenizer import EOS
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
-from attnkit.search.base import Hypothesis
-from attnkit.search.constraints import constrain
+from attnkit.search.base import Hypothesis, constrain
 
 
 class FinishedHypotheses(NamedTuple):

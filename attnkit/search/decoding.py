@@ -95,7 +95,8 @@ def translate(
     counts = LineCounts() if counts is None else counts
     spec = clamp_max_length(model, spec, max_source)
     remaining = iter(texts)
-    while lines := group.broadcast_object(lambda: list(islice(remaining, block))):
+    # the main process reads for all ranks
+    while lines := group.broadcast_object(list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts, prompts=prompts)
         rows = [row for row, ids in enumerate(sources) if ids]
         batch, numbers = [sources[row] for row in rows], [counts.lines + row for row in rows]
@@ -166,23 +167,10 @@ def search_all(
     """
     if not isinstance(model, Model):
         return model.search_all(sources, spec, lines=lines)
-    mine = _search_part(model, sources, spec, lines, prompts)
-    parts = group.all_gather_object(mine)
-    answers = {row: n_best for part in parts for row, n_best in part.items()}
-    return [answers[row] for row in range(len(sources))]
-
-
-def _search_part(
-    model: Model,
-    sources: Sequence[Sequence[int]],
-    spec: SearchConfig,
-    lines: Sequence[int],
-    prompts: bool,
-) -> dict[int, list[Hypothesis]]:
-    """The answers of this rank's share of the batches, which are those of one process alone."""
     answers: dict[int, list[Hypothesis]] = {}
     beams = spec.beam if spec.method == "beam" else spec.n_best
     device = model.output.weight.device
+    # several ranks deal out the batches of one process alone
     every = batches([len(ids) for ids in sources], beams=beams, budget=spec.batch_tokens)
     for rows in islice(every, group.rank(), None, group.world_size()):
         batch, first = [sources[row] for row in rows], None
@@ -191,9 +179,10 @@ def _search_part(
             batch = [ids[:-1] for ids in batch]
         numbers = [lines[row] for row in rows]
         found = search(model, pad(batch, device), spec, lines=numbers, first=first)
-        for row, n_best in zip(rows, found, strict=True):
-            answers[row] = n_best
-    return answers
+        answers |= dict(zip(rows, found, strict=True))
+    parts = group.all_gather_object(answers)
+    answers = {row: n_best for part in parts for row, n_best in part.items()}
+    return [answers[row] for row in range(len(sources))]
 
 
 def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list[int]]:

@@ -47,7 +47,8 @@ def classify(
     """
     counts = LineCounts() if counts is None else counts
     remaining = iter(texts)
-    while lines := group.broadcast_object(lambda: list(islice(remaining, block))):
+    # the main process reads for all ranks
+    while lines := group.broadcast_object(list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
         answers = [[("", 0.0)] * len(labels) for _ in lines]

@@ -17,8 +17,7 @@ from torch import Tensor
 from attnkit.data.tokenizer import EOS, PAD
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
-from attnkit.search.base import Hypothesis
-from attnkit.search.constraints import constrain
+from attnkit.search.base import Hypothesis, constrain
 
 NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
@@ -84,7 +83,7 @@ def sample_nucleus(
     Also returns which rows do not reach it with their k tokens.
     """
     weights = values.exp()
-    reached = weights.cumsum(1)
+    reached = weights.cumsum(1)  # a token stays while those before it have less than `needed`
     needed = share * total[:, None]
     inside = reached - weights < needed
     place = exponential_race(weights * inside, times.gather(1, ids))

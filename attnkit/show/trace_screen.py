@@ -53,7 +53,9 @@ class TraceScreen:
         if trace.text_tokens:
             yield Segments(_answer(trace, marks, width, ascii_only))
             yield Segments(_legend(trace, marks, width, ascii_only))
-        yield from (Text(note, style="dim", overflow="fold") for note in notes(trace))
+        yield from (
+            Text(note, style="dim", overflow="fold") for note in notes(trace, ascii_only=ascii_only)
+        )
 
 
 def headline(trace: "Trace") -> str:
@@ -67,8 +69,18 @@ def headline(trace: "Trace") -> str:
     return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
 
 
-def notes(trace: "Trace", everything: bool = False) -> Iterator[str]:
+def source_line(trace: "Trace", ascii_only: bool) -> str:
+    """The context that the answer is from."""
+    source = trace.source
+    if source.context is None:
+        return f"source: unclear (no context leads; the largest share is {source.share:.0%})"
+    name = one_line(trace.contexts[source.context].name, ascii_only)
+    return f"source: context {source.context + 1} {name} ({source.share:.0%})"
+
+
+def notes(trace: "Trace", everything: bool = False, ascii_only: bool = False) -> Iterator[str]:
     """What a reader must know besides; with `everything` all contexts are listed."""
+    yield source_line(trace, ascii_only)
     if not trace.text_tokens:
         yield "the answer is empty: its first token was the end"
     if trace.selects_contexts:
@@ -180,11 +192,9 @@ def _legend(
     trace: "Trace", marks: dict[int, ContextMark], width: int, ascii_only: bool
 ) -> Iterator[Segment]:
     """The selected contexts, or the heaviest of a mixture, with their first words."""
-    shares, mean = trace.shares(), trace.entropies() if trace.tokens else []
-    order = list(marks) if trace.selects_contexts else sorted(
-        range(len(mean)), key=lambda at: (-shares[at], mean[at])
-    )[:LISTED]  # fmt: skip
-    weighted = any(shares)
+    shares = trace.source.shares
+    every = sorted(range(len(shares)), key=lambda at: -shares[at])
+    order = [at for at in every if at in marks] if trace.selects_contexts else every[:LISTED]
     name_room = max(len(str(len(trace.contexts))) + 9, width // 3)
     yield Segment.line()
     for at in order:
@@ -193,7 +203,7 @@ def _legend(
             yield Segment(mark.letter, mark.style)
             fact = f" {shares[at]:4.0%} "
         else:
-            fact = f"{shares[at]:5.1%} " if weighted else f"{mean[at]:.2f} nats "
+            fact = f"{shares[at]:5.1%} "
         name = cut(one_line(f"{at + 1} {passage.name}", ascii_only), name_room, ascii_only)
         used = 1 if mark else 0
         yield Segment(cut(f"{fact}{name}", max(1, width - used), ascii_only))

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heapify, heapreplace
 from itertools import zip_longest
 from typing import Literal
 
@@ -31,6 +30,7 @@ STATES: dict[State, tuple[str, str, str]] = {
 WIDE = 80  # cells from which steps and duration of finished runs are shown
 NARROW = 60  # cells below which a validation is not called one
 LONGEST_BAR, SHORTEST_BAR = 60, 8
+CUT: tuple[OverflowMethod, OverflowMethod] = ("ellipsis", "crop")  # the second in ASCII
 OTHER_LINES = 8  # lines of the display beside those of the runs, at most, and one to spare
 
 
@@ -54,10 +54,6 @@ class BoardRun:
     def active(self) -> bool:
         return self.state == "training" or bool(self.phase)
 
-    @property
-    def shown_state(self) -> State:
-        return "scoring" if self.phase and self.state in ("done", "skipped") else self.state
-
     def remaining(self, now: float) -> float | None:
         """Seconds until it ends, counted down since it was last reported."""
         progress = self.progress
@@ -65,9 +61,22 @@ class BoardRun:
             return None
         return max(0.0, progress.remaining_seconds - (now - self.progress_at))
 
-    def rest(self) -> None:
-        """Nothing is known of it any more that changes."""
-        self.progress, self.phase = None, ""
+    def numbers(self, now: float) -> list[str]:
+        """Share and number of steps, time left, loss, speed, learning rate, gradient norm."""
+        if (told := self.progress) is None:
+            return []
+        left = self.remaining(now)
+        warming = self.started is not None and told.step < self.started.warmup
+        norm = told.grad_norm
+        return [
+            f"{told.step / max(1, told.steps):.0%}",
+            f"{told.step:,}/{told.steps:,}",
+            "" if left is None else f"{duration(left)} left",
+            f"{told.loss_name} {told.loss:.3f}",
+            f"{told.tokens_per_second:,.0f} tokens/s",
+            f"learning rate {told.lr:.1e}" + (" (warming up)" if warming else ""),
+            *([] if norm is None else [f"gradient norm {norm:.2f}"]),
+        ]
 
 
 class Board:
@@ -85,92 +94,81 @@ class Board:
         self.busy = busy  # why the time left may be wrong: what else the machine does, or nothing
         self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
-        self._phase = "preparing data"  # while no run is active
-        self._since = clock()  # the beginning of the phase
+        self.phase = "preparing data"  # while no run is active
+        self.since = clock()  # the beginning of the phase
 
     def update(self, event: events.Event) -> None:
         """Take in what happened."""
         key = (event.variant, event.seed)
         run = next((run for run in self.runs if (run.variant, run.seed) == key), None)
         match event:
-            case events.NoteEvent(passing=True) if run is not None:
-                self._show_phase(run, event.text)
             case events.NoteEvent(passing=True):
-                if _stage(event.text) != _stage(self._phase):
-                    self._since = self.clock()
-                self._phase = event.text
+                self._enter(run or self, event.text)
             case events.NoteEvent():
                 self._tell(run, event.text)
-            case events.PreparedEvent() if run is not None:
-                self._show_phase(run, "building the model")
             case events.PreparedEvent():
-                self._idle("building the model" if self.runs else "")
+                self._enter(run or self, "building the model" if self.runs else "")
             case events.ScoredEvent():
                 self._idle("")
-            case _ if run is not None:
-                self._update_run(run, event)
-
-    def _update_run(self, run: BoardRun, event: events.Event) -> None:
-        match event:
-            case events.StartedEvent():
+            case events.StartedEvent() if run is not None:
                 resumed = event.resumed_from
-                run.rest()
                 run.state, run.step, run.started = "training", resumed or 0, event
-                run.since = self.clock()
+                run.progress, run.phase, run.since = None, "", self.clock()
                 self._tell(run, "" if resumed is None else f"resumed from step {resumed:,}")
-            case events.ProgressEvent():
+            case events.ProgressEvent() if run is not None:
                 run.state, run.step = "training", event.step
                 run.progress, run.progress_at = event, self.clock()
-            case events.ValidatedEvent():
+            case events.ValidatedEvent() if run is not None:
                 run.validation = score_text(event.monitor, event.value)
-            case events.SavedEvent():
+            case events.SavedEvent() if run is not None:
                 run.step = event.step
                 self._tell(run, f"saved step {event.step:,}")
-            case events.FinishedEvent():
-                run.state, run.step, run.seconds = "done", event.step, event.seconds
-                self._rest(run)
-            case events.SkippedEvent():
-                run.state = "skipped"
-                self._rest(run)
-            case events.FailedEvent():
-                run.state = "failed"
-                self._rest(run)
-            case events.EvaluatedEvent():
-                self._rest(run)
+            case events.FinishedEvent() if run is not None:
+                run.step, run.seconds = event.step, event.seconds
+                self._rest(run, "done")
+            case events.SkippedEvent() if run is not None:
+                self._rest(run, "skipped")
+            case events.FailedEvent() if run is not None:
+                self._rest(run, "failed")
+            case events.EvaluatedEvent() if run is not None:
+                self._rest(run, run.state)
 
     def interrupt(self) -> None:
         """What was training is stopped, the rest waits."""
         for run in self.runs:
             run.state = "stopped" if run.state == "training" else run.state
-            run.rest()
-        self._phase = ""
+            run.progress, run.phase = None, ""
+        self.phase = ""
 
     def _tell(self, run: BoardRun | None, text: str) -> None:
         """Show a message, with the name of its run where several are active."""
-        whose = f"{self._name(run)}: " if text and run is not None and self.jobs > 1 else ""
+        whose = f"{run.variant}{self._seed(run)}: " if text and run and self.jobs > 1 else ""
         self.message = f"{whose}{text}"
 
-    def _rest(self, run: BoardRun) -> None:
-        run.rest()
+    def _enter(self, of: "BoardRun | Board", phase: str) -> None:
+        """Show a stage; its clock is not reset while only its numbers change."""
+        if phase.split(":")[0] != of.phase.split(":")[0]:
+            of.since = self.clock()
+        of.phase = phase
+        if isinstance(of, BoardRun):
+            of.progress = None
+
+    def _rest(self, run: BoardRun, state: State) -> None:
+        run.state, run.progress, run.phase = state, None, ""
         if not any(other.active for other in self.runs):
             self._idle("preparing the next run")
 
     def _idle(self, phase: str) -> None:
-        self._phase = "scoring" if phase and self._trained == len(self.runs) else phase
-        self._since, self.message = self.clock(), ""
-
-    def _show_phase(self, run: BoardRun, text: str) -> None:
-        """Show a stage of a run; its clock is not reset while only its numbers change."""
-        if _stage(text) != _stage(run.phase):
-            run.since = self.clock()
-        run.phase, run.progress = text, None
-
-    @property
-    def _trained(self) -> int:
-        return self._count("done", "skipped")
+        trained = self._count("done", "skipped") == len(self.runs)
+        self.phase = "scoring" if phase and trained else phase
+        self.since, self.message = self.clock(), ""
 
     def _count(self, *states: State) -> int:
         return sum(run.state in states for run in self.runs)
+
+    def _seed(self, run: BoardRun) -> str:
+        """Its seed where there are several."""
+        return f" seed {run.seed}" if len({run.seed for run in self.runs}) > 1 else ""
 
     def remaining_in_all(self) -> float | None:
         """Seconds until the last run ends, if the waiting ones take as long as the others."""
@@ -181,19 +179,15 @@ class Board:
         times = [run.seconds for run in self.runs if run.seconds]
         times = times or [now - run.since + left for run, left in known]
         usual = sum(times) / len(times)
-        training = self._count("training")
-        ends = [left for _, left in known] + [usual] * (training - len(known))
-        ends += [0.0] * (self.jobs - len(ends))
-        heapify(ends)
-        for _ in range(self._count("waiting")):
-            heapreplace(ends, ends[0] + usual)
-        return max(ends)
+        ends = [left for _, left in known] + [usual] * (self._count("training") - len(known))
+        waiting = self._count("waiting") * usual
+        return max(*ends, (sum(ends) + waiting) / self.jobs)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ascii_only, width = options.ascii_only, options.max_width
+        ascii_only, width, now = options.ascii_only, options.max_width, self.clock()
         parts = [one_line(self.recipe)]
         if self.runs:  # none where only data is prepared
-            parts.append(f"{self._trained} of {len(self.runs)} done")
+            parts.append(f"{self._count('done', 'skipped')} of {len(self.runs)} done")
         if failed := self._count("failed"):
             parts.append(f"{failed} failed")
         left = self.remaining_in_all()
@@ -201,163 +195,110 @@ class Board:
             parts.append(f"about {duration(left)} left")
         if left is not None and (busy := self.busy()):
             parts.append(busy)
-        yield _line(parts, width, ascii_only, "bold")
+        separator = " | " if ascii_only else " · "
+        yield from _lines(parts, separator, width, "bold")
         active = [run for run in self.runs if run.active]
         room = console.size.height - OTHER_LINES - max(0, len(active) - 2)
         yield self._runs(room, width, ascii_only)
-        if len(active) > 1:
+        if active:
             yield ""
-            yield self._side_by_side(active, width, ascii_only)
-        else:
-            yield from self._alone(active[0] if active else None, width, ascii_only)
+            yield self._active(active, width, ascii_only)
+        elif self.phase:
+            yield ""
+            phase = f" {one_line(self.phase)}  {duration(now - self.since)}"
+            yield from _lines([phase], separator, width, "cyan")
+        if len(active) == 1 and (numbers := active[0].numbers(now)[3:]):
+            numbers[0] = f" {numbers[0]}"
+            if started := active[0].started:
+                numbers += [f"{started.device} {started.precision}",
+                            f"{started.parameters:,} parameters"]  # fmt: skip
+            yield from _lines(numbers, separator, width, most=2)
         if self.message:
-            yield _line([f" {one_line(self.message)}"], width, ascii_only, "dim")
+            yield from _lines([f" {one_line(self.message)}"], separator, width, "dim")
 
-    def _alone(self, run: BoardRun | None, width: int, ascii_only: bool) -> RenderResult:
-        """The progress of the only active run, or what is done while there is none."""
-        progress = None if run is None else run.progress
-        if run is not None and progress is not None:
-            yield ""
-            bar = Table.grid(padding=(0, 2, 0, 0))
-            bar.add_column(max_width=LONGEST_BAR)
-            cells = self._numbers(run, progress)[:2]
-            run_left = run.remaining(self.clock())
-            cells += [] if run_left is None else [f"{duration(run_left)} left"]
-            for _ in cells:
-                bar.add_column(no_wrap=True)
-            bar.add_row(ProgressBar(progress.steps, progress.step), *cells)
-            yield bar
-            numbers = self._numbers(run, progress)[2:]
-            if run.started is not None:
-                numbers.append(f"{run.started.device} {run.started.precision}")
-                numbers.append(f"{run.started.parameters:,} parameters")
-            yield from _lines(numbers, width, ascii_only)
-        elif phase := self._phase if run is None else self._phase_of(run):
-            if run is not None and self._trained == len(self.runs):
-                phase = f"{phase}: {run.variant} seed {run.seed}"
-            yield ""
-            seconds = duration(self.clock() - (self._since if run is None else run.since))
-            yield _line([f" {one_line(phase)}  {seconds}"], width, ascii_only, "cyan")
-
-    def _side_by_side(self, active: list[BoardRun], width: int, ascii_only: bool) -> Table:
-        """A line for each active run: its name, its bar, and as many numbers as fit."""
-        now = self.clock()
-        names = [f" {self._name(run)}" for run in active]
-        phases = [f"{one_line(self._phase_of(run))}  {duration(now - run.since)}" for run in active]
-        cells: list[list[str]] = []
-        for run in active:
-            numbers = [] if run.progress is None else self._numbers(run, run.progress)
-            left = run.remaining(now)
-            numbers[1:1] = [] if left is None else [f"{duration(left)} left"]
-            cells.append(numbers)
-        wanted = max((cell_len(phase) for phase, row in zip(phases, cells, strict=True) if not row),
-                     default=0)  # fmt: skip
-        bar = max(SHORTEST_BAR, min(wanted, width // 3))
-        name = min(max(map(cell_len, names)), max(SHORTEST_BAR, width // 3))
-        used, columns = name + 2 + bar, 0
-        for column in zip_longest(*cells, fillvalue=""):
-            used += 2 + max(map(len, column))
-            columns += used <= width
+    def _active(self, active: list[BoardRun], width: int, ascii_only: bool) -> Table:
+        """A line for each active run: its name where there are several, its bar or what it does,
+        and as many numbers as fit."""
+        several = len(active) > 1
+        third = max(SHORTEST_BAR, width // 3)
+        numbers = [run.numbers(self.clock())[: None if several else 3] for run in active]
+        phases = ["" if row else self._phase(run) for run, row in zip(active, numbers, strict=True)]
+        bar = max(SHORTEST_BAR, min(third, max(map(cell_len, phases))) if several else 0)
         grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=name, no_wrap=True)
-        grid.add_column(min_width=bar, max_width=LONGEST_BAR, ratio=1)
-        for _ in range(columns):
-            grid.add_column(no_wrap=True, justify="right")
-        for run, title, phase, numbers in zip(active, names, phases, cells, strict=True):
-            first = _line([title.removesuffix(self._seed(run))], width, ascii_only)
-            first.truncate(name - cell_len(self._seed(run)))
-            first.append(self._seed(run))
-            if run.progress is None:
-                grid.add_row(first, _line([phase], width, ascii_only, "cyan"))
-            else:
+        names = [self._named(run, third, ascii_only) for run in active]
+        used = bar
+        if several:
+            grid.add_column(no_wrap=True)
+            used += 2 + max(name.cell_len for name in names)
+        grid.add_column(min_width=bar, max_width=LONGEST_BAR if any(numbers) else None, ratio=1)
+        shown = 0
+        for column in zip_longest(*numbers, fillvalue=""):
+            used += 2 + max(map(len, column))
+            if used <= width:
+                shown += 1
+                grid.add_column(no_wrap=True, justify="right")
+        for run, name, row, phase in zip(active, names, numbers, phases, strict=True):
+            drawn: ProgressBar | Text = Text(phase, "cyan", no_wrap=True, overflow=CUT[ascii_only])
+            if run.progress is not None:
                 drawn = ProgressBar(run.progress.steps, run.progress.step)
-                grid.add_row(first, drawn, *numbers[:columns])
+            grid.add_row(*[name] * several, drawn, *row[:shown])
         return grid
 
-    def _phase_of(self, run: BoardRun) -> str:
-        return run.phase or "first steps"
+    def _phase(self, run: BoardRun) -> str:
+        """What a run does that has no numbers, and for how long."""
+        phase, alone = one_line(run.phase or "first steps"), not self._count("training", "waiting")
+        whose = f": {one_line(run.variant)} seed {run.seed}" if alone else ""
+        return f"{' ' * (self.jobs == 1)}{phase}{whose}  {duration(self.clock() - run.since)}"
 
-    def _name(self, run: BoardRun) -> str:
-        return one_line(run.variant) + self._seed(run)
-
-    def _seed(self, run: BoardRun) -> str:
-        """Its seed where there are several."""
-        return f" seed {run.seed}" if len({run.seed for run in self.runs}) > 1 else ""
+    def _named(self, run: BoardRun, width: int, ascii_only: bool) -> Text:
+        """Name and seed of a run, of which the name is cut."""
+        seed = self._seed(run)
+        text = Text(f" {one_line(run.variant)}", no_wrap=True)
+        text.truncate(width - len(seed), overflow=CUT[ascii_only])
+        return text.append(seed)
 
     def _runs(self, room: int, width: int, ascii_only: bool) -> Table:
         """A line for each run, or for those around the current one where not all fit."""
         first, last = 0, len(self.runs)
         if last > max(3, room) and not self.whole:
-            unfinished = (at for at, run in enumerate(self.runs) if run.active or
-                          run.state == "waiting")  # fmt: skip
+            current = (n for n, run in enumerate(self.runs) if run.active or run.state == "waiting")
             room = max(2, room - 1)
-            first = max(0, min(next(unfinished, last) - room // 2, last - room))
+            first = max(0, min(next(current, last) - room // 2, last - room))
             last = first + room
-        seeds = len({run.seed for run in self.runs}) > 1
         grid = Table.grid(padding=(0, 2, 0, 0))
         for run in self.runs[first:last]:
-            state = run.shown_state
+            scoring = run.phase and run.state in ("done", "skipped")
+            state: State = "scoring" if scoring else run.state
             glyph, ascii_glyph, style = STATES[state]
-            name = _line([one_line(run.variant)], width, ascii_only)
-            mark = f" {ascii_glyph if ascii_only else glyph}"
-            cells = [f"seed {run.seed}"] if seeds else []
+            name = Text(one_line(run.variant), no_wrap=True, overflow=CUT[ascii_only])
             validation = run.validation.removeprefix("validation " if width < NARROW else "")
-            cells += [f"{state:8}", validation]
+            cells = [self._seed(run).strip()] * bool(self._seed(run)) + [f"{state:8}", validation]
             if width >= WIDE:
                 finished = run.step and run.state != "training"
                 cells.append(f"{run.step:>7,} steps" if finished else "")
                 cells.append("" if run.seconds is None else duration(run.seconds))
+            mark = Text(f" {ascii_glyph if ascii_only else glyph}", style)
             row_style = style if state not in ("done", "skipped", "stopped") else None
-            grid.add_row(Text(mark, style), name, *map(Text, cells), style=row_style)
+            grid.add_row(mark, name, *map(Text, cells), style=row_style)
         for column in (*grid.columns[:1], *grid.columns[2:]):
             column.no_wrap = True  # the names are what is cut
         if hidden := len(self.runs) - (last - first):
             grid.add_row("", Text(f"and {hidden} more", "dim"))
         return grid
 
-    def _numbers(self, run: BoardRun, progress: events.ProgressEvent) -> list[str]:
-        """Share and number of steps, loss, speed, learning rate, gradient norm."""
-        warming = run.started is not None and progress.step < run.started.warmup
-        parts = [
-            f"{progress.step / max(1, progress.steps):.0%}",
-            f"{progress.step:,}/{progress.steps:,}",
-            f"{progress.loss_name} {progress.loss:.3f}",
-            f"{progress.tokens_per_second:,.0f} tokens/s",
-            f"learning rate {progress.lr:.1e}" + (" (warming up)" if warming else ""),
-        ]
-        if progress.grad_norm is not None:
-            parts.append(f"gradient norm {progress.grad_norm:.2f}")
-        return parts
 
-
-def _stage(text: str) -> str:
-    """What a passing note is about, without its numbers."""
-    return text.split(":")[0]
-
-
-def _line(parts: list[str], width: int, ascii_only: bool, style: str = "") -> Text:
-    """One line of as many parts as fit."""
-    separator = _separator(ascii_only)
-    while len(parts) > 1 and cell_len(separator.join(parts)) > width:
-        parts = parts[:-1]
-    overflow: OverflowMethod = "crop" if ascii_only else "ellipsis"
-    return Text(separator.join(parts), style, no_wrap=True, overflow=overflow)
-
-
-def _lines(parts: list[str], width: int, ascii_only: bool) -> Iterator[Text]:
-    """As many parts as fit on two lines."""
-    rest = [f" {parts[0]}", *parts[1:]]
-    for _ in range(2):
-        if not rest:
-            return
-        line = _line(rest, width, ascii_only)
-        shown = line.plain.count(_separator(ascii_only)) + 1
-        yield line
-        rest = [f" {part}" if at == 0 else part for at, part in enumerate(rest[shown:])]
-
-
-def _separator(ascii_only: bool) -> str:
-    return " | " if ascii_only else " · "
+def _lines(
+    parts: list[str], separator: str, width: int, style: str = "", most: int = 1
+) -> Iterator[Text]:
+    """As many parts as fit on so many lines."""
+    rest, margin = parts, ""
+    while rest and most:
+        count = len(rest)
+        while count > 1 and cell_len(margin + separator.join(rest[:count])) > width:
+            count -= 1
+        text = margin + separator.join(rest[:count])
+        yield Text(text, style, no_wrap=True, overflow=CUT[separator == " | "])
+        rest, most, margin = rest[count:], most - 1, " "
 
 
 def one_line(text: str) -> str:

@@ -26,7 +26,7 @@ BATCH_TOKENS = 2**17
 """Tokens that are counted at a time."""
 
 
-def count(job: TrainingJob) -> Iterator[events.Event]:
+def count(job: TrainingJob) -> None:
     """Count a model, and fit its vectors where it has some; the caller locks the run.
 
     Raises:
@@ -41,17 +41,18 @@ def count(job: TrainingJob) -> Iterator[events.Event]:
     start = time.perf_counter()
     model = models.build(job.recipe.model, (size, size), job.recipe.data.max_length)
     assert isinstance(model, CountedModel)
-    yield events.NoteEvent("counting the training text", passing=True)
+    job.emit(events.NoteEvent("counting the training text", passing=True))
     rows = train_epoch(job.prepared, job.recipe, 0, job.seed)
     model.count(_batches(rows, job))
     model = model.to(job.device)
     fitted = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
     steps = train.steps if fitted else 1
-    yield events.StartedEvent(job.run.name, steps, model.numbers, str(job.device), "fp32")
+    started = job.run.name, steps, model.numbers, str(job.device), "fp32"
+    job.emit(events.StartedEvent(*started))
     if isinstance(model, NaiveBayes) and fitted:
-        yield from _fit_vectors(model, job)
+        _fit_vectors(model, job)
     seconds = time.perf_counter() - start
-    yield _validate(model, job, steps, seconds)
+    _validate(model, job, steps, seconds)
     tokens = int(rows.target.lengths.sum(dtype=np.int64)) + len(rows)
     job.run.finish(
         weights_of(model),
@@ -63,7 +64,7 @@ def count(job: TrainingJob) -> Iterator[events.Event]:
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
         peak_memory_bytes=peak_memory(str(job.device)) if watched else None,
     )
-    yield events.FinishedEvent(steps, seconds, "steps")
+    job.emit(events.FinishedEvent(steps, seconds, "steps"))
 
 
 def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
@@ -82,7 +83,7 @@ def _obey(job: TrainingJob) -> None:
         )
 
 
-def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> Iterator[events.ProgressEvent]:
+def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
     """The updates of the vectors, each over all counts; the logged loss is in nats a pair."""
     train, start = job.recipe.train, time.perf_counter()
     stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
@@ -102,13 +103,12 @@ def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> Iterator[events.Progres
             speed, left = step * pairs / seconds, (train.steps - step) * seconds / step
             value = float(loss.detach())
             job.run.log.append({"step": step, "loss": value, "lr": rate, "seconds": seconds})
-            yield events.ProgressEvent(step, train.steps, value, rate, speed, None, left)
+            told = step, train.steps, value, rate, speed, None, left
+            job.emit(events.ProgressEvent(*told))
     model.settle()
 
 
-def _validate(
-    model: CountedModel, job: TrainingJob, step: int, seconds: float
-) -> events.ValidatedEvent:
+def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) -> None:
     validator = Validator(job.recipe, model, job.prepared)
     try:
         sums, value = validator.measure(weights_of(model))
@@ -122,4 +122,5 @@ def _validate(
         "value": value,
         "valid_seconds": seconds,
     })  # fmt: skip
-    return events.ValidatedEvent(step, sums.loss, sums.perplexity, validator.monitor, value, value)
+    told = step, sums.loss, sums.perplexity, validator.monitor, value, value
+    job.emit(events.ValidatedEvent(*told))

@@ -1,4 +1,4 @@
-"""Events of training: frozen records that it yields, and that the caller draws or prints.
+"""Events of training: frozen records that it emits, and that the caller draws or prints.
 
 `json()` gives plain JSON values with an "event" key (the class name without "Event", in lower
 case); what JSON cannot hold (NaN, infinities) becomes null.
@@ -6,7 +6,7 @@ case); what JSON cannot hold (NaN, infinities) becomes null.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -157,6 +157,14 @@ class ScoredEvent(Event):
         found = super().json()
         del found["comparison"]
         return {**found, **_plain(self.comparison.json()), "unfinished": self.unfinished}
+
+
+Emit = Callable[[Event], object]
+"""What is called with each event."""
+
+
+def ignore(event: Event) -> None:
+    """Takes an event, and shows nothing."""
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The training loop: one for all models, devices and precisions.  It yields events, never prints.
+"""The training loop: one for all models, devices and precisions.  It emits events, never prints.
 
 An update sums the losses of its micro-batches and divides once by all their real target tokens.
 All that decides the next update is in a checkpoint, so that a stopped and resumed training ends bit
@@ -12,7 +12,7 @@ from the place of a micro-batch in the plan, whatever the rank.  Rank 0 alone wr
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -65,9 +65,11 @@ class TrainingJob:
     """The weights that a new training starts from, where they are not random."""
     allow_damaged: bool = False
     """Whether to go on without damaged parts of the log and the average; the run is marked."""
+    emit: events.Emit = events.ignore
+    """Called with what happens."""
 
 
-def fit(job: TrainingJob) -> Iterator[events.Event]:
+def fit(job: TrainingJob) -> None:
     """Train to the end, from the newest checkpoint if there is one; the caller locks the run.
 
     Raises:
@@ -80,20 +82,20 @@ def fit(job: TrainingJob) -> Iterator[events.Event]:
     training: Training | None = None
     try:
         training = Training(job)
-        yield from training.resume()
+        training.resume()
         while not training.done:
-            yield from training.advance()
+            training.advance()
             if (name := training.stop_requested()) and not training.done:
                 step = training.progress.step
                 if training.saved != step:
-                    yield training.save()
+                    training.save()
                 raise StoppedError(
                     f"stopped by {name} after step {step}, which is saved; run the same command"
                     " again to resume"
                 )
         if training.exhausted:
-            yield events.NoteEvent(training.progress.why_exhausted())
-        yield training.finish()
+            job.emit(events.NoteEvent(training.progress.why_exhausted()))
+        training.finish()
     except RuntimeError as error:
         if (lost := group.lost(error)) is None:
             raise
@@ -137,15 +139,16 @@ class Training(TrainingState):
         """Whether patience has run out."""
         return 0 < self.train.patience <= self.progress.worse
 
-    def resume(self) -> Iterator[events.Event]:
+    def resume(self) -> None:
         """Load the newest checkpoint, if there is one, and cut the log back to it."""
-        newest = group.broadcast_object(lambda: checkpoint.latest(self.job.run))
+        found = [checkpoint.latest(self.job.run)] if group.is_main_process() else None
+        (newest,) = group.broadcast_object(found)
         for text in newest.messages if newest else ():
-            yield events.NoteEvent(text)
+            self.job.emit(events.NoteEvent(text))
         if newest is not None:
             if group.is_main_process():
-                yield from self._cut_log(newest)
-            yield from self._load(newest)
+                self._cut_log(newest)
+            self._load(newest)
         else:
             if group.is_main_process():
                 self.job.run.log.truncate(None)
@@ -159,36 +162,38 @@ class Training(TrainingState):
             if group.is_main_process():
                 files.check_space(self.job.run.path, size * copies * count * 11 // 10)
             self.moments(create=True)
-            self.save()  # whether it can be saved turns out now, not after hours
+            self._write_checkpoint()  # whether it can be saved turns out now, not after hours
         if group.is_main_process():
             step = newest.step if newest else None
             self.writers = LogWriters(self.job.run, self.job.recipe, step)
         self.pace.append((self.progress.step, time.perf_counter()))
-        yield events.StartedEvent(
-            self.job.run.name,
-            self.train.steps,
-            sum(p.numel() for p in self.parameters),
-            str(self.device),
-            self.job.precision,
-            newest.step if newest else None,
-            self.train.warmup,
+        self.job.emit(
+            events.StartedEvent(
+                self.job.run.name,
+                self.train.steps,
+                sum(p.numel() for p in self.parameters),
+                str(self.device),
+                self.job.precision,
+                newest.step if newest else None,
+                self.train.warmup,
+            )
         )
 
-    def advance(self) -> Iterator[events.Event]:
+    def advance(self) -> None:
         """One update, and what is due after it: log, validation, checkpoint."""
         start = time.perf_counter()
         self._update()
         self.progress.seconds += time.perf_counter() - start
         step, last = self.progress.step, self.progress.step == self.train.steps
         if step % self.train.log_every == 0 or last:
-            yield self._log()
+            self._log()
         every = self.train.valid_every
         validated = last or (every > 0 and step % every == 0)
         if validated:
-            yield self._validate()
+            self._validate()
         save_every = self.train.save_every or every or 1000
         if validated or step % save_every == 0:
-            yield self.save()
+            self.save()
 
     def stop_requested(self) -> str | None:
         """The signal that asks this rank, or another one, to stop."""
@@ -262,7 +267,7 @@ class Training(TrainingState):
         self.writers.add(kind, record)
 
     @record_function("attnkit: log")
-    def _log(self) -> events.ProgressEvent:
+    def _log(self) -> None:
         progress = self.progress
         self.sync_stats()
         nll, tokens = self.interval.tolist()
@@ -285,11 +290,10 @@ class Training(TrainingState):
         (before, then), now = self.pace[0], time.perf_counter()
         remaining = (steps - progress.step) * (now - then) / (progress.step - before)
         self.pace.append((progress.step, now))
-        return events.ProgressEvent(
-            progress.step, steps, loss, rate, speed, self.gradient_norm, remaining
-        )
+        told = progress.step, steps, loss, rate, speed, self.gradient_norm, remaining
+        self.job.emit(events.ProgressEvent(*told))
 
-    def _validate(self) -> events.ValidatedEvent:
+    def _validate(self) -> None:
         progress, monitor = self.progress, self.validator.monitor
         step = progress.step
         self.averaging.remember(step)
@@ -314,12 +318,17 @@ class Training(TrainingState):
             valid_seconds=progress.seconds,
         )
         assert progress.best is not None
-        return events.ValidatedEvent(
-            step, sums.loss, sums.perplexity, monitor, value, progress.best
-        )
+        told = step, sums.loss, sums.perplexity, monitor, value, progress.best
+        self.job.emit(events.ValidatedEvent(*told))
 
-    def save(self) -> events.SavedEvent:
+    def save(self) -> None:
         """A checkpoint of everything that decides the next update."""
+        self._write_checkpoint()
+        step = self.progress.step
+        path = self.job.run.checkpoints / f"step-{step}"
+        self.job.emit(events.SavedEvent(step, path))
+
+    def _write_checkpoint(self) -> None:
         run, progress = self.job.run, self.progress
         progress.epoch, progress.position = self.stream.epoch, self.stream.position
         self.sync_stats()
@@ -333,9 +342,8 @@ class Training(TrainingState):
         elif write:
             write()
         self.saved = progress.step
-        return events.SavedEvent(progress.step, run.checkpoints / f"step-{progress.step}")
 
-    def _cut_log(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
+    def _cut_log(self, newest: checkpoint.Checkpoint) -> None:
         """Cut the log back to the checkpoint that it goes on from."""
         log = self.job.run.log
         try:
@@ -344,9 +352,9 @@ class Training(TrainingState):
             if not self.job.allow_damaged:
                 raise
             log.truncate(newest.step)
-            yield self._mark(newest.step, log.path.name, "recorded", "damaged", error)
+            self._mark(newest.step, log.path.name, "recorded", "damaged", error)
 
-    def _load(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
+    def _load(self, newest: checkpoint.Checkpoint) -> None:
         run = self.job.run
         if checkpoint.sharded(newest.path):
             self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
@@ -356,11 +364,11 @@ class Training(TrainingState):
         self._open_stream()
         if group.is_main_process():
             checkpoint.record_processes(run, newest.step, group.world_size())
-            yield from self._load_recent(newest)
-        for step in group.broadcast_object(lambda: list(self.averaging.recent)):
+            self._load_recent(newest)
+        for step in group.broadcast_object(list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
 
-    def _load_recent(self, newest: checkpoint.Checkpoint) -> Iterator[events.Event]:
+    def _load_recent(self, newest: checkpoint.Checkpoint) -> None:
         """The weights of the last validations that the next average includes."""
         run, recent = self.job.run, self.progress.recent
         average = self.train.average
@@ -379,17 +387,15 @@ class Training(TrainingState):
                 if path.exists():
                     checkpoint.set_aside(run, path)
                 left = [one for one in recent if one != step]
-                yield self._mark(newest.step, "average of steps", recent, left, error)
+                self._mark(newest.step, "average of steps", recent, left, error)
                 recent = left
 
-    def _mark(
-        self, step: int, key: str, old: object, new: object, error: Exception
-    ) -> events.NoteEvent:
+    def _mark(self, step: int, key: str, old: object, new: object, error: Exception) -> None:
         """Have the manifest and every table say what this training went on without."""
         checkpoint.record_change(self.job.run, step, key, old, new)
-        return events.NoteEvent(f"goes on with {key} {old} -> {new}: {error}")
+        self.job.emit(events.NoteEvent(f"goes on with {key} {old} -> {new}: {error}"))
 
-    def finish(self) -> events.FinishedEvent:
+    def finish(self) -> None:
         """Store the chosen weights and the end of the training."""
         progress = self.progress
         # the last update was validated, so the candidate is the one that was measured
@@ -403,8 +409,7 @@ class Training(TrainingState):
         weights = self.full_state_dict(weights)
         if group.is_main_process():
             self._store(weights, step, reason, speed)
-        group.barrier()
-        return events.FinishedEvent(step, progress.seconds, reason)
+        self.job.emit(events.FinishedEvent(step, progress.seconds, reason))
 
     def _store(self, weights: Weights, step: int, reason: str, speed: float) -> None:
         progress = self.progress

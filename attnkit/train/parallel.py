@@ -153,9 +153,7 @@ def save_together(values: Mapping[str, Tensor], folder: Path | None = None) -> N
     Raises:
         OutputError: a rank could not write.
     """
-    place = group.broadcast_object(lambda: folder)
-    assert place is not None
-    save_shards(place, values)
+    save_shards(group.broadcast_object(folder), values)
 
 
 def save_shards(folder: Path, values: Mapping[str, Tensor]) -> None:

@@ -2,8 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from attnkit.memory import keep_freed_memory
 from attnkit.recipe import Recipe, load
 from attnkit.runs import Run
 from attnkit.search import translate
-from attnkit.train.events import Event, ProgressEvent
-from attnkit.train.fit import Training, TrainingJob, fit
+from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.signals import StopSignals
 
 ENDLESS = (
@@ -58,10 +56,12 @@ class System:
     def __init__(self, recipe: str, data_dir: Path | None, work: Path) -> None:
         keep_freed_memory()
         self.recipe, self.prepared = data(recipe, data_dir, work / "cache")
-        self.trainings: dict[str, Iterator[Event]] = {
-            precision: fit(job(self.recipe, self.prepared, precision, work / "runs"))
+        self.trainings = {
+            precision: Training(job(self.recipe, self.prepared, precision, work / "runs"))
             for precision in PRECISIONS
         }
+        for training in self.trainings.values():
+            training.resume()
         tokenizer = self.prepared.tokenizer
         sizes = (len(tokenizer.source), len(tokenizer.target))
         torch.manual_seed(1)
@@ -78,10 +78,10 @@ class System:
         """The next `count` updates, by the loop that `attnkit train` runs."""
         training = self.trainings[precision]
         began = time.perf_counter()
-        steps = (event.step for event in training if isinstance(event, ProgressEvent))
-        done = list(islice(steps, count))
+        assert training.progress.step == start
+        for _ in range(count):
+            training.advance()
         seconds = time.perf_counter() - began
-        assert done == list(range(start + 1, start + count + 1))
         return {"seconds": seconds}
 
     def decode(self, texts: Sequence[str], tokens: int) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
         *(("answer match", method) for method in methods),
         *(("F1", method) for method in methods),
         ("context found", "entropy"),
+        ("context found", "mean"),
     ]
-    assert rows[-1][2] == "100.0"
+    assert [row[2] for row in rows[-2:]] == ["100.0"] * 2
 
 
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
@@ -105,7 +106,7 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> N
     assert {row["sentences"] for row in rows} == {"6"}
     assert {row["seeds"] for row in rows if row["variant"] == "base"} == {"1, 2"}
     assert all(row["answer-f1"] and row["answer-match"] for row in rows)
-    assert {row["method"] for row in rows if row["context-found"]} == {"entropy"}
+    assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
 @pytest.mark.parametrize("width", ["60", "100", "200"])
@@ -122,7 +123,7 @@ def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit
     done = attnkit("runs/toy/other", "--split", "test,coupled", "--format", "markdown")
     head, _, *rows = table(done)
     assert head[:3] == ["split", "metric", "method"]
-    assert [row[0] for row in rows] == ["test"] * 9 + ["coupled"] * 9
+    assert [row[0] for row in rows] == ["test"] * 10 + ["coupled"] * 10
     assert "- questions: 6 of test\n- questions: 6 of coupled\n" in done.out
 
 
@@ -175,6 +176,31 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Any) -> None:
     assert result["baseline"] == models[1]
 
 
+def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folder: Path) -> None:
+    """Fields by name; what does not depend on the swept values is decoded once."""
+    lines = [
+        {"question": f"Town of {n}?", "answer": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
+        for n, t in enumerate("abcd")
+    ]
+    (folder / "own.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    words = ("own.jsonl", "--model", "runs/toy/base/seed-1", "data.source=question",
+             "data.target=answer", "contexts.beta=0,1", "contexts.eta=0,0.1",
+             "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]")  # fmt: skip
+    done = attnkit(*words, "--format", "json")
+    assert done.code == 0, done.err
+    rows = json.loads(done.out)["rows"]
+    assert [row["method"] for row in rows] == [
+        *(f"entropy,beta={beta},eta={eta}" for beta in (0, 1) for eta in (0, 0.1)),
+        "mean,beta=0", "mean,beta=1", "concat",
+    ]  # fmt: skip
+    assert {row["recipe"] for row in rows} == {"own"}
+    assert done.err.splitlines()[-1].endswith("28 of 28 sentences decoded")
+    assert "decoded" not in attnkit(*words).err
+    head, _, *shown = table(attnkit(*words, "--format", "markdown"))
+    assert head == ["metric", "method", "2"]
+    assert [row[1] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
+
+
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from helpers.pretrained import saved
@@ -216,8 +242,9 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("--model x", 2, "--model needs exactly one recipe"),
-        ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe"),
+        ("gone.jsonl --model runs/toy/base/seed-1", 66, "gone.jsonl"),
+        ("--model x", 2, "--model needs exactly one recipe or file"),
+        ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe or file"),
         ("runs/toy --model x", 2, "'runs/toy' is a folder of runs: name the recipe"),
         (
             "quickstart --model x",

@@ -13,6 +13,7 @@ from attnkit.cli import console, main, streams
 from attnkit.cli.commands.nbce import BASELINES
 from attnkit.nbce.answer import BASELINES as KNOWN
 from attnkit.nbce.answer import ask
+from attnkit.nbce.choices import choose
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
@@ -81,6 +82,70 @@ def test_files_lines_and_standard_input_are_the_same_contexts(nbce: Any) -> None
     assert nbce("--contexts", "-", "--prompt", "ein", *SHORT, stdin=lines).out == answer
     mixed = ("--context", "-", "--context", "1.txt", "--context", "2.txt", "--prompt", "ein")
     assert nbce(*mixed, *SHORT, stdin=TEXTS[0]).out == answer
+
+
+def test_folders_patterns_and_several_files_are_the_same_contexts(nbce: Any) -> None:
+    answer = nbce(*ASK).out
+    Path("notes").mkdir()
+    for number, text in enumerate(TEXTS):
+        Path(f"notes/{number}.md").write_text(text)
+    for words in (("--context", "0.txt", "1.txt", "2.txt"), ("--context", "notes"),
+                  ("--context", "[012].txt"), ("--context=0.txt", "1.txt", "--context", "2.txt"),
+                  ("--context", "all.jsonl")):  # fmt: skip
+        done = nbce(*words, "--prompt", "ein", *SHORT)
+        assert (done.code, done.out) == (0, answer), done.err
+
+
+def test_piped_prompts_are_answered_line_by_line(
+    nbce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the contexts kept in memory; an empty line has an empty answer."""
+    together = nbce(*FILES, "--prompt", "ein", "--prompt", "zwei", *SHORT).out.splitlines()
+    read = []
+    begin = LanguageModelReader.read
+
+    def counted(self: Any, ids: Any, *rest: Any) -> Any:
+        read.append(ids.numel())
+        return begin(self, ids, *rest)
+
+    monkeypatch.setattr(LanguageModelReader, "read", counted)
+    done = nbce(*FILES, "--prompts", "-", *SHORT, stdin="ein\n\nzwei\nein\n")
+    assert done.out.splitlines() == [together[0], "", together[1], together[0]]
+    assert max(read[1:]) < read[0]
+    done = nbce(*FILES, "--prompts", "-", *SHORT, "--json", stdin="ein\nzwei\n")
+    assert [json.loads(line)["prompt"] for line in done.out.splitlines()] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["retrieval", "best", "concat", "window"])
+def test_what_answers_in_the_place_of_a_pool(nbce: Any, runs: Any, method: str) -> None:
+    wanted = expected(runs["language-modeling"], ["ein"], method)[0]
+    assert nbce(*ASK, "--pool", method).out == wanted + "\n"
+
+
+def test_a_choice_is_made_by_probability(nbce: Any, runs: Any) -> None:
+    reader, words = open_run(runs["language-modeling"]), ["hund", "katze", "rote katzen"]
+    (wanted,) = choose(reader, "entropy", [TEXTS], ["ein"], words)
+    asked = (*FILES, "--prompt", "ein", "--choices", "hund,katze, rote katzen")
+    done = nbce(*asked)
+    assert done.code == 0, done.err
+    first, *lines = done.out.splitlines()
+    assert first == words[wanted.choice]
+    assert [line.split(maxsplit=1)[1] for line in lines[:3]] == words
+    row = json.loads(nbce(*asked, "--json").out)
+    assert list(row["probabilities"]) == words
+    assert list(row["probabilities"].values()) == pytest.approx(wanted.probabilities, abs=1e-6)
+    several = nbce(*asked, "--prompt", "zwei", "--baseline", "best")
+    assert "%)" in several.out
+    assert len(nbce(*asked, "--prompt", "zwei").out.splitlines()) == 2
+
+
+def test_nothing_is_loaded_before_options_are_checked(
+    nbce: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attnkit.nbce.open_model", lambda *_, **__: pytest.fail("opened"))
+    for words, code in ((("--beta", "-2"), 2), (("--context", "gone.txt"), 66),
+                        (("--pool", "weighted", "--weights", "1,0"), 2)):  # fmt: skip
+        assert nbce(*ASK, *words).code == code
 
 
 def test_prompts_are_answered_one_a_line_as_each_is_alone(nbce: Any, runs: Any) -> None:
@@ -160,15 +225,25 @@ def test_json_has_an_object_for_each_prompt_and_method(nbce: Any) -> None:
 def test_objects_and_tables_name_the_context_that_spoke_without_a_trace(nbce: Any) -> None:
     (traced,) = map(json.loads, nbce(*ASK, "--json", "--trace").out.splitlines())
     (row,) = map(json.loads, nbce(*ASK, "--json").out.splitlines())
-    assert traced["source"] == f"{row['context'] - 1}.txt" == row["source"]
+    named = row["context"] and f"{row['context'] - 1}.txt"
+    assert traced["source"] == row["source"] == named
+    assert traced["trace"]["source"] == row["context"]
     assert "trace" not in row
     line = nbce(*ASK, "--baseline", "none").out.splitlines()[1]
-    assert line.strip() == f"from context {row['context']}: {row['source']}"
+    told = (
+        "source unclear (at most " if row["context"] is None else f"from context {row['context']}"
+    )
+    assert line.strip().startswith(told)
+    assert 1 / 3 <= row["share"] <= 1
 
 
 def test_methods_stand_side_by_side(nbce: Any, runs: Any) -> None:
     done = nbce(*ASK, "--baseline", "concat", "--baseline", "none")
-    lines = [line for line in done.out.splitlines() if "from context" not in line]
+    lines = [
+        line
+        for line in done.out.splitlines()
+        if "from context" not in line and "unclear" not in line
+    ]
     run = runs["language-modeling"]
     for line, method in zip(lines, ("entropy", "concat", "none"), strict=False):
         assert line.split() == [method, *expected(run, ["ein"], method)[0].split()]
@@ -281,6 +356,9 @@ BAD = [
     ((*ASK, "--seed", "2"), 2, "--seed is for sampling: add --sample"),
     ((*ASK, "--beam", "2", "--temperature", "1"), 2, "--beam and sampling exclude each other"),
     ((*ASK, "--context", "-", "--prompts", "-"), 2, "only one of --context, --contexts and"),
+    ((*ASK, "--pool", "best", "--trace"), 2, "--pool best merges nothing to trace"),
+    ((*FILES, "--prompt", "x", "--choices", "a"), 2, "--choices: give two or more answers"),
+    ((*ASK, "--choices", "a,b"), 2, "--max-length does nothing with --choices"),
     ((*ASK, "--chat"), 2, "takes no chat or template: leave it out"),
     ((*ASK, "--quantize", "8bit"), 2, "takes no quantization: leave it out"),
     ((*ASK, "--quantize", "3bit"), 2, "--quantize '3bit': did you mean"),
@@ -427,5 +505,5 @@ def test_a_source_that_is_too_long_names_a_window_that_fits(nbce: Any) -> None:
 
 
 def test_a_missing_model_is_named(capsys: Any) -> None:
-    assert main(["nbce", "./no-run", *ASK]) == 66
+    assert main(["nbce", "./no-run", "--context", __file__, "--prompt", "x"]) == 66
     assert "no-run" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import io
 import json
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ variants:
   linear: {model.attention: linear}
 """
 
-Training = Callable[..., Iterator[events.Event]]
+Training = Callable[..., None]
 
 
 class Terminal(io.StringIO):
@@ -48,26 +48,26 @@ def row(variant: str, score: float) -> ScoreRow:
     )  # fmt: skip
 
 
-def good(settings: Any, **_: Any) -> Iterator[events.Event]:
+def good(settings: Any, emit: events.Emit, **_: Any) -> None:
     """Two log intervals, a validation and a checkpoint for each variant, then scores."""
-    yield events.PreparedEvent(("1,000 rows, 3 dropped \x1b[2J",))
+    emit(events.PreparedEvent(("1,000 rows, 3 dropped \x1b[2J",)))
     for variant in settings.variants:
         where: Any = {"variant": variant, "seed": 1}
-        yield events.StartedEvent(settings.file.name, 100, 37504, "cpu", "fp32", **where)
+        emit(events.StartedEvent(settings.file.name, 100, 37504, "cpu", "fp32", **where))
         for step in (50, 100):
-            yield events.ProgressEvent(step, 100, 3.0, 1e-3, 900.0, 0.5, 100.0 - step, **where)
-        yield events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where)
-        yield events.SavedEvent(100, Path("x"), **where)
-        yield events.FinishedEvent(100, 5.0, "steps", **where)
-    yield events.ScoredEvent(compared(*(row(variant, 90.0) for variant in settings.variants)))
+            emit(events.ProgressEvent(step, 100, 3.0, 1e-3, 900.0, 0.5, 100.0 - step, **where))
+        emit(events.ValidatedEvent(100, 1.0, 2.7, "bleu", 90.0, 90.0, **where))
+        emit(events.SavedEvent(100, Path("x"), **where))
+        emit(events.FinishedEvent(100, 5.0, "steps", **where))
+    emit(events.ScoredEvent(compared(*(row(variant, 90.0) for variant in settings.variants))))
 
 
 def failing(error: BaseException) -> Training:
     """A training that stops in the middle."""
 
-    def run(settings: Any, **_: Any) -> Iterator[events.Event]:
+    def run(settings: Any, emit: events.Emit, **_: Any) -> None:
         name = settings.file.name
-        yield events.StartedEvent(name, 100, 37504, "cpu", "fp32", variant="vanilla", seed=1)
+        emit(events.StartedEvent(name, 100, 37504, "cpu", "fp32", variant="vanilla", seed=1))
         raise error
 
     return run
@@ -154,10 +154,10 @@ def test_json_is_one_event_a_line_and_nothing_else(
     assert happened[-1]["rows"][0]["metrics"]["bleu"]["score"] == 90.0
 
 
-def looking(settings: Any, **more: Any) -> Iterator[events.Event]:
+def looking(settings: Any, emit: events.Emit, **more: Any) -> None:
     """As `good`, with a first look at one run."""
-    yield events.ScoredEvent(compared(row(settings.variants[0], 80.0)), unfinished=3)
-    yield from good(settings, **more)
+    emit(events.ScoredEvent(compared(row(settings.variants[0], 80.0)), unfinished=3))
+    good(settings, emit, **more)
 
 
 @pytest.mark.parametrize("terminal", [None, Terminal()], ids=["a log", "a terminal"])
@@ -179,8 +179,8 @@ def test_quiet_and_a_failure_show_no_first_look(
     shown = capsys.readouterr()
     assert "80.00" not in shown.err + shown.out
 
-    def broken(settings: Any, **_: Any) -> Iterator[events.Event]:
-        yield next(looking(settings))
+    def broken(settings: Any, emit: events.Emit, **_: Any) -> None:
+        emit(events.ScoredEvent(compared(row("vanilla", 80.0)), unfinished=3))
         raise errors.DataError("damaged")
 
     assert train(training=broken) == errors.DataError.code
@@ -273,9 +273,8 @@ def test_an_unknown_variant_names_the_nearest(
 def test_options_may_be_repeated_or_take_several_words(train: Callable[..., int]) -> None:
     asked: list[Any] = []
 
-    def record(settings: Any, **_: Any) -> Iterator[events.Event]:
+    def record(settings: Any, emit: events.Emit, **_: Any) -> None:
         asked.append(settings)
-        yield from ()
 
     assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
     assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attnkit.data.dialogues import read_parlai
+from attnkit.data.fields import read_rows
 from attnkit.data.formats import (
     BOM,
     FREE,
@@ -25,7 +27,6 @@ from attnkit.data.formats import (
     read_pairs,
     read_text,
 )
-from attnkit.data.jsonl import read_jsonl, read_parlai
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError
 
@@ -51,7 +52,7 @@ def fails(path: Path, **options: str) -> str:
 def json_fails(folder: Path, line: str) -> str:
     path = write(folder, '{"source": "a", "target": "b"}\n' + line + "\n", "rows.jsonl")
     with pytest.raises(DataError) as caught:
-        list(read_jsonl(path))
+        list(read_rows(path))
     return str(caught.value).removeprefix(str(path))
 
 
@@ -275,7 +276,7 @@ def test_json_rows_are_read_with_references(tmp_path: Path) -> None:
         {"source": "", "target": "", "references": []},
     ]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)), "rows.jsonl")
-    assert list(read_jsonl(path)) == [
+    assert list(read_rows(path)) == [
         Row("a", "b"),
         Row("c", "d", ("d", "e")),
         Row("f", "g", ("g", "h")),
@@ -291,13 +292,13 @@ def test_any_strings_survive_json_but_for_line_breaks(
     text = json.dumps({"source": source, "target": target}, ensure_ascii=ascii_only)
     path = write(tmp_path, gzip.compress(text.encode()), "rows.jsonl")
     source, target = (re.sub("\r\n|\r|\n", " ", text) for text in (source, target))
-    assert list(read_jsonl(path)) == [Row(source, target)]
+    assert list(read_rows(path)) == [Row(source, target)]
 
 
 def test_line_breaks_and_control_characters_in_json_are_counted(tmp_path: Path) -> None:
     counts = Counts()
     path = write(tmp_path, json.dumps({"source": "a\r\nb\nc", "target": "d\x00\u2028e"}))
-    assert list(read_jsonl(path, counts=counts)) == [Row("a b c", "d\x00\u2028e")]
+    assert list(read_rows(path, counts=counts)) == [Row("a b c", "d\x00\u2028e")]
     assert (counts.breaks, counts.control) == (2, 1)
 
 
@@ -306,7 +307,7 @@ def test_half_a_surrogate_pair_in_json_is_refused_or_replaced(tmp_path: Path) ->
     assert json_fails(tmp_path, line).startswith(":2: field 'target' has half a surrogate pair")
     counts = Counts()
     path = write(tmp_path, line)
-    assert list(read_jsonl(path, "replace", counts)) == [Row("\U0001f600", "a\ufffd")]
+    assert list(read_rows(path, errors="replace", counts=counts)) == [Row("\U0001f600", "a\ufffd")]
     assert counts.replaced == 1
 
 
@@ -364,7 +365,7 @@ def test_a_json_document_has_the_rows_of_its_array(
     text = json.dumps(form(ROWS), indent=indent, ensure_ascii=indent is None)
     counts = Counts()
     path = write(tmp_path, pack(text.encode()), "rows.json")
-    assert list(read_jsonl(path, counts=counts)) == [Row("a b", "ü"), Row("c", "d", ("d", "e"))]
+    assert list(read_rows(path, counts=counts)) == [Row("a b", "ü"), Row("c", "d", ("d", "e"))]
     assert counts.breaks == 1
 
 
@@ -373,7 +374,7 @@ def test_a_json_document_has_the_rows_of_its_array(
 def test_json_lines_may_be_named_json(tmp_path: Path, rows: int, ends: str) -> None:
     row = {"source": "a", "target": "b", "contexts": ["c"]}
     path = write(tmp_path, (ends or "\n").join([json.dumps(row)] * rows) + ends, "rows.json")
-    assert list(read_jsonl(path)) == [Row("a", "b", (), ("c",))] * rows
+    assert list(read_rows(path)) == [Row("a", "b", (), ("c",))] * rows
 
 
 def test_a_document_of_one_long_line_is_read(tmp_path: Path) -> None:
@@ -381,7 +382,7 @@ def test_a_document_of_one_long_line_is_read(tmp_path: Path) -> None:
     rows = [{"source": f"{number} " + "x" * 1000, "target": "y"} for number in range(3000)]
     path = write(tmp_path, json.dumps(rows), "rows.json")
     assert path.stat().st_size > LONGEST
-    assert [row.source[:6].split()[0] for row in read_jsonl(path)] == [*map(str, range(3000))]
+    assert [row.source[:6].split()[0] for row in read_rows(path)] == [*map(str, range(3000))]
 
 
 def test_a_document_that_is_too_long_is_refused(
@@ -391,7 +392,7 @@ def test_a_document_that_is_too_long_is_refused(
     for indent in (None, 0):
         path = write(tmp_path, json.dumps(ROWS * 4, indent=indent), "rows.json")
         with pytest.raises(DataError, match=r"rows\.json: is longer than 100 bytes.* jq -c"):
-            list(read_jsonl(path))
+            list(read_rows(path))
 
 
 @pytest.mark.parametrize(
@@ -415,7 +416,7 @@ def test_faults_of_a_document_are_named_by_row_or_place(
 ) -> None:
     path = write(tmp_path, text, "rows.json")
     with pytest.raises(DataError) as caught:
-        list(read_jsonl(path))
+        list(read_rows(path))
     assert str(caught.value).removeprefix(str(path)).startswith(message)
     assert "\n" not in str(caught.value)
 
@@ -426,13 +427,13 @@ def test_an_array_in_a_file_of_json_lines_is_told_its_name(
 ) -> None:
     path = write(tmp_path, json.dumps(ROWS, indent=indent), "rows.jsonl")
     with pytest.raises(DataError, match=r"jsonl:1:\d+: .* give it a name that ends in \.json"):
-        list(read_jsonl(path))
+        list(read_rows(path))
 
 
 def test_other_columns_may_be_source_and_target(tmp_path: Path) -> None:
     path = write(tmp_path, '{"article": "a", "title": "b"}')
-    assert list(read_jsonl(path, source="article", target="title")) == [Row("a", "b")]
-    assert list(read_jsonl(path, source=None, target="article")) == [Row("", "a")]
+    assert list(read_rows(path, source="article", target="title")) == [Row("a", "b")]
+    assert list(read_rows(path, source=None, target="article")) == [Row("", "a")]
 
 
 def test_persona_and_turns_are_joined_when_there_is_no_source(tmp_path: Path) -> None:
@@ -443,7 +444,7 @@ def test_persona_and_turns_are_joined_when_there_is_no_source(tmp_path: Path) ->
         {"source": "kept", "turns": ["hi"], "target": "bye"},
     ]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)))
-    assert [row.source for row in read_jsonl(path)] == [
+    assert [row.source for row in read_rows(path)] == [
         "i cook . i run . __eop__ hi __eot__ hello",
         "hi __eot__ hello",
         "i cook . __eop__",
@@ -487,7 +488,7 @@ def test_languages_are_told_from_names_of_fields(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line) + "\n")
-    (row,) = read_jsonl(path, source=source, target=target, usual=("source", "target"))
+    (row,) = read_rows(path, source=source, target=target, usual=("source", "target"))
     assert row[:2] == ("a", "b")
 
 
@@ -497,7 +498,7 @@ def test_languages_are_told_from_names_of_fields(
         (
             {"english": "a", "deutsch": "b"},
             ":1: no field 'en' or 'source' for the source; the first row has 'english', 'deutsch': "
-            "set data.source=english",
+            "set data.source=english data.target=deutsch",
         ),
         (
             {"id": 3, "en": "a", "out": "b"},
@@ -505,7 +506,7 @@ def test_languages_are_told_from_names_of_fields(
             "set data.target=out",
         ),
         (
-            {"translation": {"en": "a", "de": "b"}},
+            {"id": 3, "words": ["a", "b"]},
             ":1: no field 'en' or 'source' for the source, nor any other text; write rows such as "
             '{"source": "..."}',
         ),
@@ -517,5 +518,5 @@ def test_a_field_that_is_not_there_names_the_key_to_set(
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line) + "\n")
     with pytest.raises(DataError) as caught:
-        list(read_jsonl(path, source="en", target="de", usual=("source", "target")))
+        list(read_rows(path, source="en", target="de", usual=("source", "target")))
     assert str(caught.value) == f"{path}{message}"

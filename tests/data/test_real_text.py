@@ -183,7 +183,7 @@ def test_models_of_others_are_read_as_sentencepiece_reads_them() -> None:
 
 
 def test_a_word_for_unknown_words_is_one_piece_also_at_the_start() -> None:
-    spec = TokenizerConfig(type="bpe", size=40, special=("\u2581<unk>",))
+    spec = TokenizerConfig(type="bpe", size=40).model_copy(update={"special": ("\u2581<unk>",)})
     vocabulary = Tokenizer.train(spec, [Row("", "the <unk> cat"), Row("", "a <unk>")] * 9).target
     texts = ["<unk> the cat", "the <unk> cat", "<unk>"]
     assert not vocabulary.unknown(texts)

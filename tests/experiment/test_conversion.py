@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.convertible import make_run, settings, stages
+from helpers.happened import happened
 from helpers.small import StopAt
 
 from attnkit import mechanisms
@@ -18,7 +19,7 @@ from attnkit.experiment.conversion import _Conversion, changed_places, convert, 
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.averaging import weights_of
-from attnkit.train.events import ProgressEvent, ScoredEvent, SkippedEvent
+from attnkit.train.events import ProgressEvent, ScoredEvent, SkippedEvent, ignore
 
 PARTS = {
     "mixture": ("scaled-dot", "synthesizer-random"),
@@ -55,7 +56,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     places = {"encoder": able.encoder, "decoder": able.causal, "cross": able.cross}
     chosen = f"{{name: {word}, parts: [{', '.join(PARTS[word])}]}}" if options else word
     attention = ", ".join(f"{place}: {chosen}" for place, can in places.items() if can)
-    *_, scored = convert(settings(run, f"{{{attention}}}"))
+    *_, scored = happened(convert, settings(run, f"{{{attention}}}"))
     assert isinstance(scored, ScoredEvent)
     names = [f"base-{word}-{stage}" for stage in ("swapped", "transferred", "tuned")]
     assert [row.variant for row in scored.comparison.rows] == ["base", *names]
@@ -72,7 +73,7 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
 
 def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    told = list(convert(settings(run, "scaled-dot", transfer=1, tune=0)))
+    told = happened(convert, settings(run, "scaled-dot", transfer=1, tune=0))
     (swapped,) = stages(run, "base-scaled-dot", ("swapped",))
     assert torch.equal(answer(swapped), answer(run))
     assert swapped.manifest["converted"]["new"] == swapped.manifest["converted"]["left_out"] == []
@@ -84,7 +85,7 @@ def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
 
 def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"encoder": "synthesizer-random"})
-    list(convert(settings(run, "{encoder: additive}", transfer=0, tune=0)))
+    happened(convert, settings(run, "{encoder: additive}", transfer=0, tune=0))
     (swapped,) = stages(run, "base-additive", ("swapped",))
     old, new, facts = run.weights(), swapped.weights(), swapped.manifest["converted"]
     assert {n.rpartition("attention.")[2] for n in facts["left_out"]} == {"mechanism.table"}
@@ -115,7 +116,7 @@ def test_transfer_lowers_the_error_and_trains_the_new_layers_alone(
     model: dict[str, Any], attention: str, layers: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, **model)
-    list(convert(settings(run, attention, transfer=30, tune=0)))
+    happened(convert, settings(run, attention, transfer=30, tune=0))
     name = next((run.path.parents[1]).glob("base-*-swapped")).name.removesuffix("-swapped")
     swapped, transferred = stages(run, name, ("swapped", "transferred"))
     before, after = swapped.weights(), transferred.weights()
@@ -185,7 +186,7 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(
     """
     run = make_run(tmp_path, {place: "synthesizer-random"})
     fixed = f"{{{place}: {{name: synthesizer-random, trainable: false, scale: 1}}}}"
-    list(convert(settings(run, fixed, transfer=0, tune=0)))
+    happened(convert, settings(run, fixed, transfer=0, tune=0))
     (swapped,) = stages(run, "base-synthesizer-random", ("swapped",))
     assert swapped.manifest["converted"]["layers_with_averaged_maps"] == 1
     torch.testing.assert_close(answer(swapped), answer(run), rtol=0, atol=error)
@@ -195,10 +196,10 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    list(convert(settings(run, "linear")))
+    happened(convert, settings(run, "linear"))
     files = [stage.path / "model.safetensors" for stage in stages(run, "base-linear")]
     before = [file.stat().st_mtime_ns for file in files]
-    again = list(convert(settings(run, "linear")))
+    again = happened(convert, settings(run, "linear"))
     assert sum(isinstance(event, SkippedEvent) for event in again) == 3
     assert [file.stat().st_mtime_ns for file in files] == before
     for words, other, key in (
@@ -206,31 +207,31 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
         (("train.lr=1e-4",), {}, "train.lr: "),
     ):
         with pytest.raises(RecipeError, match="was converted otherwise") as refused:
-            list(convert(settings(run, "linear", *words, **other)))
+            happened(convert, settings(run, "linear", *words, **other))
         assert key in str(refused.value)
         assert "\n" not in str(refused.value)
-    list(convert(settings(run, "linear", transfer=3, fresh=True)))
+    happened(convert, settings(run, "linear", transfer=3, fresh=True))
     assert [file.stat().st_mtime_ns for file in files] != before
 
 
 def test_a_run_that_has_changed_since_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    list(convert(settings(run, "linear", transfer=0, tune=0)))
+    happened(convert, settings(run, "linear", transfer=0, tune=0))
     weights = {name: tensor + 1 for name, tensor in run.weights().items()}
     run.finish(weights, step=4, seconds=1.0)
     with pytest.raises(RecipeError, match="weights: "):
-        list(convert(settings(Run.open(run.path), "linear", transfer=0, tune=0)))
+        happened(convert, settings(Run.open(run.path), "linear", transfer=0, tune=0))
 
 
 def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     chosen = settings(run, "linear", transfer=5)
     with pytest.raises(StoppedError, match="SIGTERM during attention transfer"):
-        list(_Conversion(chosen, StopAt([3])).stages())  # type: ignore[arg-type]
+        _Conversion(chosen, StopAt([3]), ignore).stages()  # type: ignore[arg-type]
     swapped, transferred = stages(run, "base-linear", ("swapped", "transferred"))
     assert swapped.finished
     assert not transferred.finished
-    *_, last = convert(chosen)
+    *_, last = happened(convert, chosen)
     assert isinstance(last, ScoredEvent)
     assert all(stage.finished for stage in stages(run, "base-linear"))
 

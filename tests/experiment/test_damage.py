@@ -126,7 +126,7 @@ def damaged_checkpoint(
     """Stop a training after a checkpoint, and write another in its place, rightly signed."""
     made = job(folder, small_recipe(write_corpus(folder), steps=4, valid_every=2))
     training = Training(made)
-    list(training.resume())
+    training.resume()
     newest = checkpoint.latest(made.run)
     assert newest is not None
     values, state = checkpoint.load(newest.path)
@@ -169,9 +169,9 @@ def stopped_before_the_end(folder: Path, damage: Callable[[Run], object], **more
     """A training that averages three validations, stopped at step 6 of 10, damaged, resumed."""
     recipe = small_recipe(write_corpus(folder), steps=10, valid_every=2, average=3)
     training = Training(job(folder, recipe))
-    list(training.resume())
+    training.resume()
     while training.progress.step < 6:
-        list(training.advance())
+        training.advance()
     damage(training.job.run)
     return job(folder, recipe, **more)
 

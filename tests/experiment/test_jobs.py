@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from helpers.happened import happened
 from helpers.shell import environment
 from helpers.small import write_corpus
 
@@ -45,6 +46,7 @@ variants:
 TWO = "  one: {}\n  two: {model.attention: linear}\n"
 LIMIT = 60
 """Seconds that a process may take to end."""
+Watch = Callable[[events.Event], object]
 
 FAILS = '''"""Scaled dot product that can fail in several ways: A = softmax(q k^T / sqrt(D)).
 
@@ -93,9 +95,10 @@ def settings_of(file: RecipeFile, folder: Path, **more: Any) -> TrainingSettings
     return TrainingSettings(file=file, out=folder / "runs", device="cpu", **more)
 
 
-def happening(recipe: Path, count: int = 2, **more: Any) -> Generator[events.Event, None, None]:
-    """The events of a session with so many jobs."""
-    return jobs.train(settings_of(load(recipe), recipe.parent, **more), jobs=count)
+def session(recipe: Path, watch: Watch = events.ignore) -> list[events.Event]:
+    """The events of a session with two jobs."""
+    settings = settings_of(load(recipe), recipe.parent)
+    return happened(training.train, settings, jobs=2, watch=watch)
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -109,7 +112,7 @@ def weights(folder: Path) -> dict[str, str]:
 def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path)
     settings = settings_of(load(recipe, ["train.steps=10"]), tmp_path, seeds=[1, 2])
-    told = list(jobs.train(settings, jobs=2) if count == 2 else training.train(settings))
+    told = happened(training.train, settings, jobs=count)
     first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
     assert (first.unfinished, last.unfinished) == (2, 0)
     assert (len(first.comparison.rows), len(last.comparison.rows)) == (2, 4)
@@ -135,17 +138,15 @@ def scores(scored: events.Event) -> list[Any]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], list[Any]]:
     """Weights and scores of the two runs one after the other, in this process, on one thread."""
-    from attnkit.experiment.training import train
-
     recipe = write_recipe(tmp_path_factory.mktemp("alone"))
-    *_, scored = train(settings_of(load(recipe), recipe.parent))
+    *_, scored = happened(training.train, settings_of(load(recipe), recipe.parent))
     return weights(recipe.parent / "runs"), scores(scored)
 
 
 def test_two_jobs_give_what_one_gives(
     tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
 ) -> None:
-    told = list(happening(write_recipe(tmp_path)))
+    told = session(write_recipe(tmp_path))
     assert (weights(tmp_path / "runs"), scores(told[-1])) == alone
     assert told[0] == events.NoteEvent("2 runs at a time, 1 thread each")
     assert sum(isinstance(event, events.PreparedEvent) for event in told) == 1
@@ -159,11 +160,13 @@ def test_two_jobs_give_what_one_gives(
     assert not multiprocessing.active_children()
 
 
-def interrupt(told: Iterable[events.Event], sent: Sequence[tuple[int, int]]) -> None:
+def interrupting(*sent: tuple[int, int]) -> Watch:
     """Send signals after so many updates, to this process, or SIGKILL to one of its children."""
     waiting = list(sent)
     updates = 0
-    for event in told:
+
+    def watch(event: events.Event) -> None:
+        nonlocal updates
         updates += isinstance(event, events.ProgressEvent)
         while waiting and updates > waiting[0][0]:
             _, number = waiting.pop(0)
@@ -174,6 +177,8 @@ def interrupt(told: Iterable[events.Event], sent: Sequence[tuple[int, int]]) -> 
             else:
                 signal.raise_signal(number)
 
+    return watch
+
 
 @pytest.mark.slow
 def test_interrupted_again_and_again_it_ends_with_the_same_table(
@@ -183,29 +188,29 @@ def test_interrupted_again_and_again_it_ends_with_the_same_table(
     recipe, draw = write_recipe(tmp_path), random.Random()
     first = [(draw.randrange(1, 12), signal.SIGKILL), (draw.randrange(12, 30), signal.SIGTERM)]
     with pytest.raises(errors.AttnkitError, match=r"\w+ seed 1: its process was killed \(SIGKILL"):
-        interrupt(happening(recipe), first)
+        session(recipe, interrupting(*first))
     with suppress(errors.StoppedError):  # on a busy machine both may be done before it is sent
-        interrupt(happening(recipe), [(draw.randrange(30), signal.SIGINT)])
+        session(recipe, interrupting((draw.randrange(30), signal.SIGINT)))
     assert not multiprocessing.active_children()
-    *_, scored = happening(recipe)
+    *_, scored = session(recipe)
     assert (weights(tmp_path / "runs"), scores(scored)) == alone
 
 
 @pytest.mark.slow
 def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None:
-    told = happening(write_recipe(tmp_path))
-    for event in told:
+
+    def stop(event: events.Event) -> None:
         if isinstance(event, events.NoteEvent) and event.text.startswith("starting"):
             signal.raise_signal(signal.SIGTERM)
-            break
+
     with pytest.raises(errors.StoppedError, match="stopped by SIGTERM; all that was done is saved"):
-        next(told)
+        session(write_recipe(tmp_path), stop)
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path) -> None:
-    with closing(happening(write_recipe(tmp_path))) as told, pytest.raises(SystemExit) as left:
-        interrupt(told, [(0, signal.SIGINT), (0, signal.SIGINT)])
+    with pytest.raises(SystemExit) as left:
+        session(write_recipe(tmp_path), interrupting((0, signal.SIGINT), (0, signal.SIGINT)))
     assert left.value.code == 130
     assert not multiprocessing.active_children()
 
@@ -321,10 +326,12 @@ def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jobs, "_live", lambda *_: _raise(ValueError("no storage")))
-    experiment: Any = SimpleNamespace(device=torch.device("cpu"), recipe=lambda *_: None)
+    told = list[events.Event]()
+    how = {"device": torch.device("cpu"), "recipe": lambda *_: None, "emit": told.append}
+    experiment: Any = SimpleNamespace(**how)
     data: Any = {("one", 1): None, ("one", 2): None}
     text = "its memory cannot be estimated (ValueError: no storage)"
-    told = list(jobs.check_memory(experiment, data, 2))
+    jobs.check_memory(experiment, data, 2)
     assert told == [events.NoteEvent(text, variant="one", seed=1)]
 
 
@@ -357,7 +364,7 @@ def test_precision_is_chosen_once_before_the_first_step(
     )
     recipe = write_recipe(tmp_path)
     recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 120", "steps: 2"))
-    told = list(happening(recipe))
+    told = session(recipe)
     started = [event for event in told if isinstance(event, events.StartedEvent)]
     assert [event.precision for event in started] == ["bf16", "bf16"]
     assert told.index(events.NoteEvent("precision: bf16 (measured)")) < told.index(started[0])

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.happened import happened
+
+from attnkit.train.events import Event, ignore
 
 pytest.importorskip("transformers")
 
@@ -58,7 +61,7 @@ def scores(told: list[Any]) -> dict[str, float]:
 
 def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
     chosen = settings(model)
-    told = list(convert(chosen))
+    told = happened(convert, chosen)
     found = scores(told)
     assert [*found] == ["before", "swapped", "transferred", "tuned"]
     assert len(set(found.values())) == 4
@@ -76,7 +79,7 @@ def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
 
 
 def test_the_same_mechanism_loses_nothing(model: Path) -> None:
-    told = list(convert(settings(model, "scaled-dot", transfer=1, tune=0)))
+    told = happened(convert, settings(model, "scaled-dot", transfer=1, tune=0))
     found = scores(told)
     assert found["swapped"] == pytest.approx(found["before"], rel=1e-6)
     (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
@@ -87,7 +90,7 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(converting, "RATE", 1e-2)  # the model was not trained
-    told = list(convert(settings(model, "{name: local, window: 1}", transfer=60, tune=0)))
+    told = happened(convert, settings(model, "{name: local, window: 1}", transfer=60, tune=0))
     (note,) = [e.text for e in told if isinstance(e, NoteEvent) and "squared" in e.text]
     first, last = (float(number) for number in note.partition(" error ")[2].split(" -> "))
     assert last < 0.5 * first
@@ -101,14 +104,14 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_tuning_learns_the_text(model: Path, precision: str) -> None:
-    told = list(convert(settings(model, "performer", transfer=2, tune=60, precision=precision)))
+    told = happened(convert, settings(model, "performer", transfer=2, tune=60, precision=precision))
     assert scores(told)["tuned"] < 0.5 * scores(told)["swapped"]
 
 
 def test_a_text_of_its_own_is_scored(model: Path) -> None:
     test = model.parent / "test.txt"
     test.write_text(STORY * 3, encoding="utf-8")
-    told = list(convert(settings(model, transfer=0, tune=0, test=test)))
+    told = happened(convert, settings(model, transfer=0, tune=0, test=test))
     assert isinstance(told[-1], ScoredEvent)
     length = len(tokenizer()(STORY * 3)["input_ids"])
     assert {row.sentences for row in told[-1].comparison.rows} == {length // 16}
@@ -118,7 +121,7 @@ def read(folder: Path, data: bytes) -> list[int]:
     """The tokens of a file in windows of 16."""
     chosen = settings(folder)
     chosen.text.write_bytes(data)
-    made = converting._PretrainedConversion(chosen, StopAt([]))  # type: ignore[arg-type]
+    made = converting._PretrainedConversion(chosen, StopAt([]), ignore)  # type: ignore[arg-type]
     return made._windows(chosen.text).flatten().tolist()
 
 
@@ -140,21 +143,21 @@ def test_of_a_long_text_the_first_part_is_read(
 
 def test_a_signal_writes_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = settings(model)
-    made = converting._PretrainedConversion(chosen, StopAt([6]))  # type: ignore[arg-type]
+    made = converting._PretrainedConversion(chosen, StopAt([6]), ignore)  # type: ignore[arg-type]
     with pytest.raises(StoppedError, match="nothing was written"):
-        list(made.stages())
+        made.stages()
     assert not chosen.folder.exists()
 
 
 def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> None:
     chosen = settings(model, transfer=0, tune=0)
-    list(convert(chosen))
+    happened(convert, chosen)
     with pytest.raises(OutputPathError, match="--fresh"):
-        list(convert(chosen))
-    list(convert(replace(chosen, fresh=True, tune=1)))
+        happened(convert, chosen)
+    happened(convert, replace(chosen, fresh=True, tune=1))
     assert surgery.read_json(chosen.folder / surgery.FACTS)["tune"] == 1
     with pytest.raises(UsageError, match="is converted already"):
-        list(convert(settings(chosen.folder, out=model.parent / "other", text=chosen.text)))
+        happened(convert, settings(chosen.folder, out=model.parent / "other", text=chosen.text))
 
 
 @pytest.mark.parametrize("fresh", [False, True])
@@ -163,19 +166,20 @@ def test_what_is_no_converted_model_is_never_replaced(fresh: bool, model: Path) 
     run = chosen.folder / "base" / "seed-1"
     run.mkdir(parents=True)
     with pytest.raises(OutputPathError, match="no converted model: use another --out"):
-        list(convert(chosen))
+        happened(convert, chosen)
     assert run.is_dir()
 
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> None:
     chosen = settings(model, fresh=fresh)
-    events = convert(chosen)
-    while not isinstance(next(events), ProgressEvent):
-        pass
-    chosen.folder.mkdir(parents=True)
+
+    def appear(event: Event) -> None:
+        if isinstance(event, ProgressEvent):
+            chosen.folder.mkdir(parents=True, exist_ok=True)
+
     with pytest.raises(OutputPathError, match="no converted model: use another --out"):
-        list(events)
+        happened(convert, chosen, watch=appear)
     assert not [*chosen.folder.iterdir()]
 
 
@@ -183,7 +187,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_model_is_opened(mo
     chosen = settings(model)
     chosen.out.write_text("a file")
     with pytest.raises(OutputPathError, match="is no folder to write in"):
-        next(convert(chosen))
+        convert(chosen)
 
 
 def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +197,7 @@ def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(transformers.modeling_utils, "safe_save_file", full)
     chosen = settings(model, transfer=0, tune=0)
     with pytest.raises(OutputError, match="No space left on device; free some space"):
-        list(convert(chosen))
+        happened(convert, chosen)
     assert not [*chosen.out.iterdir()]
 
 
@@ -242,5 +246,5 @@ def test_bad_texts_and_lengths(
 ) -> None:
     (model.parent / "text.txt").write_bytes(content)
     with pytest.raises(kind, match=message):
-        list(convert(settings(model, **given)))
+        happened(convert, settings(model, **given))
     assert not (model.parent / "out").exists()

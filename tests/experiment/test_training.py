@@ -5,12 +5,12 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.happened import Enough, happened, stop_at
 from helpers.small import small_recipe, write_corpus
 
 from attnkit.errors import (
@@ -34,24 +34,19 @@ from attnkit.scoring.saved_scores import comparison
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train import checkpoint
-from attnkit.train.events import Event, SavedEvent
+from attnkit.train.events import Event, SavedEvent, ignore
 from attnkit.train.peak_memory import reset_peak_memory
 
 
 def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> list[Event]:
     """All events of a session of the small recipe, with settings of `train` or `model` changed."""
-    return list(begun(folder, model, **more))
-
-
-def begun(
-    folder: Path, model: dict[str, Any] | None = None, **more: Any
-) -> Generator[Event, None, None]:
-    """The same, event by event."""
+    watch = more.pop("watch", ignore)
     options = {key: more.pop(key) for key in ("fresh", "allow_change") if key in more}
     recipe = small_recipe(write_corpus(folder), **{"steps": 5} | more)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update=model or {})})
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {})
-    return train(TrainingSettings(file=file, out=folder / "runs", device="cpu", **options))
+    settings = TrainingSettings(file=file, out=folder / "runs", device="cpu", **options)
+    return happened(train, settings, watch=watch)
 
 
 def texts(events: list[Event]) -> str:
@@ -72,7 +67,8 @@ def test_a_fresh_start_without_data_leaves_the_old_run(
     session(tmp_path)
     before = files(tmp_path)
     monkeypatch.setattr(
-        "attnkit.experiment.training.prepare", lambda *_, **__: _raise(MissingInputError("no data"))
+        "attnkit.experiment.data_of_recipes.prepare",
+        lambda *_, **__: _raise(MissingInputError("no data")),
     )
     with pytest.raises(MissingInputError, match="no data"):
         session(tmp_path, fresh=True)
@@ -207,8 +203,8 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     made = {name: small_recipe(folder, steps=2, precision=kind) for name, kind in kinds.items()}
     file = RecipeFile("small", tmp_path / "small.yaml", made, None, {})
     for chosen in (names, tuple(kinds)):  # in one session, and in a second one
-        list(
-            train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
+        happened(
+            train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen)
         )
     runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
     found = {name: run.manifest["precision"] for name, run in runs.items()}
@@ -235,7 +231,7 @@ def published_session(folder: Path, figures: Published | None) -> Run:
     """Train, or skip, with these figures in the recipe file."""
     recipe = small_recipe(write_corpus(folder), steps=2)
     file = RecipeFile("small", folder / "small.yaml", {"base": recipe}, None, {}, figures)
-    list(train(TrainingSettings(file=file, out=folder / "runs", device="cpu")))
+    happened(train, TrainingSettings(file=file, out=folder / "runs", device="cpu"))
     return Run.open(folder / "runs/small/base/seed-1")
 
 
@@ -271,7 +267,7 @@ def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> 
         held = torch.ones(size, 2**18)  # [size] MiB
         recipe = small_recipe(write_corpus(tmp_path), steps=2)
         file = RecipeFile(name, tmp_path / f"{name}.yaml", {"base": recipe}, None, {})
-        list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
+        happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
         del held
         run = Run.open(tmp_path / f"runs/{name}/base/seed-1")
         peaks.append(run.manifest["finished"]["peak_memory_bytes"])
@@ -303,7 +299,9 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
     def again(folder: str) -> str:
         file = load(tmp_path / folder / "r.yaml")
-        return texts(list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))))
+        return texts(
+            happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
+        )
 
     again("old")
     told = again("new")
@@ -325,22 +323,24 @@ def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
     (tmp_path / "other").mkdir()
     session(tmp_path / "other", log_every=1)
     run, moved = tmp_path / "runs/small/base/seed-1", tmp_path / "moved"
-    events = begun(tmp_path, log_every=1, valid_every=2)
-    for event in events:
-        if isinstance(event, SavedEvent):
-            break
-    run.rename(moved)
-    if fate == "replaced":
-        run.mkdir(parents=True)
-    elif fate == "of another run":
-        shutil.copytree(tmp_path / "other/runs/small/base/seed-1", run)
-    elif fate == "a copy":
-        shutil.copytree(moved, run)
-    before = {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
+    before = dict[Path, bytes | bool]()
+
+    def move(event: Event) -> None:
+        if not isinstance(event, SavedEvent) or moved.exists():
+            return
+        run.rename(moved)
+        if fate == "replaced":
+            run.mkdir(parents=True)
+        elif fate == "of another run":
+            shutil.copytree(tmp_path / "other/runs/small/base/seed-1", run)
+        elif fate == "a copy":
+            shutil.copytree(moved, run)
+        before.update({path: path.is_file() and path.read_bytes() for path in run.rglob("*")})
+
     with pytest.raises(
         OutputPathError, match=r"seed-1: was moved or removed while .* move it back"
     ):
-        list(events)
+        session(tmp_path, log_every=1, valid_every=2, watch=move)
     assert before == {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
     if fate == "moved":
         moved.rename(run)
@@ -349,11 +349,14 @@ def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
 
 
 def test_a_run_that_is_being_trained_says_so(tmp_path: Path) -> None:
-    events = begun(tmp_path, valid_every=2)
-    next(event for event in events if isinstance(event, SavedEvent))
-    with pytest.raises(MissingInputError, match="seed-1: is being trained; its weights are chosen"):
-        Run.open(tmp_path / "runs/small/base/seed-1").weights()
-    events.close()
+
+    def look(event: Event) -> None:
+        if isinstance(event, SavedEvent):
+            with pytest.raises(MissingInputError, match="seed-1: is being trained; its weights"):
+                Run.open(tmp_path / "runs/small/base/seed-1").weights()
+            raise Enough
+
+    session(tmp_path, valid_every=2, watch=look)
     with pytest.raises(MissingInputError, match="seed-1: training is not finished"):
         Run.open(tmp_path / "runs/small/base/seed-1").weights()
 
@@ -363,7 +366,9 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
 ) -> None:
     """Learning a tokenizer takes long and reports nothing."""
     released = threading.Event()
-    monkeypatch.setattr("attnkit.experiment.training.prepare", lambda *_, **__: released.wait(60))
+    monkeypatch.setattr(
+        "attnkit.experiment.data_of_recipes.prepare", lambda *_, **__: released.wait(60)
+    )
     sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     sender.start()
     start = time.monotonic()
@@ -415,9 +420,8 @@ def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any
 
 
 def test_fewer_updates_than_are_done_are_refused(tmp_path: Path) -> None:
-    events = begun(tmp_path, steps=50, save_every=4)
-    next(event for event in events if isinstance(event, SavedEvent) and event.step == 4)
-    events.close()
+    fourth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 4)
+    session(tmp_path, steps=50, save_every=4, watch=fourth)
     with pytest.raises(RecipeError, match="train.steps: 3, but 4 are done; set at least 4"):
         session(tmp_path, steps=3, allow_change=True)
 

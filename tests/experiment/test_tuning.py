@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.happened import happened
 from helpers.small import write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,8 +55,7 @@ def planned(path: Path, word: str = WORD, steps: int | None = None, *words: str)
 def session(path: Path, plan: tuning.Tuning, **more: Any) -> list[events.Event]:
     file = plan.load(())
     how: Any = {"file": file, "out": path.parent / "runs", "device": "cpu", "seeds": [3], **more}
-    start = partial(training.train, notice=None)
-    return list(tuning.train(TrainingSettings(**how), plan, start))
+    return happened(tuning.train, TrainingSettings(**how), plan)
 
 
 def run_of(path: Path, *parts: str, seed: int = 3) -> Run:
@@ -100,7 +100,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     found = tuned_values.recorded(file, ["one", "two"], [], recipe.parent / "runs")
     file = load(recipe, tuned_values.recorded_words(found))
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "tuned": found}
-    told = list(training.train(TrainingSettings(file=file, seeds=[3, 4], **how)))
+    told = happened(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
     started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
     assert started == [4, 4]
     assert (
@@ -135,7 +135,7 @@ def test_runs_that_other_trials_chose_are_refused_before_any_trial(recipe: Path)
 
 def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe: Path) -> None:
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3], "variants": ["one"]}
-    list(training.train(TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how)))
+    happened(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
     with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.001\)"):
         session(recipe, planned(recipe), variants=["one"])
     session(recipe, planned(recipe), variants=["one"], fresh=True)
@@ -253,7 +253,7 @@ def test_a_shortened_schedule_keeps_its_proportions(
 def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
     """`train.init` matches variants by name, and a trial has another."""
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    list(training.train(TrainingSettings(file=load(recipe), **how)))
+    happened(training.train, TrainingSettings(file=load(recipe), **how))
     tuned = recipe.with_name("tuned.yaml")
     shutil.copy(recipe, tuned)
     init = f"train.init={recipe.parent / 'runs/tiny'}"
@@ -273,6 +273,6 @@ def test_a_variant_may_be_called_tune(recipe: Path) -> None:
     folder.mkdir()
     moved = Path(shutil.copy(recipe, folder / "tune.yaml"))
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}
-    list(training.train(TrainingSettings(file=load(moved), **how)))
+    happened(training.train, TrainingSettings(file=load(moved), **how))
     names = [run.variant for run in find_runs([recipe.parent / "runs"])]
     assert names == ["tune", "two"]

@@ -23,6 +23,7 @@ from attnkit.recipe import load
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file, sha256_json
 from attnkit.train.events import SavedEvent
+from helpers.happened import happened, stop_at
 from helpers.small import write_corpus
 
 RECIPE = """\
@@ -77,9 +78,9 @@ def subject(folder: Path, *, finished: bool) -> Subject:
         from attnkit.experiment.training import train
 
         file = load(str(folder / "recipe.yaml"), [])
-        for event in train(TrainingSettings(file=file, out=folder / "runs", device="cpu")):
-            if isinstance(event, SavedEvent) and event.step == 6:
-                break
+        settings = TrainingSettings(file=file, out=folder / "runs", device="cpu")
+        sixth = stop_at(lambda event: isinstance(event, SavedEvent) and event.step == 6)
+        happened(train, settings, watch=sixth)
     made = Subject(folder, finished, {})
     answers = {name: command(folder / "whole") for name, command in _commands(made)}
     return made._replace(answers=answers)

@@ -57,8 +57,7 @@ def state_of(folder: Path, recipe: Recipe) -> str:
     """A digest of all tensors that a training resumes with, gathered."""
     group.join()
     training = Training(_job(folder, recipe))
-    for _ in training.resume():
-        pass
+    training.resume()
     tensors, _ = training.pack()
     text = digest(training.full_state_dict({n: t for n, t in tensors.items() if n != "rng.cpu"}))
     if training.writers is not None:
@@ -120,7 +119,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
             update={"counts": (2,), "methods": ("entropy", "concat")}
         )
         for condition in question_sets.conditions(corpus, "test", spec):
-            job = condition, spec, run.recipe.search
+            job = condition, run.recipe.search
             found.append(question_sets.answers(model, *job))
     return found
 
@@ -156,8 +155,8 @@ def held(folder: Path, recipe: Recipe) -> tuple[int, int]:
     """Bytes of parameters and moments that this rank keeps after an update, and parameters."""
     group.join()
     training = Training(_job(folder, recipe))
-    for _ in (*training.resume(), *training.advance()):
-        pass
+    training.resume()
+    training.advance()
     kept = dict(training.model.named_parameters())
     size = sum(parameter.numel() for parameter in kept.values())
     for number, state in enumerate(training.optimizer.state.values()):

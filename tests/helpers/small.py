@@ -2,8 +2,8 @@
 
 import hashlib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from attnkit.recipe.schema import (
     TrainConfig,
 )
 from attnkit.runs import Run
-from attnkit.train.events import Event
+from attnkit.train.events import Emit, Event
 from attnkit.train.fit import TrainingJob, fit
+from helpers.happened import happened
 
 WORDS = ["red", "blue", "dog", "cat", "two", "ten", "sees", "runs", "old", "new"]
 
@@ -99,9 +100,17 @@ def job(folder: Path, recipe: Recipe, stop: StopAt | None = None, **more: Any) -
     return TrainingJob(**values | more)
 
 
-def run_through(made: TrainingJob) -> list[Event]:
-    """All events of a training."""
-    return list(fit(made))
+def run_through(
+    made: TrainingJob,
+    train: Callable[[TrainingJob], object] = fit,
+    watch: Callable[[Event], object] = lambda _: None,
+) -> list[Event]:
+    """All events of a training; see `happened`."""
+
+    def run(emit: Emit) -> None:
+        train(replace(made, emit=emit))
+
+    return happened(run, watch=watch)
 
 
 def digests(folder: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.sources import Source
 from attnkit.nbce.trace import Trace, TracedToken
 
 
@@ -27,4 +28,7 @@ def made(pool: str = "entropy", apart: int | None = None) -> Trace:
         tokens.append(TracedToken(text, speaker, entropies, number == apart))
     end = TracedToken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
     rule = Rule(pool)  # type: ignore[arg-type]
-    return Trace("runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end))
+    source = Source(2, (0.4, 0.0, 0.6))
+    return Trace(
+        "runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end), source
+    )

@@ -13,8 +13,9 @@ from attnkit.attention.mask import Mask
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import BASELINES, METHODS, Reply, ask
-from attnkit.nbce.merge import Rule
+from attnkit.nbce.merge import POOLS
 from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.nbce.sources import named_source
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search
 
@@ -236,16 +237,26 @@ def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
     assert first.context == together[0].context
 
 
-def test_the_context_that_spoke_most_answers_for_entropy() -> None:
-    (reply,) = ask(reader(), "entropy", CONTEXTS[:1], PROMPTS[:1], GREEDY, traced=True)
-    spoke = [step.chosen for step in reply.steps]
-    assert reply.context == max(dict.fromkeys(spoke), key=spoke.count)
-    (mixed,) = ask(reader(), "mean", CONTEXTS[:1], PROMPTS[:1], GREEDY, traced=True)
-    assert mixed.context is None
-    rule = Rule("mean", weights=None, beta=-1)
-    (same,) = ask(reader(), "max", CONTEXTS[:1], PROMPTS[:1], GREEDY, rule._replace(top_p=1))
-    (bare,) = ask(reader(), "none", CONTEXTS[:1], PROMPTS[:1], GREEDY)
-    assert same.hypotheses[0].logprob == pytest.approx(bare.hypotheses[0].logprob, abs=1e-6)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
+def test_the_source_is_named_from_question_and_answer(pool: str, shape: str) -> None:
+    """From whole passes; an encoder-decoder gives the question no probability."""
+    chosen, (contexts, prompt) = reader(shape), (CONTEXTS[0], PROMPTS[0])
+    (reply,) = ask(chosen, pool, [contexts], [prompt], GREEDY, traced=True)
+    rows, ids = [chosen.row(text, prompt) for text in contexts], reply.hypotheses[0].ids
+    tokens = [
+        [float(alone(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows]
+        for t, token in enumerate(ids)
+    ]
+    asked = []
+    for row in rows if shape == "decoder" else ():
+        heads = [row._replace(tail=row.tail[:t]) for t in range(1, len(row.tail))]
+        each = [alone(chosen, head, []).log_softmax(-1) for head in heads]
+        asked.append(sum(float(e[token]) for e, token in zip(each, row.tail[1:], strict=True)))
+    wanted = named_source(len(contexts), tokens, asked)
+    assert reply.source is not None
+    assert reply.source.shares == pytest.approx(wanted.shares, abs=1e-4)
+    assert reply.context == wanted.context
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.nbce.contexts import Context, from_jsonl, from_text, prepare, windows
+from attnkit.nbce.contexts import Context, find, from_file, prepare, windows
 
 
 def count(text: str) -> int:
@@ -30,7 +30,7 @@ def context(text: str, name: str = "a.txt") -> Context:
 def test_a_file_is_one_context(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffone\r\ntwo\x00\x1b[31m\u00e9\n".encode())
-    found = from_text(str(path))
+    (found,) = from_file(str(path))
     assert found.text == "one\ntwo  [31m\u00e9\n"
     assert (found.name, found.start, found.end) == (str(path), 0, len(found.text))
 
@@ -40,9 +40,9 @@ def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
 
     typed(b"one dog\n")
-    assert from_text("-") == context("one dog\n", "standard input")
+    assert from_file("-") == [context("one dog\n", "standard input")]
     typed(b'"one dog"\n\n{"text": "two", "title": 3}\n{"contexts": ["x", {"text": "y"}]}')
-    assert [(c.text, c.name) for c in from_jsonl("-")] == [
+    assert [(c.text, c.name) for c in from_file("-", lines=True)] == [
         ("one dog", "standard input:1"),
         ("two", "standard input:3"),
         ("x", "standard input:4.1"),
@@ -61,18 +61,65 @@ def test_a_bad_line_is_refused_with_its_place(tmp_path: Path, line: str, place: 
     path = tmp_path / "c.jsonl"
     path.write_text(f'"fine"\n{line}\n', encoding="utf-8")
     with pytest.raises(DataError) as caught:
-        from_jsonl(str(path))
+        from_file(str(path))
     assert str(caught.value).startswith(f"{path}:{place}")
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError):
-        from_text(str(tmp_path / "none.txt"))
+        from_file(str(tmp_path / "none.txt"))
     (tmp_path / "bad.txt").write_bytes(b"one\ntw\xff")
     with pytest.raises(DataError, match=r"bad\.txt:2:3: malformed UTF-8 \(byte 0xff\)"):
-        from_text(str(tmp_path / "bad.txt"))
+        from_file(str(tmp_path / "bad.txt"))
     (tmp_path / "half.jsonl").write_text(r'"a\ud800b"', encoding="utf-8")
-    assert [c.text for c in from_jsonl(str(tmp_path / "half.jsonl"))] == ["a\ufffdb"]
+    assert [c.text for c in from_file(str(tmp_path / "half.jsonl"))] == ["a\ufffdb"]
+
+
+def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
+    table, column, tabs = (tmp_path / name for name in ("t.csv", "one.csv", "t.tsv"))
+    table.write_text('id,Text\n1,"a, b"\n\n2,"c\nd"\n', encoding="utf-8")
+    column.write_text('"a, b"\nc\n', encoding="utf-8")
+    tabs.write_text("text\tid\na, b\t1\n", encoding="utf-8")
+    found = [(one.text, one.name.rpartition(":")[2]) for one in from_file(str(table))]
+    assert found == [("a, b", "2"), ("c\nd", "5")]
+    assert [one.text for one in from_file(str(column))] == ["a, b", "c"]
+    assert [one.text for one in from_file(str(tabs))] == ["a, b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.csv", "x,y\n1,2\n", "a.csv:1: no column is named text, and there are several: 'x, y'"),
+        ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: 1 columns, but 2 in the first line"),
+        ("a.csv", 'text\n"a', "a.csv:2: damaged table"),
+        ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext a.pdf"),
+        ("a.html", "<p>", "convert it first: pandoc a.html -t plain -o a.txt"),
+    ],
+)
+def test_what_is_no_text_and_no_table_is_refused(
+    tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        from_file(str(tmp_path / name))
+    assert message in str(caught.value)
+
+
+def test_folders_and_patterns_stand_for_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("n/b.txt", "n/a.md", "n/sub/c.jsonl", "n/.hidden.txt", "n/d.pdf", "n[1].txt"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("x")
+    assert find(["n"]) == ["n/a.md", "n/b.txt", "n/sub/c.jsonl"]
+    assert find(["n/*.txt", "-", "n[1].txt", "n/d.pdf"]) == ["n/b.txt", "-", "n[1].txt", "n/d.pdf"]
+    assert find(["n/**/*.jsonl"]) == ["n/sub/c.jsonl"]
+    Path("empty").mkdir()
+    with pytest.raises(MissingInputError, match=r"'empty': the folder has no file of \.txt, \.md"):
+        find(["empty"])
+    with pytest.raises(MissingInputError, match="no file has such a name"):
+        find(["n/*.csv"])
 
 
 def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
@@ -159,6 +206,6 @@ def test_a_thousand_lines_are_a_thousand_contexts(tmp_path: Path) -> None:
     path.write_text(
         "".join(json.dumps({"text": f"dog {n}"}) + "\n" for n in range(1000)), encoding="utf-8"
     )
-    found, _ = prepare(from_jsonl(str(path)), words)
+    found, _ = prepare(from_file(str(path)), words)
     assert len(found) == 1000
     assert found[25].name == f"{path}:26"

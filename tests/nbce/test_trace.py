@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.sources import Source
 from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
 
 TEXTS = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"), max_size=12)
@@ -35,7 +36,9 @@ def contexts(count: int) -> list[Context]:
 def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | None = None) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
     rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
-    return trace("m", "why?", contexts(len(steps[0].entropies)), rule, ids, steps, bytewise)
+    count = len(steps[0].entropies)
+    source = Source(0, (1 / count,) * count)
+    return trace("m", "why?", contexts(count), rule, ids, steps, source, bytewise)
 
 
 STEPS = (
@@ -99,7 +102,7 @@ def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
     assert stream.close("xyz") == "\nxyz"
 
 
-def test_speakers_runners_up_and_shares_of_a_trace() -> None:
+def test_speakers_and_runners_up_of_a_trace() -> None:
     found = made("entropy", STEPS)
     assert found.answer == "abc"
     assert [token.text for token in found.text_tokens] == ["a", "b", "c"]
@@ -107,7 +110,6 @@ def test_speakers_runners_up_and_shares_of_a_trace() -> None:
     assert found.selected_contexts() == [1, 2]
     assert [token.main_context for token in found.tokens] == [1, 1, 2, 0]
     assert [token.runner_up for token in found.tokens] == [2, 0, 1, 2]
-    assert found.shares() == pytest.approx([0, 2 / 3, 1 / 3])
 
 
 def test_a_context_that_spoke_on_may_have_a_surer_runner_up() -> None:
@@ -131,7 +133,6 @@ def test_weights_are_those_of_the_pool() -> None:
     assert soft.weights(soft.tokens[0]) == pytest.approx([p / sum(powers) for p in powers])
     highest = made("max", MIXED)
     assert highest.weights(highest.tokens[0]) is None
-    assert highest.shares() == [0, 0, 0]
     assert highest.selected_contexts() == []
 
 
@@ -161,4 +162,3 @@ def test_an_empty_answer_has_the_step_that_ended_it() -> None:
     found = made("entropy", STEPS[:1])
     assert found.answer == ""
     assert [token.end for token in found.tokens] == [True]
-    assert found.shares() == [0, 1, 0]

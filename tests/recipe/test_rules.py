@@ -156,11 +156,8 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (FILES % "train: [a, b, c], valid: [a, b]", "", "must be one file, or two aligned files"),
         (FILES % "train: [], valid: [a, b]", "", "must be one file, or two aligned files, got 0"),
         (FILES % "train: a.txt, valid: [a, b]", "", "data.train: translation needs pairs: two"),
-        (
-            FILES % "train: a.tsv, valid: [a, b]",
-            "",
-            "in two: cut -f1 a.tsv > a.src; cut -f2 a.tsv > a.tgt",
-        ),
+        (FILES % "train: a.txt, valid: [a, b]", "", "how they are separated: data.format=csv"),
+        (FILES % "train: a.csv, split: {valid: 1}, valid: b.csv", "", "data.valid names a file"),
         (FILES % "train: [a, ''], valid: [a, b]", "", "a path must be the name of a file"),
         (FILES % 'train: "a\\0b", valid: [a, b]', "", "a path must be the name of a file"),
         (

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.small import run_through
 
 from attnkit.cli import main
 from attnkit.data.preparation import prepare
 from attnkit.runs import Run
 from attnkit.scoring.evaluation import evaluate
 from attnkit.train.events import FinishedEvent, StartedEvent
-from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.fit import TrainingJob
 from attnkit.train.signals import StopSignals
 
 STORED = Path(__file__).parent / "written_by_0.1.0"
@@ -54,7 +55,7 @@ def test_a_stopped_run_resumes_to_the_weights_of_the_finished_one(folder: Path) 
         update={"tokenizer": run.recipe.tokenizer.model_copy(update=stored)}
     )
     job = TrainingJob(recipe, prepare(recipe), run, 1, torch.device("cpu"), "fp32", StopSignals())
-    events = list(fit(job))
+    events = run_through(job)
     started = next(event for event in events if isinstance(event, StartedEvent))
     assert started.resumed_from == 4
     assert isinstance(events[-1], FinishedEvent)

@@ -1,6 +1,118 @@
-"""Outputs whose score would mislead are named with their number."""
+"""Outputs whose score would mislead, and metrics that cannot read the references, are named."""
 
+from collections.abc import Sequence
+
+import pytest
+
+from attnkit.recipe.metrics import METRICS, TextWords
 from attnkit.scoring import warnings
+from attnkit.scoring.metrics.answers import unicode_answer_words
+from attnkit.scoring.metrics.unicode_words import unicode_words
+from attnkit.scoring.output_warnings import unread_text
+
+GERMAN = "Ein Mann f\u00e4hrt mit dem Rad durch die Stadt und sieht einen kleinen Hund am Weg"
+RUSSIAN = "\u041a\u043e\u0442 2024"  # 3 of 7 letters are Cyrillic
+UNSPACED = {
+    "Chinese": "\u6211\u4eec\u4eca\u5929\u53bb\u5317\u4eac\u5927\u5b66\u3002",
+    "Japanese": "\u732b\u304c\u9053\u3092\u8d70\u3063\u3066\u3044\u308b\u3002",
+    "Thai": "\u0e41\u0e21\u0e27\u0e19\u0e31\u0e48\u0e07\u0e2d\u0e22\u0e39\u0e48",
+    "Lao": "\u0e82\u0ec9\u0ead\u0e8d\u0eae\u0eb1\u0e81",
+    "Khmer": "\u1781\u17d2\u1789\u17bb\u17c6\u179f\u17d2\u179a\u17a1\u17b6\u1789\u17cb",
+    "Burmese": "\u1000\u103b\u103d\u1014\u103a\u1010\u1031\u102c\u103a",
+    "Tibetan": "\u0f56\u0f7c\u0f51\u0f0b\u0f66\u0f90\u0f51\u0f0b\u0f61\u0f72\u0f42\u0f0d",
+}
+OTHERS = {"Chinese": ["zh", "char"], "Tibetan": ["intl", "char"]}
+
+
+def unread(
+    text: str,
+    *metrics: str,
+    tokenizers: Sequence[str] = ("13a",),
+    words: TextWords = "classic",
+) -> list[str]:
+    return unread_text([[text]], metrics, tokenizers, words)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        (RUSSIAN, "57.1 %"),
+        ("\u0441\u043e\u0431\u0430\u043a\u0430", "0.0 %"),
+        ("\u03bf \u03c3\u03ba\u03cd\u03bb\u03bf\u03c2 1999", "36.4 %"),  # Greek, 4 of 11
+        ("\u0642\u0637\u0629 12", "40.0 %"),  # Arabic
+        ("\u72d7 ab", "66.7 %"),
+        (GERMAN, "98.4 %"),  # 62 of 63
+        ("Ba\u0308r", "75.0 %"),  # decomposed: the mark is lost
+    ],
+)
+def test_rouge_names_the_share_of_letters_that_it_keeps(text: str, share: str) -> None:
+    (warning,) = unread(text, "rouge1", "rougeL", "chrf")
+    assert warning.startswith("ROUGE-1, ROUGE-L: ")
+    assert f" keeps {share} of the letters and digits " in warning
+    assert warning.endswith("; use --words unicode (eval.words)")
+    assert unread(text, "rouge1", words="unicode") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The dog's tail; 12 %!",
+        "",
+        "...",
+        "\u201cIt\u2019s 5 \u20ac \u2013 no more\u201d",
+        "a" * 200 + "\u00e9",
+    ],
+)
+def test_a_text_in_english_gives_no_warning(text: str) -> None:
+    assert unread(text, *METRICS) == []
+
+
+@pytest.mark.parametrize("language", UNSPACED)
+def test_text_without_spaces_is_not_cut(language: str) -> None:
+    text, east = UNSPACED[language], language in ("Chinese", "Japanese")
+    bleu, ter, f1 = unread(text, "bleu", "chrf", "length-ratio", "ter", "answer-f1", "answer-match")
+    assert bleu == (
+        "BLEU, length ratio: tokenizer 13a does not cut text without spaces into words: it keeps "
+        "0.0 % of the letters and digits of the references in words; use --tokenize char, or zh "
+        "for Chinese, ja-mecab for Japanese (eval.tokenize)"
+    )
+    assert ter.startswith("TER: its tokenizer (classic) does not cut text without spaces ")
+    assert f1.endswith("; use --words unicode (eval.words)")
+    others = unread(text, "ter", "answer-f1", words="unicode")
+    assert [warning.split()[0] for warning in others] == ([] if east else ["TER:"])
+    for name in OTHERS.get(language, ["char"]):
+        assert unread(text, "bleu", tokenizers=[name]) == []
+
+
+def test_the_share_is_that_of_all_references() -> None:
+    """4 of 10 letters are in a clause; a single character is a word."""
+    references = [["ab cd", "\u6211\u4eec\u4eca\u5929"], ["\u72d7 a"]]
+    (warning,) = unread_text(references, ["bleu"], ["13a"], "classic")
+    assert "keeps 60.0 % of the letters" in warning
+
+
+def test_names_in_another_script_are_no_matter() -> None:
+    assert unread("the city of \u5317\u4eac is large and old", "bleu", "ter") == []
+
+
+def test_only_bleu_reads_tokenizers_after_the_first() -> None:
+    (warning,) = unread(UNSPACED["Thai"], "bleu", "distinct-1", tokenizers=["char", "13a"])
+    assert warning.startswith("BLEU: tokenizer 13a ")
+
+
+def test_text_that_is_split_into_words_is_what_none_says() -> None:
+    split = "\u732b \u304c \u8d70\u3063\u3066 \u3044\u308b"
+    assert unread(split, "bleu", "ter", tokenizers=["char", "none"]) == []
+
+
+@pytest.mark.parametrize("text", UNSPACED.values())
+def test_unicode_words_keep_every_letter(text: str) -> None:
+    """What `unread_text` takes for granted."""
+    letters = [c for c in text if c.isalpha()]
+    assert [c for word in unicode_words(text) for c in word if c.isalpha()] == letters
+    assert [c for word in unicode_answer_words(text) for c in word if c.isalpha()] == letters
+    assert len(unicode_words(text)) > 2
+    assert unicode_answer_words(text) == unicode_words(text)
 
 
 def lines(*texts: str) -> list[list[str]]:

@@ -196,15 +196,6 @@ def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: 
     assert all(place == sentence for place, sentence in enumerate(kept) if sentence < len(kept))
 
 
-def test_answers_in_a_batch_that_shrinks_are_those_of_each_sentence_alone() -> None:
-    model, source = Toy(seed=3), sources(40, seed=4)
-    spec = SearchConfig(beam=3, n_best=2, max_length=12)
-    found = search(model, source, spec, lines=range(40))
-    for line, hypotheses in enumerate(found):
-        alone = search(model, source[line : line + 1], spec, lines=[line])[0]
-        assert answers(alone) == [(h.ids, h.score, h.complete) for h in hypotheses]
-
-
 @pytest.mark.parametrize("rest", [{}, {"no_repeat_ngram": 2, "min_length": 3}])
 def test_scores_made_in_pieces_give_the_same_answers(
     rest: dict, monkeypatch: pytest.MonkeyPatch

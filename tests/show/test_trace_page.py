@@ -10,6 +10,7 @@ from helpers.pages import HOSTILE, Document
 from helpers.traces import context, made
 
 from attnkit.errors import UsageError
+from attnkit.nbce.sources import Source
 from attnkit.nbce.trace import Trace, TracedToken
 from attnkit.show.trace_page import SUREST, page
 
@@ -22,7 +23,10 @@ def hostile() -> Trace:
         for at, text in enumerate(HOSTILE)
     )
     some = tuple(context(text, text * 2) for text in HOSTILE)
-    return replace(made(), model=HOSTILE[0], prompt="".join(HOSTILE), contexts=some, tokens=tokens)
+    return replace(
+        made(), model=HOSTILE[0], prompt="".join(HOSTILE), contexts=some, tokens=tokens,
+        source=Source(1, (0, 1, *[0] * (count - 2))),
+    )  # fmt: skip
 
 
 def test_the_policy_allows_only_the_script_and_style_of_the_page() -> None:
@@ -66,7 +70,8 @@ def test_many_contexts_make_no_huge_page() -> None:
     count = 1000
     some = tuple(context(f"{at}.txt", f"text {at}") for at in range(count))
     tokens = tuple(TracedToken("w", None, (1.0,) * count) for _ in range(50))
-    trace = replace(made("mean"), contexts=some, tokens=tokens)
+    source = Source(None, (1 / count,) * count)
+    trace = replace(made("mean"), contexts=some, tokens=tokens, source=source)
     (record,) = Document(content := page([trace])).data["traces"]
     assert len(record["tokens"][0]["surest"]) == len(record["tokens"][0]["weights"]) == SUREST
     assert len(content) < 200_000
@@ -87,6 +92,7 @@ def show(open_page: Any) -> Any:
 def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None:
     window = show(made())
     assert window.text_content("#prompt") == "Where?"
+    assert window.text_content("#name") == "Context 3: paris.txt"  # the source
     window.click("#t4")
     assert window.text_content("#name") == "Context 3: paris.txt"
     assert window.text_content("#passage mark") == "Seine"

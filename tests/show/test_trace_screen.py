@@ -28,6 +28,7 @@ A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500
 
 A  60% 3 paris.txt                 Paris is the capital of France, and it lies \u2026
 B  40% 1 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
+source: context 3 paris.txt (60%)
 1 of 3 contexts was never selected
 """
 NARROW = """\
@@ -40,6 +41,7 @@ A  60% 3 paris.txt
        Paris is the capital of France, ~
 B  40% 1 rome.txt
        Rome lies on the Tiber, said \\x1~
+source: context 3 paris.txt (60%)
 1 of 3 contexts was never selected
 """
 
@@ -68,13 +70,13 @@ def test_colours_change_no_character() -> None:
     assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
 
 
-def test_a_mixture_has_no_speaker_but_weights_or_entropies() -> None:
+def test_a_mixture_has_no_speaker_but_shares() -> None:
     weighted = drawn(TraceScreen(made("weighted", apart=1)), 80)
     assert "^" * 5 in weighted.splitlines()[2]
     assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
     assert "never selected" not in weighted
     assert "% 3 paris.txt" in weighted
-    assert " nats 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
+    assert "60.0% 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
 
 
 def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.small import StopAt, job
+from helpers.happened import happened
+from helpers.small import StopAt, job, run_through
 
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.head_ablation import probe_heads
@@ -64,7 +65,7 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     kind: str, tmp_path: Path
 ) -> None:
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe(kind)}, None, {})
-    events = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
+    events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     assert run.finished
     run.verify()
@@ -78,7 +79,7 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     found = translate(run.model(), run.tokenizer(), ["kami mine"], run.recipe.search, **how)
     assert len([text for (text, _), *_ in found if text]) == 1
     # nothing is counted again
-    again = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
+    again = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(event, FinishedEvent) for event in again)
 
 
@@ -88,10 +89,10 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     for folder in folders:
         folder.mkdir()
     with pytest.raises(StoppedError, match="run the same command again to start this run anew"):
-        list(count(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4]))))
+        run_through(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4])), count)
     assert not Run.open(folders[0] / "run").finished
     for folder in folders:
-        list(count(job(folder, recipe(kind))))
+        run_through(job(folder, recipe(kind)), count)
     first, second = (Run.open(folder / "run") for folder in folders)
     hashes = [
         run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)
@@ -100,21 +101,21 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
 
 
 def test_vectors_come_to_lower_the_loss_of_pairs(tmp_path: Path) -> None:
-    events = list(count(job(tmp_path, recipe("skip-gram", steps=30))))
+    events = run_through(job(tmp_path, recipe("skip-gram", steps=30)), count)
     losses = [event.loss for event in events if isinstance(event, ProgressEvent)]
     assert len(losses) == 15
     assert losses == sorted(losses, reverse=True)
 
 
 def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
-    list(count(job(tmp_path, recipe())))
+    run_through(job(tmp_path, recipe()), count)
     assert not needs_updates(Run.open(tmp_path / "run"), recipe(steps=9), [])
 
 
 def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:
     chosen = recipe("counts", precision="auto")
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
-    events = list(train(TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
+    events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "fp32"
 
@@ -137,13 +138,13 @@ def test_the_same_seed_gives_the_same_vectors(tmp_path: Path) -> None:
     weights = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        list(count(job(tmp_path / name, recipe("skip-gram"))))
+        run_through(job(tmp_path / name, recipe("skip-gram")), count)
         weights.append(Run.open(tmp_path / name / "run").weights())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def counted_run(folder: Path) -> Run:
-    list(count(job(folder, recipe())))
+    run_through(job(folder, recipe()), count)
     return Run.open(folder / "run")
 
 

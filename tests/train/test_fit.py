@@ -24,6 +24,7 @@ from attnkit.storage.tensors import read
 from attnkit.train import checkpoint
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.events import (
+    Event,
     FinishedEvent,
     NoteEvent,
     ProgressEvent,
@@ -31,7 +32,7 @@ from attnkit.train.events import (
     StartedEvent,
     ValidatedEvent,
 )
-from attnkit.train.fit import Training, fit
+from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import TeacherForcedSums, Validator
@@ -100,8 +101,7 @@ def test_the_peak_memory_is_that_of_all_parts_and_old_checkpoints_have_none(tmp_
     if not training.watched:
         pytest.skip("this system does not tell")
     training.progress.peak_memory_bytes = 10**15  # of the part before a resumption
-    for _ in training.advance():
-        pass
+    training.advance()
     training.save()
     assert training.progress.peak_memory_bytes == 10**15
     tensors, values = training.pack()
@@ -207,7 +207,7 @@ def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
     expected = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1), batch.output.flatten(), ignore_index=0
     )
-    progress = next(event for event in fit(made) if isinstance(event, ProgressEvent))
+    (progress,) = [event for event in run_through(made) if isinstance(event, ProgressEvent)]
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -219,10 +219,14 @@ def test_the_remaining_time_is_that_of_the_last_updates(
     monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: now))
     recipe = small_recipe(write_corpus(tmp_path), log_every=1, steps=40)
     told = []
-    for event in fit(job(tmp_path, recipe)):
+
+    def pass_time(event: Event) -> None:
+        nonlocal now
         if isinstance(event, ProgressEvent):
             told.append(event.remaining_seconds)
         now += 1000 if len(told) == 3 else 2
+
+    run_through(job(tmp_path, recipe), watch=pass_time)
     assert told[3] > 36 * 200
     assert told[29:] == [pytest.approx(left * 2, abs=2 * left) for left in range(10, -1, -1)]
 

@@ -13,7 +13,8 @@ from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run, run_path
 
 if TYPE_CHECKING:
-    from attnkit.cli.training_display import Happening, Notice
+    from attnkit.cli.training_display import Notice
+    from attnkit.train.events import Emit
 
 
 def convert(
@@ -112,6 +113,7 @@ def _convert_run(
 ) -> None:
     """A run of attnkit; see `convert`."""
     from attnkit.cli.training_display import follow, use_command
+    from attnkit.experiment import conversion
     from attnkit.experiment.conversion import ConversionSettings, converted_recipe
     from attnkit.runs import Run
     from attnkit.show.training_board import Board, BoardRun
@@ -121,10 +123,8 @@ def _convert_run(
     recipe = converted_recipe(trained, attention, how["tune"], words, check_options)
     settings = ConversionSettings(run=trained, recipe=recipe, **how)
 
-    def start(notice: "Notice") -> "Happening":
-        from attnkit.experiment import conversion
-
-        return conversion.convert(settings, notice=notice)
+    def start(emit: "Emit", notice: "Notice") -> None:
+        conversion.convert(settings, emit, notice=notice)
 
     if talks := not any(show.values()):
         console.say(f"{folder}: converted runs go to {settings.out / trained.name}")
@@ -154,7 +154,7 @@ def _convert_pretrained(
     lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
     follow(
         Board(settings.name, lines, busy=load_note),
-        lambda notice: pretrained_conversion.convert(settings, notice=notice),
+        lambda emit, notice: pretrained_conversion.convert(settings, emit, notice=notice),
         TrainConfig(batch_tokens=settings.batch_tokens),
         **show,
     )

@@ -9,7 +9,8 @@ from attnkit.cli import console, options
 from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, chosen
 
 if TYPE_CHECKING:
-    from attnkit.cli.training_display import Happening, Notice
+    from attnkit.cli.training_display import Notice
+    from attnkit.train.events import Emit
 
 app = typer.Typer(help="Encode the corpus of a recipe before training.")
 
@@ -52,10 +53,10 @@ def encode(
         file=file, out=out, variants=names, data_dir=data_dir, offline=offline
     )
 
-    def start(notice: "Notice") -> "Happening":
-        from attnkit.experiment.data_ahead import encode as ahead
+    def start(emit: "Emit", notice: "Notice") -> None:
+        from attnkit.experiment.training import prepare_data
 
-        return ahead(settings, notice=notice)
+        prepare_data(settings, emit, notice=notice)
 
     spec = file.variants[names[0]].train
     follow(Board(file.name, ()), start, spec, as_json=False, quiet=False)

@@ -1,5 +1,6 @@
 """`attnkit eval`: score trained runs, or the output of any system, side by side."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,6 +36,15 @@ OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline",
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
+QUESTION_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+QUESTIONS_RECIPE = """
+task: question-answering
+data: {{test: {}}}
+model: {{shape: decoder}}
+search: {{method: greedy, max_length: 16}}
+contexts: {{counts: [1, 2, 4, 8], methods: [entropy, mean, max, concat, retrieval, none]}}
+eval: {{metrics: [answer-match, answer-f1, answer-contained, context-found]}}
+"""  # of a file of questions, for --model
 
 
 class ScoredRows(NamedTuple):
@@ -53,7 +63,8 @@ def eval(
         list[str] | None,
         Argument(
             metavar="RECIPE|RUN|KEY=VALUE",
-            help="A recipe (its runs under --out), or a folder of one or more runs. "
+            help="A recipe (its runs under --out), a folder of one or more runs, or with --model "
+            "a file of questions. "
             "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
             autocompletion=completion.targets,
         ),
@@ -170,6 +181,7 @@ def eval(
       attnkit eval transfer/sst2 transfer/cola transfer/rte --average
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
+      attnkit eval questions.jsonl --model ./model contexts.beta=0,0.25,1 data.source=question
     """
     output.check_columns(columns, format)
     if options.in_processes(nproc):
@@ -178,7 +190,7 @@ def eval(
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
     splits = [name for words in split or [] for name in words.split(",")]
-    targets, overrides = sort_words(targets or [])
+    targets, overrides = sort_words(targets or [], data=bool(model))
     request = EvalRequest(
         changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh, overrides
     )
@@ -294,11 +306,13 @@ def _models(
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = _questions(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
-    methods = recipe.contexts.methods
-    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
-
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+
+    spec = recipe.contexts
+    methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
+    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
+
     from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
@@ -332,21 +346,35 @@ def _models(
     return ScoredRows(rows, baselines, method, settings)
 
 
+def _listed(word: str) -> str:
+    """contexts.beta=0,1 as a list: values that are swept are of one recipe, not variants of it."""
+    key, _, value = word.partition("=")
+    several = key in ("contexts.beta", "contexts.eta", "contexts.top_p") and "," in value
+    return f"{key}=[{value}]" if several and not value.startswith("[") else word
+
+
 def _questions(
     targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]
 ) -> "tuple[str, Recipe]":
     """The recipe whose questions models are asked, with its name."""
     from attnkit.recipe import load
+    from attnkit.recipe.loading import load_resolved
 
     if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
         raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
     if len(targets) != 1:
-        raise UsageError("--model needs exactly one recipe with questions: RECIPE --model NAME")
+        raise UsageError(
+            "--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME"
+        )
     if names_runs(targets[0]):
         raise UsageError(
             f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
             "--model out"
         )
+    overrides = [_listed(word) for word in overrides]
+    if Path(targets[0]).suffix.lower() in QUESTION_FILES:
+        content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
+        return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)
     file = load(targets[0], overrides)
     recipe = file.variants[file.baseline or next(iter(file.variants))]
     if recipe.task != QUESTIONS:

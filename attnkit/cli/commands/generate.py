@@ -135,7 +135,7 @@ def generate(
 
     counts, place = LineCounts(), pick_device(device)
     with open_lines(input if group.is_main_process() else os.devnull, errors) as lines:
-        typed = group.broadcast_object(lambda: input == "-" and sys.stdin.isatty())
+        typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()

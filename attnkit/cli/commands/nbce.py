@@ -1,7 +1,7 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,36 +15,56 @@ from attnkit.text import quoted
 if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
-POOLS = ("entropy", "mean", "max", "weighted")
+MERGING = ("entropy", "mean", "max", "weighted")
+METHODS = (*MERGING, "retrieval", "best", "concat", "window")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 FILES = (".html", ".htm", ".json")
-ONE_ROW = {"concat", "cad"}  # methods that read all contexts in one row
 
 
 def nbce(
     model: options.ModelName,
     *,
     context: Annotated[
-        list[str] | None, value("FILE", "A context; - is standard input. Repeatable.")
+        list[str] | None,
+        value(
+            "FILE ...",
+            "Contexts: files of text, .jsonl, .csv or .tsv, folders of them, patterns; - is "
+            "standard input. Repeatable.",
+        ),
     ] = None,
     contexts: Annotated[
         str | None,
         value(
-            "FILE", 'Contexts, one {"text": "..."} or JSON string per line; - is standard input.'
+            "FILE",
+            'Contexts, one {"text": "..."} or JSON string per line, or a table; - is standard '
+            "input.",
         ),
     ] = None,
     prompt: Annotated[list[str] | None, value("TEXT", "Prompt to answer. Repeatable.")] = None,
     prompts: Annotated[
-        str | None, value("FILE", "Prompts, one per line; each is answered on one line.")
+        str | None,
+        value(
+            "FILE",
+            "Prompts, one per line; each is answered on one line, and those of standard input (-) "
+            "as they come.",
+        ),
+    ] = None,
+    choices: Annotated[
+        str | None,
+        value(
+            "A,B,...",
+            "Choose one of these answers by its probability instead of generating text.",
+        ),
     ] = None,
     pool: Annotated[
-        Literal["entropy", "mean", "max", "weighted"],
+        Literal["entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"],
         choice(
             "--pool",
-            POOLS,
+            METHODS,
             "How the contexts' next-token distributions are merged: entropy selects the one "
-            "with the lowest entropy; mean, max and weighted combine all.",
+            "with the lowest entropy; mean, max and weighted combine all. Or what answers in "
+            "their place: retrieval, best, concat or window, as --baseline.",
         ),
     ] = "entropy",
     beta: Annotated[
@@ -131,82 +151,89 @@ def nbce(
     Naive-Bayes-based context extension: the number of contexts is unlimited, and no row exceeds
     what the model can read. --trace shows which context each token came from.
 
-      attnkit nbce RUN --context paris.txt --context rome.txt --prompt "Where is the Seine?"
-      attnkit nbce RUN --context book.txt --window 200 --overlap 50 --prompt "Who?" --trace
-      cat notes/*.txt | attnkit nbce RUN --context - --window 100 --prompt "When?"
+      attnkit nbce RUN --context paris.txt rome.txt --prompt "Where is the Seine?"
+      attnkit nbce RUN --context notes/ --window 200 --overlap 50 --prompt "Who?" --trace
+      cat questions.txt | attnkit nbce RUN --context notes/*.md --prompts -
       attnkit nbce RUN --contexts passages.jsonl --prompts questions.txt --json > answers.jsonl
+      attnkit nbce RUN --context shots/ --prompt "Review: Fine." --choices positive,negative
       attnkit nbce RUN --contexts passages.jsonl --prompt "Why?" --baseline concat --baseline best
     """
     for path in save or ():
         output.check_save(path, FILES)
-    questions = _prompts(prompt or [], prompts, (*(context or ()), contexts))
+    if [*(context or ()), contexts, prompts].count("-") > 1:
+        raise UsageError("only one of --context, --contexts and --prompts can be standard input")
+    piped = prompts == "-"
+    questions = _prompts(prompt or [], None if piped else prompts, piped)
     spec = _search(beam, sample, temperature, seed, max_length)
-    numbers = _weights(weights)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     one_row = _one_row(methods, alpha, limit)
-    _check_overlap(window, overlap)
+    labels = [word.strip() for word in choices.split(",")] if choices is not None else []
+    if choices is not None:
+        given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
+                 "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
+        if wrong := [name for name, value in given.items() if value]:
+            raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
+        if len({*filter(None, labels)}) < max(2, len(labels)):
+            raise UsageError("--choices: give two or more answers, as in positive,negative")
+    if (trace or save) and pool not in MERGING:
+        raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
+    if overlap and (window is None or overlap >= window):
+        why = "add --window N" if window is None else f"must be below --window {window}"
+        raise UsageError(f"--overlap {overlap}: {why}")
     from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
-    from attnkit.nbce.contexts import from_jsonl, from_text, prepare
+    from attnkit.nbce.contexts import find, from_file, prepare
     from attnkit.nbce.merge import Rule
-    from attnkit.nbce.row_limits import LongestRow
 
-    rule = Rule(pool, beta, eta, top_p, top_k, numbers)
+    # everything that needs no model is checked before it is loaded
+    read = [one for path in find(context or ()) for one in from_file(path)]
+    read += [] if contexts is None else from_file(contexts, lines=True)
+    kept, notes = prepare(read, len)
+    merging: Any = pool if pool in MERGING else "entropy"
+    rule = Rule(merging, beta, eta, top_p, top_k, _weights(weights))
+    rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
     with loading(model):
         how: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline, "chat": chat}
         how |= {"template": template.replace("\\n", "\n"), "quantization": quantize}
         reader = open_model(model, **how)
     for method in methods:
         check_method(reader, method)
-    files = [from_text(path) for path in context or ()]
-    files += [] if contexts is None else from_jsonl(contexts)
-
-    def count(text: str) -> int:
-        return len(reader.encode(text))
-
-    read, notes = prepare(files, count, window=window, overlap=overlap)
+    if window is not None:
+        kept, notes = prepare(
+            read, lambda text: len(reader.encode(text)), window=window, overlap=overlap
+        )
+        rule.check(len(kept))
     for note in notes:
         console.say(note)
-    rule.check(len(read))
-    texts = [context.text for context in read]
-    if note := unknown_note(reader.unknown([*texts, *questions])):
-        console.warn(note)
-    longest = LongestRow.of(reader, texts, questions, spec, max_length is not None)
-    length = longest.answer_length(limit)
-    if length < spec.max_length:
-        console.say(f"--max-length is {length}: there is no room for longer answers")
-        spec = spec.model_copy(update={"max_length": length})
-    joined = texts if ONE_ROW & {*methods} else []
-    if warning := longest._replace(spec=spec).beyond_training(joined, limit):
-        console.warn(warning)
+    texts = [one.text for one in kept]
+    if unread := unknown_note(reader.unknown([*texts, *questions])):
+        console.warn(unread)
     request = nbce_output.NbceRequest(
-        reader, read, questions, methods, rule, spec, one_row, trace, as_json, save or ()
-    )
-    nbce_output.answer(request)
+        reader, kept, methods, rule, spec, max_length is not None, one_row, labels, trace, as_json,
+        save or (),
+    )  # fmt: skip
+    nbce_output.answer(request, questions, _piped() if piped else None)
 
 
-def _check_overlap(window: int | None, overlap: int) -> None:
-    """Refuse windows that would not go on."""
-    if overlap and (window is None or overlap >= window):
-        why = "add --window N" if window is None else f"must be below --window {window}"
-        raise UsageError(f"--overlap {overlap}: {why}")
-
-
-def _prompts(texts: Sequence[str], file: str | None, others: Sequence[str | None]) -> list[str]:
-    """The prompts."""
-    if [*others, file].count("-") > 1:
-        raise UsageError("only one of --context, --contexts and --prompts can be standard input")
+def _prompts(texts: Sequence[str], file: str | None, more: bool) -> list[str]:
+    """The prompts; `more` come from standard input."""
     prompts = list(texts)
     if file is not None:
         with open_lines(file, "strict") as lines:
             prompts += lines
-    if not prompts:
+    if not prompts and not more:
         raise UsageError("there is no prompt: add --prompt TEXT or --prompts FILE")
     for number, text in enumerate(prompts, 1):
         if not text.strip():
             raise UsageError(f"prompt {number} is empty")
     return prompts
+
+
+def _piped() -> Iterator[str]:
+    """The lines of standard input, as they come."""
+    with open_lines("-", "strict") as lines:
+        yield from lines
 
 
 def _search(

@@ -1,11 +1,11 @@
 """`attnkit train`: run the trainings of a recipe and print the table that compares them."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import (
@@ -25,24 +25,17 @@ from attnkit.recipe.values import LARGEST
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.cli.training_display import Happening, Notice
+    from attnkit.cli.training_display import Notice
     from attnkit.experiment.settings import TrainingSettings
     from attnkit.experiment.tuning import Tuning
     from attnkit.recipe import RecipeFile
+    from attnkit.train.events import Emit
 
 
 PLAN = {"run": 2, "parameters": 1}
 """Columns of --dry-run that a narrow screen can do without."""
 MOST_UNASKED = 16
 """Variants of a sweep that are trained without asking."""
-
-
-class PlannedRun(NamedTuple):
-    """One training: a variant with a seed, and its run folder."""
-
-    variant: str
-    seed: int
-    folder: Path
 
 
 def train(
@@ -125,52 +118,72 @@ def train(
     """
     from attnkit.experiment.settings import TrainingSettings
 
-    words, variant, seed = sort_words(overrides or [], variant or [], seed or [])
+    words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
     file = _load(recipe, words)
-    planned = _plan(file, variant, seed, out)
-    _check_processes(jobs, planned, nproc, file)
-    if tune is None:
-        _check_jobs(jobs, len(planned), tune_steps)
-    if not dry_run and options.in_processes(nproc):
-        return
-    if match is not None:
-        words += _matched(file, variant)
-        file = _load(recipe, words)
-    variants = list(dict.fromkeys(run.variant for run in planned))
-    how = TrainingSettings(
-        file=file, out=out, variants=variants, seeds=seed or None, fresh=fresh,
+    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
+        raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
+    plan = TrainingSettings(
+        file=file, out=out, variants=chosen(file, variant), seeds=seeds or None, fresh=fresh,
         allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
         offline=offline,
     )  # fmt: skip
-    how, tuning = _tuning(how, recipe, words, tune, tune_steps)
-    parts = [how] if tuning is None else [tuning.settings(how), how]
-    if tuning is not None:
-        _check_jobs(jobs, len(planned) + len(tuning.trials))
-    if dry_run:
-        _check_data(file, planned, data_dir)
-        _announce(parts, jobs, max(nproc, group.world_size()), as_json=as_json)
+    ranks = max(nproc, group.world_size())
+    _check_processes(plan, jobs, ranks)
+    if tune is None and tune_steps is not None:
+        raise UsageError(f"--tune-steps {tune_steps}: needs --tune KEY=V1,V2")
+    if not dry_run and options.in_processes(nproc):
         return
-    if file.swept and len(variants) > MOST_UNASKED and not yes:
-        many = f"{len(variants)} variants ({len(planned)} runs)"
-        asked = f"Train {many}?", f"{file.name}: this sweep has {many}"
-        if not group.broadcast_object(partial(console.confirmed, *asked)):
-            console.say("nothing was trained")
-            return
+    if match is not None:
+        words += _matched(plan)
+        plan = replace(plan, file=_load(recipe, words))
+    plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
+    parts = [plan] if tuning is None else [tuning.settings(plan), plan]
+    _check_jobs(jobs, sum(len(part.runs()) for part in parts))
+    if dry_run:
+        _check_data(plan)
+        _announce(parts, jobs, ranks, as_json=as_json)
+        return
+    if not (yes or _confirmed(plan)):
+        console.say("nothing was trained")
+        return
     talks = not (as_json or quiet)
     if talks:
-        counts = {"variant": len(variants), "run": len(planned)}
-        counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
-        numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
-        console.say(f"{file.name}: {numbers}, runs go to {out / file.name}")
-        for row, entry in how.tuned.items() if tuning is None else ():
-            console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+        _say_plan(plan, tuning)
     _follow(parts, tuning, jobs, as_json=as_json, quiet=quiet)
     if talks:
-        _next_commands(file, planned, out)
+        _next_commands(plan)
+
+
+def _follow(
+    parts: "Sequence[TrainingSettings]",
+    tuning: "Tuning | None",
+    jobs: int,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Train the last part, after the trials where there are some, and show what happens."""
+    from attnkit.cli.training_display import follow
+    from attnkit.show.training_board import Board, BoardRun
+
+    plan = parts[-1]
+
+    def start(emit: "Emit", notice: "Notice") -> None:
+        from attnkit.experiment import training
+        from attnkit.experiment.tuning import train as tune
+
+        if tuning is None:
+            training.train(plan, emit, jobs=jobs, notice=notice)
+        else:
+            tune(plan, tuning, emit, jobs=jobs, notice=notice)
+
+    lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
+    board = Board(plan.file.name, lines, jobs=jobs, busy=load_note)
+    spec = next(iter(plan.file.variants.values())).train
+    follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
 def _load(recipe: str, words: Sequence[str], more: Sequence[str] = ()) -> "RecipeFile":
-    """The recipe with KEY=VALUE words."""
     from attnkit.recipe import load
 
     return load(recipe, [*words, *more], option_check=check_options)
@@ -183,8 +196,9 @@ def _tuning(
     from attnkit.experiment import tuned_values
 
     names = how.variants or ()
-    earlier = partial(tuned_values.recorded, how.file, names, words, how.out)
-    found = {} if how.fresh else group.broadcast_object(earlier)
+    reads = group.is_main_process() and not how.fresh
+    found = tuned_values.recorded(how.file, names, words, how.out) if reads else {}
+    found = group.broadcast_object(found)
     if found:
         file = _load(recipe, words, tuned_values.recorded_words(found))
         how = replace(how, file=file, tuned=found)
@@ -198,11 +212,11 @@ def _tuning(
     return how, plan
 
 
-def _matched(file: "RecipeFile", variants: Sequence[str]) -> list[str]:
+def _matched(plan: "TrainingSettings") -> list[str]:
     """The KEY=VALUE words that make the variants as large; says what changes."""
     from attnkit.experiment import matching
 
-    names = chosen(file, variants)
+    file, names = plan.file, plan.variants or ()
     if started := [name for name in names if file.variants[name].train.init]:
         raise UsageError(
             f"--match changes widths, and variant {started[0]} starts from weights of a fixed "
@@ -219,38 +233,6 @@ def _matched(file: "RecipeFile", variants: Sequence[str]) -> list[str]:
         base = matching.baseline_of(file)
         console.say(f"--match params: nothing to match; {base} is what the others are matched to")
     return [override for one in found for override in one.overrides]
-
-
-def _follow(
-    parts: "Sequence[TrainingSettings]", plan: "Tuning | None", jobs: int, *, as_json: bool,
-    quiet: bool,
-) -> None:  # fmt: skip
-    """Train the last part, after the trials where there are some, and show what happens."""
-    from attnkit.cli.training_display import follow
-    from attnkit.show.training_board import Board, BoardRun
-
-    *_, settings = parts
-
-    def start(notice: "Notice") -> "Happening":
-        def begin(settings: "TrainingSettings") -> "Happening":
-            if jobs > 1:
-                from attnkit.experiment.jobs import train as side_by_side
-
-                return side_by_side(settings, jobs=jobs, notice=notice)
-            from attnkit.experiment.training import train as one_by_one
-
-            return one_by_one(settings, notice=notice)
-
-        if plan is None:
-            return begin(settings)
-        from attnkit.experiment.tuning import train as tune
-
-        return tune(settings, plan, begin, notice)
-
-    lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
-    board = Board(settings.file.name, lines, jobs=jobs, busy=load_note)
-    spec = next(iter(settings.file.variants.values())).train
-    follow(board, start, spec, as_json=as_json, quiet=quiet)
 
 
 def sort_words(
@@ -273,31 +255,12 @@ def sort_words(
     return settings, more, numbers
 
 
-def _plan(
-    file: "RecipeFile", variants: Sequence[str], seeds: Sequence[int], out: Path
-) -> list[PlannedRun]:
-    """The trainings that the command line asks for, in the order of the recipe."""
-    from attnkit.runs import run_path
-
-    names = chosen(file, variants)
-    if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
-        raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
-    return [
-        PlannedRun(name, seed, run_path(out, file.name, name, seed))
-        for name in names
-        for seed in dict.fromkeys(seeds or file.variants[name].train.seeds)
-    ]
-
-
-def _check_processes(
-    jobs: int, planned: Sequence[PlannedRun], nproc: int, file: "RecipeFile"
-) -> None:
-    """Refuse a number of jobs or ranks that cannot be.  Raises UsageError, RecipeError."""
+def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
+    """Refuse a number of ranks that cannot be.  Raises UsageError, RecipeError."""
     from attnkit.recipe.capability import ranks_obstacle
 
-    ranks = max(nproc, group.world_size())
-    for name in dict.fromkeys(run.variant for run in planned) if ranks > 1 else ():
-        if why := ranks_obstacle(file.variants[name], ranks):
+    for name in (plan.variants or ()) if ranks > 1 else ():
+        if why := ranks_obstacle(plan.file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
@@ -306,10 +269,8 @@ def _check_processes(
         )
 
 
-def _check_jobs(jobs: int, count: int, trial_steps: int | None = None) -> None:
-    """Refuse more jobs than there are runs; and steps of trials without --tune."""
-    if trial_steps is not None:
-        raise UsageError(f"--tune-steps {trial_steps}: needs --tune KEY=V1,V2")
+def _check_jobs(jobs: int, count: int) -> None:
+    """Refuse more jobs than there are runs."""
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be at least 1")
     if jobs > count:
@@ -319,21 +280,42 @@ def _check_jobs(jobs: int, count: int, trial_steps: int | None = None) -> None:
         )
 
 
-def _check_data(file: "RecipeFile", planned: Sequence[PlannedRun], data_dir: Path | None) -> None:
+def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
+    """How much is trained, where, and with which values of earlier trials."""
+    counts = {"variant": len(plan.variants or ()), "run": len(plan.runs())}
+    counts |= {"trial": len(tuning.trials)} if tuning is not None else {}
+    numbers = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in counts.items())
+    console.say(f"{plan.file.name}: {numbers}, runs go to {plan.out / plan.file.name}")
+    for row, entry in plan.tuned.items() if tuning is None else ():
+        console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
+
+
+def _confirmed(plan: "TrainingSettings") -> bool:
+    """Ask before a large sweep is trained; whether it shall be."""
+    count, name = len(plan.variants or ()), plan.file.name
+    if not plan.file.swept or count <= MOST_UNASKED:
+        return True
+    many = f"{count} variants ({len(plan.runs())} runs)"
+    main = group.is_main_process()
+    yes = main and console.confirmed(f"Train {many}?", f"{name}: this sweep has {many}")
+    return group.broadcast_object(yes)
+
+
+def _check_data(plan: "TrainingSettings") -> None:
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
     from attnkit.scoring import check_scorable
     from attnkit.train.log_writers import check_installed
 
     done = []
-    for name in dict.fromkeys(run.variant for run in planned):
-        recipe = file.variants[name]
+    for name in plan.variants or ():
+        recipe = plan.file.variants[name]
         check_scorable(recipe)
         check_installed(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))
-        for split in check_splits(recipe, data_dir=data_dir, fetch=False):
+        for split in check_splits(recipe, data_dir=plan.data_dir, fetch=False):
             console.say(
                 f"{recipe.data.corpus}: {split} is not available yet; training downloads it first, "
                 "or tells you where to get it"
@@ -351,82 +333,64 @@ def _announce(
 
     Raises the error by which the first one would be refused.
     """
-    from attnkit.device import threads_each
+    from attnkit.device import sharing, threads_each
     from attnkit.experiment.cost import parameters
     from attnkit.experiment.initial_weights import initial_run
     from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
+    from attnkit.show.table import Cell, Column, Table
 
-    rows, states, counts = [], [], dict[str, int]()
-    name = parts[0].file.name
-    for settings, (variant, seed) in [(part, key) for part in parts for key in part.runs()]:
-        folder = settings.folder(variant, seed)
-        file, how = settings.file, {"fresh": settings.fresh, "allow_change": settings.allow_change}
-        recipe = recipe_of_run(file, variant, seed)
-        start = partial(initial_run, file, variant, seed, settings.out)
+    rows, errors, counts = [], [], dict[str, int]()
+    every = [(part, key) for part in parts for key in part.runs()]
+    for part, (variant, seed) in every:
+        recipe, folder = recipe_of_run(part.file, variant, seed), part.folder(variant, seed)
+        start = partial(initial_run, part.file, variant, seed, part.out)
+        how = {"fresh": part.fresh, "allow_change": part.allow_change}
         state = state_of(Run(folder), recipe, **how, start=start)
-        states.append(state)
+        errors += [state.error] if state.error else []
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
             counts[variant] = parameters(recipe, sizes).total
-        rows.append(
-            {
-                "variant": variant,
-                "seed": seed,
-                "state": state.state if as_json else state.text,
-                "run": str(folder),
-                "steps": recipe.train.steps,
-                "parameters": counts[variant],
-            }
+        row = {"variant": variant, "seed": seed, "state": state.text, "run": str(folder),
+               "steps": recipe.train.steps, "parameters": counts[variant]}  # fmt: skip
+        rows.append(row)
+        if as_json:
+            shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
+            then = {"resumes_from": state.step, "reason": state.error and str(state.error)}
+            told = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
+            output.write_json(told | shared | then, indent=None)
+    if not as_json:
+        numbers = ("steps", "parameters")
+        columns = tuple(
+            Column(name, "right" if name in numbers else "left", priority=PLAN.get(name, 0),
+                   key=name == "seed") for name in rows[0]
+        )  # fmt: skip
+        cells = tuple(
+            tuple(Cell(f"{v:,}" if name in numbers else str(v)) for name, v in row.items())
+            for row in rows
         )
-    if as_json:
-        shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
-        for row, state in zip(rows, states, strict=True):
-            reason = state.error and str(state.error)
-            then = {"resumes_from": state.step, "reason": reason}
-            plan = {"event": "planned", "recipe": name, **row, **shared, **then}
-            output.write_json(plan, indent=None)
-    else:
-        _write_plan(name, rows, jobs, ranks)
-    if errors := [state.error for state in states if state.error is not None]:
-        for error in errors[1:]:
-            console.warn(str(error))
+        notes = (
+            "parameters: for the vocabulary size of the recipe; small data may yield fewer",
+            sharing(jobs, ranks),
+        )
+        output.write_tables([Table(parts[0].file.name, columns, cells, notes)], "table")
+    for error in errors[1:]:
+        console.warn(str(error))
+    if errors:
         raise errors[0]
 
 
-def _write_plan(name: str, rows: Sequence[Mapping[str, Any]], jobs: int, ranks: int) -> None:
-    """The plan as a table."""
-    from attnkit.device import sharing
-    from attnkit.show.table import Cell, Column, Table
-
-    numbers = ("steps", "parameters")
-    columns = [
-        Column(
-            key, "right" if key in numbers else "left", priority=PLAN.get(key, 0), key=key == "seed"
-        )
-        for key in rows[0]
-    ]
-    cells = tuple(
-        tuple(Cell(f"{v:,}" if key in numbers else str(v)) for key, v in row.items())
-        for row in rows
-    )
-    notes = (
-        "parameters: for the vocabulary size of the recipe; small data may yield fewer",
-        sharing(jobs, ranks),
-    )
-    output.write_tables([Table(name, tuple(columns), cells, notes)], "table")
-
-
-def _next_commands(file: "RecipeFile", planned: Sequence[PlannedRun], out: Path) -> None:
+def _next_commands(plan: "TrainingSettings") -> None:
     """Commands that use the trained runs."""
     from attnkit import mechanisms
     from attnkit.cli.training_display import use_command
 
+    file, planned = plan.file, plan.runs()
     plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
-    runs = [str(out / file.name)] if len(planned) > 1 else [str(planned[0].folder)]
+    folder, recipe = str(plan.folder(*planned[0])), file.variants[planned[0][0]]
+    runs = [str(plan.out / file.name)] if len(planned) > 1 else [folder]
     console.say("")
     console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
-    folder, recipe = str(planned[0].folder), file.variants[planned[0].variant]
-    if len({run.variant for run in planned}) > 1 and recipe.task != "language-modeling":
+    if len({variant for variant, _ in planned}) > 1 and recipe.task != "language-modeling":
         console.say(f"see examples:   {shlex.join(['attnkit', 'compare', *runs, *plugins])}")
     console.say(f"use one model:  {use_command(recipe, folder)}")

@@ -17,10 +17,11 @@ from attnkit.scoring.metrics.scoring import (
     check_available,
     check_scorable,
     expand,
+    is_text,
     score,
 )
 
 __all__ = [
     "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
-    "check_scorable", "context_found", "expand", "label_scores", "reducer", "score",
+    "check_scorable", "context_found", "expand", "is_text", "label_scores", "reducer", "score",
 ]  # fmt: skip

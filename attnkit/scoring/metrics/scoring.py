@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from attnkit.errors import DataError
-from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, metrics_that_read
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import (
     answers,
@@ -12,6 +12,7 @@ from attnkit.scoring.metrics import (
     diversity,
     embedding,
     meteor,
+    plugged,
     rouge,
     sacrebleu_scores,
 )
@@ -26,8 +27,13 @@ LABELS = metrics_that_read("labels")
 """Metrics of the label that was chosen, in classification."""
 TEACHER_FORCED = metrics_that_read("probabilities")
 """Metrics of the model's probabilities while it reads the reference."""
-FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers)
+FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers, plugged)
 """Each has `scores`, and `check` where a metric needs what may not be there."""
+
+
+def is_text(name: str) -> bool:
+    """Whether a metric judges output text; those of plug-ins do."""
+    return METRICS[name].reads == "outputs"
 
 
 def expand(names: Sequence[str]) -> tuple[str, ...]:
@@ -38,8 +44,8 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     """
     out: list[str] = []
     for name in names:
-        if name != "rouge" and name not in METRICS:
-            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge"))
+        if name != "rouge" and not is_known(name):
+            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge", "one of --plugin FILE"))
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
 
@@ -65,12 +71,17 @@ def check_scorable(recipe: Recipe) -> None:
 
 
 def score(
-    metrics: Sequence[str], hypotheses: Sequence[str], references: References, eval: EvalConfig
+    metrics: Sequence[str],
+    hypotheses: Sequence[str],
+    references: References,
+    eval: EvalConfig,
+    sources: Sequence[str] | None = None,
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
     Metrics that need the model (`TEACHER_FORCED`) are left out.  BLEU by further tokenizers stands
-    behind it, as bleu-intl.  Cost: about 0.3 s for 1,000 sentences, TER several times that.
+    behind it, as bleu-intl.  Only plug-ins read `sources`.  Cost: about 0.3 s for 1,000 sentences,
+    TER several times that.
 
     Raises:
         DataError: the numbers of lines differ, or a line has no reference.
@@ -88,7 +99,8 @@ def score(
     wanted = expand(metrics)
     found: dict[str, Score] = {}
     for family, names in _by_family(metrics).items():
-        found |= family.scores(names, hypotheses, references, eval)
+        more = {"sources": sources} if family is plugged else {}
+        found |= family.scores(names, hypotheses, references, eval, **more)
     order = [name for metric in wanted for name in found if base_metric(name) == metric]
     return {name: found[name] for name in order}
 
@@ -98,6 +110,6 @@ def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:
     modules = {family.__name__.rpartition(".")[2]: family for family in FAMILIES}
     out: dict[ModuleType, list[str]] = {}
     for name in expand(metrics):
-        if name in TEXT:
+        if is_text(name):
             out.setdefault(modules[METRICS[name].family], []).append(name)
     return out

@@ -35,7 +35,7 @@ def page(traces: "Sequence[Trace]") -> bytes:
 
 
 def _record(trace: "Trace") -> dict[str, Any]:
-    shares = trace.shares()
+    shares = trace.source.shares
     mean = trace.entropies() if trace.tokens else [0.0] * len(trace.contexts)
     marks = context_marks(trace)
     silent = [at for at in range(len(trace.contexts)) if at not in marks]
@@ -46,12 +46,12 @@ def _record(trace: "Trace") -> dict[str, Any]:
         "how": headline(trace),
         "notes": list(notes(trace, everything=True)),
         "voiced": trace.selects_contexts,
-        "weighted": any(shares),
+        "source": trace.source.leading,
         "marks": {
             context: {"letter": mark.letter, "colour": colour}
             for (context, mark), colour in zip(marks.items(), cycle(CONTEXT_COLOURS), strict=False)
         },
-        "listed": [*marks, *silent],
+        "listed": sorted([*marks, *silent], key=lambda at: at != trace.source.leading),
         "contexts": [
             {
                 "name": safe_text(passage.name), "text": safe_text(passage.text),

@@ -37,7 +37,7 @@ function showContexts() {
     const sign = make("span", { className: "mark", textContent: mark ? mark.letter : "" });
     paint(sign, mark);
     const passage = trace().contexts[context];
-    const share = trace().weighted || trace().voiced ? percent(passage.share) : `${passage.entropy.toFixed(2)} nats`;
+    const share = percent(passage.share);
     const button = make("button", { type: "button", id: `c${context}` }, sign,
       make("span", { className: "share", textContent: share }),
       make("span", { className: "title", textContent: `${context + 1} ${passage.name}` }));
@@ -130,9 +130,8 @@ function showTrace(number) {
     : "The contexts are mixed at every token; choose one to see the passage of lowest entropy there.";
   showAnswer();
   showContexts();
-  showContext(one.listed[0]);
   markTokens();
-  if (one.tokens.length) choose(0);
+  showContext(one.source);
 }
 
 at("answer").addEventListener("keydown", (event) => {

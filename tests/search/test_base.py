@@ -9,7 +9,7 @@ from helpers.plain_search import FORBIDDEN, repeats
 
 from attnkit.data.tokenizer import EOS
 from attnkit.recipe.schema import SearchConfig
-from attnkit.search.constraints import constrain
+from attnkit.search.base import constrain
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 4])

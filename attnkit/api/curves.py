@@ -1,0 +1,40 @@
+"""Learning curves of runs that draw themselves: in a notebook, on a terminal, as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from attnkit.api.calls import for_callers
+from attnkit.errors import UnavailableError
+from attnkit.runs.curves import Curves
+from attnkit.show.curves_chart import CurvesChart
+from attnkit.show.curves_figure import picture
+from attnkit.storage.files import write_output
+
+
+class DrawnCurves:
+    """What `attnkit plot` draws; `curves` has the numbers."""
+
+    def __init__(self, curves: Sequence[Curves]) -> None:
+        self.curves = tuple(curves)
+
+    @for_callers
+    def save(self, path: str | Path) -> None:
+        """Write a picture: .svg, .png or .pdf."""
+        write_output(Path(path), picture(self.curves, Path(path).suffix[1:].lower()).data)
+
+    def __str__(self) -> str:
+        screen = Console(width=100, no_color=True)
+        with screen.capture() as drawn:
+            screen.print(CurvesChart(list(self.curves)))
+        return drawn.get().rstrip()
+
+    def _repr_svg_(self) -> str | None:
+        try:
+            return picture(self.curves, "svg").data.decode("utf-8")
+        except UnavailableError:  # a notebook then shows the text
+            return None
+
+    def __repr__(self) -> str:
+        return str(self)

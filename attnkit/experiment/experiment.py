@@ -1,0 +1,351 @@
+"""The steps of trainings: runs made, continued or skipped, trained, scored and compared.
+
+Of several ranks each takes all steps: rank 0 makes the runs and decides, all prepare data, train
+and decode together.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from attnkit.data.preparation import PreparedData
+from attnkit.device import pick_device
+from attnkit.distributed import group
+from attnkit.errors import AttnkitError, DivergedError, StoppedError
+from attnkit.experiment import initial_weights
+from attnkit.experiment.data_of_recipes import DataOfRecipes, obey
+from attnkit.experiment.precision import PrecisionChoice
+from attnkit.experiment.provenance import code_digest, machine
+from attnkit.experiment.resumption import (
+    Change,
+    accept,
+    allowed_changes,
+    corpus_digest,
+    needs_updates,
+    other_device_note,
+    recipe_of_run,
+    require_same_corpus,
+    require_same_data,
+    rescore,
+)
+from attnkit.experiment.settings import TrainingSettings
+from attnkit.memory import keep_freed_memory, settle_memory
+from attnkit.nbce import question_sets
+from attnkit.recipe import Recipe, digest
+from attnkit.runs import Run, layout
+from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
+from attnkit.scoring.comparison import first_baselines
+from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
+from attnkit.scoring.significance import Margins
+from attnkit.train import events
+from attnkit.train.counting import count
+from attnkit.train.events import Emit, Event, NoteEvent
+from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.log_writers import check_installed
+from attnkit.train.signals import StopSignals
+
+FIRST_LOOK = 2
+"""Runs that are compared while the others are trained, so that there is soon something to see."""
+
+Key = tuple[str, int]
+"""Variant and seed."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the training of a run that is there begins with."""
+
+    prepared: PreparedData
+    initial: Run | None
+    """The run whose weights it starts from."""
+    changes: Sequence[Change] = ()
+    """How its recipe changed since it was trained."""
+
+
+class Experiment:
+    """All trainings of one command, and the steps that each of them takes."""
+
+    def __init__(self, settings: TrainingSettings, stop: StopSignals, emit: Emit) -> None:
+        self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
+        self.device = torch.device(pick_device(settings.device))
+        self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
+        self.data = DataOfRecipes(self.data_from, stop)
+        self.precision = PrecisionChoice(settings, str(self.device))
+
+    def keep_memory(self) -> None:
+        """Before this process trains."""
+        if self.device.type == "cpu":
+            keep_freed_memory()
+
+    def emit_of(self, variant: str, seed: int) -> Emit:
+        """What tells events with the variant and seed that they belong to."""
+
+        def tell(event: Event) -> None:
+            self.emit(replace(event, variant=variant, seed=seed))
+
+        return tell
+
+    def run(self, variant: str, seed: int) -> Run:
+        """Where the run is, or will be."""
+        return Run(self.settings.folder(variant, seed))
+
+    def recipe(self, variant: str, seed: int) -> Recipe:
+        """The recipe of one run."""
+        return recipe_of_run(self.file, variant, seed)
+
+    def opened(self, variant: str, seed: int) -> Run | None:
+        """The run that is there to be continued, if any."""
+        run = self.run(variant, seed)
+        return Run.open(run.path) if run.exists and not self.settings.fresh else None
+
+    def check(self, variant: str, seed: int) -> None:
+        """Before anything is trained: whether it can be scored, and started or continued.
+
+        Raises:
+            UnavailableError: what a metric or train.log_to needs is not there.
+            MissingInputError: the run that it starts from is not there.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe or on
+                other data; or the weights that it starts from do not fit.
+        """
+        run, recipe = self.opened(variant, seed), self.recipe(variant, seed)
+        check_scorable(recipe)
+        check_installed(recipe)
+        if run and not needs_updates(run, recipe, self._changes(run, recipe)):
+            require_same_corpus(run, recipe, **self.data_from)
+        self.initial(variant, seed, run)
+
+    def initial(self, variant: str, seed: int, begun: Run | None = None) -> Run | None:
+        """The run whose weights start this one, or this one itself where it has begun; else None.
+
+        Raises:
+            MissingInputError, RecipeError, DataError: as `initial_weights.initial_run`; also where
+                the run began from other weights.
+        """
+        init = self.recipe(variant, seed).train.init
+        begun = begun or self.opened(variant, seed)
+        if begun and begun.recipe.train.init == init and begun.trained:
+            return begun if init else None
+        found = initial_weights.initial_run(self.file, variant, seed, self.settings.out)
+        if begun:
+            initial_weights.require_same(begun, found)
+        return found
+
+    def prepare(self, planned: Sequence[Key]) -> dict[Key, PreparedData]:
+        """The data of all trainings that are not finished, so that no worker need prepare it."""
+        unfinished = {}
+        for variant, seed in planned:
+            run, recipe = self.opened(variant, seed), self.recipe(variant, seed)
+            if not run or needs_updates(run, recipe, self._changes(run, recipe)):
+                initial = self.initial(variant, seed, run)
+                unfinished[variant, seed] = self.prepared(recipe, initial, self.emit)
+        return unfinished
+
+    def choose_precision(self, unfinished: Mapping[Key, PreparedData]) -> None:
+        """What `precision: auto` means for all new runs, measured at most once."""
+        for (variant, seed), prepared in unfinished.items():
+            run = self.run(variant, seed)
+            if self.settings.fresh or not run.exists:
+                self.precision.of(self.recipe(variant, seed), prepared, run, self.emit)
+
+    def train(self, variant: str, seed: int) -> Run:
+        """One variant with one seed: skipped, resumed or trained from the start; its run."""
+        run, emit = self.run(variant, seed), self.emit_of(variant, seed)
+        with run.lock() if group.is_main_process() else nullcontext() as warning:
+            if warning:
+                emit(NoteEvent(warning))
+            try:
+                run = self._train(variant, seed, emit)
+            except DivergedError as error:
+                if variant not in self.settings.trials:
+                    raise
+                # a trial that diverges has lost, which is told once and kept
+                if group.is_main_process():
+                    run.update(**{layout.TRIAL: {"diverged": str(error)}})
+                emit(events.FailedEvent(str(error), error.code))
+        settle_memory()
+        group.barrier()
+        return run if group.is_main_process() else Run.open(run.path)
+
+    def _train(self, variant: str, seed: int, emit: Emit) -> Run:
+        """The same with the run locked."""
+        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+        begun: Begun | None = None
+        if group.is_main_process():
+            run, begun = self._begin(variant, seed, recipe, emit)
+        if not group.broadcast_object(begun is not None):
+            return run
+        if begun is None:  # in another rank
+            run, initial = Run.open(run.path), self.initial(variant, seed)
+            begun = Begun(self.prepared(recipe, initial, emit), initial)
+        precision = recipe.train.precision
+        if precision == "auto":
+            precision = run.manifest["precision"]
+            self.precision.chosen = self.precision.chosen or precision
+        started = False
+
+        def happened(event: Event) -> None:
+            nonlocal started
+            if isinstance(event, events.StartedEvent) and group.is_main_process():
+                started = True
+                accept(run, recipe, begun.changes, event.resumed_from, emit)
+                run.update(
+                    parameters=event.parameters, precision=precision, failed=None,
+                    files={layout.LOG: None}, **self._tuned(variant),
+                )  # fmt: skip
+            self.emit(replace(event, variant=variant, seed=seed))
+
+        initial = begun.initial
+        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
+        job = TrainingJob(
+            recipe, begun.prepared, run, seed, self.device, precision, self.stop, start,
+            self.settings.allow_damaged, happened,
+        )  # fmt: skip
+        try:
+            if not recipe.model.counted:
+                fit(job)
+            elif group.is_main_process():
+                count(job)
+        except StoppedError:
+            raise
+        except AttnkitError as error:
+            if started:
+                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                    run.update(failed=str(error))
+            raise
+        return run
+
+    def _begin(
+        self, variant: str, seed: int, recipe: Recipe, emit: Emit
+    ) -> tuple[Run, Begun | None]:
+        """Make the run, or see to one that is there; None if it is done.
+
+        An existing run stays as it is until the data is at hand and, with a changed recipe, until
+        the checkpoint has turned out to fit it.
+        """
+        run, changes = self.opened(variant, seed), list[Change]()
+        initial = self.initial(variant, seed, run)
+        if run:
+            changes = self._changes(run, recipe)
+            if run.manifest.get(layout.TRIAL, {}).get("diverged"):
+                emit(events.SkippedEvent("diverged before"))
+                return run, None
+            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
+                run.update(**{PUBLISHED: figures})
+            if any(change.of_files for change in changes):
+                require_same_data(run, self.prepared(recipe, initial, emit))
+            if not needs_updates(run, recipe, changes):
+                if not any(change.of_weights for change in changes):
+                    run.update(**self._tuned(variant))
+                rescore(run, recipe, changes, emit)
+                return run, None
+        prepared = self.prepared(recipe, initial, emit)
+        if not run:
+            run = self._create(variant, seed, recipe, prepared, initial, emit)
+            return run, Begun(prepared, initial)
+        require_same_data(run, prepared)
+        if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
+            run.write_tokenizer(prepared.tokenizer)
+        now = (str(self.device), torch.get_num_threads(), group.world_size())
+        if note := other_device_note(run, now):
+            emit(NoteEvent(note))
+        return run, Begun(prepared, initial, changes)
+
+    def _create(
+        self,
+        variant: str,
+        seed: int,
+        recipe: Recipe,
+        prepared: PreparedData,
+        initial: Run | None,
+        emit: Emit,
+    ) -> Run:
+        """A new run; with --fresh it replaces an existing one."""
+        run = self.run(variant, seed)
+        processes = 1 if recipe.model.counted else group.world_size()
+        precision = self.precision.of(recipe, prepared, run, emit)
+        if self.settings.fresh:
+            run.clear()
+        hashes = {"recipe": digest(recipe), "data": prepared.digest}
+        hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
+        fields: dict[str, Any] = {
+            "hashes": hashes,
+            "machine": machine(),
+            "code": code_digest(),
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+            "parallel": recipe.train.parallel if processes > 1 else "none",
+            "world_size": processes,
+            "baseline": self.file.baseline,
+            "variants": list(self.file.variants),
+            PUBLISHED: published_entry(self.file),
+        }
+        if initial is not None:
+            fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
+        if trial := self.settings.trials.get(variant):
+            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
+            fields[layout.TRIAL] = of
+        fields |= self._tuned(variant) | prepared.corpus.recorded
+        name = self.file.name
+        run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
+        run.write_tokenizer(prepared.tokenizer)
+        return run
+
+    def _tuned(self, variant: str) -> dict[str, Any]:
+        """The entry of the manifest that says by which trials a value was chosen."""
+        entry = self.settings.tuned.get(variant)
+        return {} if entry is None else {layout.TUNED: entry.model_dump()}
+
+    def _changes(self, run: Run, recipe: Recipe) -> list[Change]:
+        """How a recipe differs from that of a run.  Raises RecipeError where it must not."""
+        return allowed_changes(run, recipe, allow=self.settings.allow_change)
+
+    def prepared(self, recipe: Recipe, initial: Run | None, emit: Emit) -> PreparedData:
+        """The data of a training, which starts from the weights of `initial` if that is a run."""
+        tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
+        return self.data.of(recipe, tokenizer, emit)
+
+    def evaluate(self, run: Run, variant: str, seed: int) -> list[ScoreRow]:
+        """Decode and score one run, as far as that is not done; a trial has its validations."""
+        if variant in self.settings.trials:
+            return []
+        emit = self.emit_of(variant, seed)
+        splits = tuple(run.recipe.eval.splits)
+        emit(NoteEvent(f"scoring {', '.join(splits)}", passing=True))
+        rows = self.scores(run)
+        emit(events.EvaluatedEvent(splits))
+        return rows
+
+    def scores(self, run: Run) -> list[ScoreRow]:
+        """The scores of one run on all splits of its recipe."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            obey(self.stop, "while scoring; run the same command again to score the rest")
+
+        recipe, how = run.recipe, {"device": str(self.device), **self.data_from}
+        score = question_sets.evaluate if recipe.task == "question-answering" else evaluate
+        return score(run, recipe.eval.splits, recipe.eval, **how, progress=progress)
+
+    def compare(
+        self, planned: Sequence[Key], rows: Sequence[ScoreRow], unfinished: int = 0
+    ) -> Comparison | None:
+        """Scored runs side by side, while others are `unfinished`; trials are not scored."""
+        if self.settings.trials or not group.is_main_process():
+            return None
+        trained = {variant for variant, _ in planned}
+        baseline = self.file.baseline if self.file.baseline in trained else None
+        settings = self.file.variants[planned[0][0]].eval
+        result = side_by_side(
+            rows,
+            first_baselines(rows, baseline),
+            published=PublishedFigures.of_file(self.file),
+            resamples=settings.bootstrap,
+            margins=Margins.of(settings),
+        )
+        self.emit(events.ScoredEvent(result, unfinished))
+        return result

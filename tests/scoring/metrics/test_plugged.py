@@ -1,0 +1,122 @@
+"""Metrics of plug-ins: one file, one function from lines to scores."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from helpers.called import called
+
+from attnkit.errors import RecipeError, UsageError
+from attnkit.recipe import load, mechanism_registry, metric_plugins
+from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.recipe.schema import EvalConfig
+from attnkit.scoring.metrics import check_available, score
+
+LENGTH = '''"""Difference of the lengths in characters.
+
+An example."""
+
+title = "length gap"
+better = "lower"
+
+
+def score(outputs, references):
+    return [abs(len(output) - len(some[0])) for output, some in zip(outputs, references)]
+'''
+
+Write = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Write a plug-in; what it declares is forgotten afterwards."""
+    known, files = set(METRICS), dict(metric_plugins._files)
+
+    def make(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    yield make
+    for name in METRICS.keys() - known:
+        del METRICS[name]
+    metric_plugins._files.clear()
+    metric_plugins._files.update(files)
+
+
+def test_the_mean_of_a_functions_numbers_is_the_score(write: Write) -> None:
+    path = write("length_gap.py", LENGTH)
+    assert mechanism_registry.plug_in(path) == "length-gap"
+    facts = metric_facts("length-gap")
+    assert (facts.title, facts.better) == ("length gap", "lower")
+    assert facts.meaning == "Difference of the lengths in characters."
+    found = score(["length-gap", "bleu"], ["a", "bcd"], [["ab"], ["b"]], EvalConfig())
+    assert list(found) == ["length-gap", "bleu"]
+    assert found["length-gap"].value == 1.5
+    assert found["length-gap"].signature.startswith("file:length_gap.py|sha256:")
+    assert found["length-gap"].statistics.tolist() == [[1, 1], [2, 1]]
+    assert mechanism_registry.plugged()["length-gap"] == path
+
+
+def test_a_recipe_may_name_it_once_it_is_plugged_in(write: Write) -> None:
+    with pytest.raises(RecipeError, match="must be one of rouge, bleu"):
+        load("quickstart", ["eval.metrics=length-gap"])
+    mechanism_registry.plug_in(write("length_gap.py", LENGTH))
+    recipe = load("quickstart", ["eval.metrics=bleu,length-gap"]).variants["linear"]
+    assert recipe.eval.metrics == ("bleu", "length-gap")
+
+
+def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
+    text = "def score(outputs, sources, by=2):\n    return [by * (outputs[0] == sources[0]), 0]"
+    mechanism_registry.plug_in(write("copied.py", text))
+    found = score(["copied"], ["a", "b"], [["x"], ["x"]], EvalConfig(), ["a", "c"])
+    assert found["copied"].value == 1
+    with pytest.raises(UsageError, match="copied reads source texts, which are not known here"):
+        score(["copied"], ["a"], [["x"]], EvalConfig())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def score(outputs):\n    return [1]\n", "one finite number for each of 2 lines, not 1"),
+        ("def score(outputs):\n    return [1, float('nan')]\n", "one finite number for each"),
+        ("def score(outputs):\n    return 1 / 0\n", r"own\.py:2: ZeroDivisionError"),
+        ("import no_such\ndef score(outputs):\n    pass\n", r"own\.py:1: ModuleNotFoundError"),
+    ],
+)
+def test_a_function_that_fails_is_told_with_its_line(write: Write, text: str, message: str) -> None:
+    mechanism_registry.plug_in(write("own.py", text))
+    with pytest.raises(UsageError, match=message):  # noqa: PT012
+        check_available(["own"], EvalConfig())
+        score(["own"], ["a", "b"], [["x"], ["x"]], EvalConfig())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("bleu.py", LENGTH, "bleu is a metric of attnkit; rename the file"),
+        ("Own.py", LENGTH, "small ASCII"),
+        ("own.py", "better = 'more'\ndef score(outputs): ...\n", "must be 'higher' or 'lower'"),
+        ("own.py", "title = len('x')\ndef score(outputs): ...\n", "title must be a literal text"),
+    ],
+)
+def test_a_file_that_cannot_be_a_metric_is_refused(
+    write: Write, name: str, text: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        mechanism_registry.plug_in(write(name, text))
+
+
+def test_eval_of_files_by_a_plug_in(
+    write: Write,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("length_gap.py", LENGTH)
+    write("h.txt", "a\n")
+    write("r.txt", "abc\n")
+    words = "eval --hyp h.txt --ref r.txt --metrics length-gap --plugin length_gap.py --format csv"
+    done = called(capsys, *words.split())
+    assert "2.0" in done.out, done.err
