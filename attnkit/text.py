@@ -72,6 +72,14 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     return folded[found[0]] if found else None
 
 
+def hint(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
+    """What is told of a word that is none of the choices: the nearest one, else what there is."""
+    known = list(choices)
+    if close := nearest(word, known):
+        return f"did you mean {close}?"
+    return otherwise or f"there are {', '.join(known)}"
+
+
 _MARKS = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 

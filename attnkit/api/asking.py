@@ -26,6 +26,8 @@ class ContextAnswer:
     """Index of the context that the answer is from; None where it is unclear."""
     context: str | None
     """Its text."""
+    share: float | None = None
+    """Of the leading context in a merged answer, named or not (`attnkit.nbce.sources`)."""
 
     def __str__(self) -> str:
         return self.text
@@ -85,4 +87,5 @@ def contexts(
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
     (reply,) = ask(reader, pool, [list(contexts)], [prompt], spec, rule, traced=True)
     source = reply.context
-    return ContextAnswer(reply.text, source, None if source is None else contexts[source])
+    share = None if reply.source is None else reply.source.share
+    return ContextAnswer(reply.text, source, None if source is None else contexts[source], share)

@@ -37,7 +37,7 @@ class Out(NamedTuple):
     """Of a whole layer, the first of its chain: what the option value_residual adds later."""
 
 
-class Call(NamedTuple):
+class AttentionCall(NamedTuple):
     """What a mechanism is called with."""
 
     q: Float[Tensor, "B H T D"] | None
@@ -120,12 +120,12 @@ class Attention(nn.Module, ABC):
     def forward(self, *given: Any, **named: Any) -> Out:
         """Append k and v to the state, then answer q; any T >= 1.
 
-        The arguments are those of `Call`.  k = v = None answers from the state alone (cross
-        attention while decoding).
+        The arguments are those of `AttentionCall`.  k = v = None answers from the state alone
+        (cross attention while decoding).
         """
-        return self.answer(Call(*given, **named))
+        return self.answer(AttentionCall(*given, **named))
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """`forward`, for subclasses to fill."""
         raise NotImplementedError
 
@@ -200,7 +200,7 @@ class Unscored(Attention):
         state.
         """
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """See `Attention.forward`.
 
         Raises ValueError for a prior, a bias or a state that it cannot take, and for a call that

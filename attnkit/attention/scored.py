@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention.base import Attention, Call, Out, Shape
+from attnkit.attention.base import Attention, AttentionCall, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
@@ -83,7 +83,7 @@ class Scored(Attention):
         allowed = self.allowed(mask)
         return mask.visible() if allowed is None else allowed.sum(-1)
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         q, k, v, mask, state, prior, bias, _ = call
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
@@ -105,7 +105,7 @@ class Scored(Attention):
 
     def weigh(
         self,
-        call: Call,
+        call: AttentionCall,
         raw_scores: Float[Tensor, "b H T S"],
         values: Float[Tensor, "B G S E"],
         state: State,

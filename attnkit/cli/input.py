@@ -82,8 +82,7 @@ class InputLines:
 def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
     """The lines of a file, of any readable thing with a path, or of standard input (-).
 
-    Raises:
-        MissingInputError: it is not there, or is a folder, or standard input is closed.
+    Raises MissingInputError: it is not there, or is a folder, or standard input is closed.
     """
     if path == "-":
         if sys.stdin is None:

@@ -74,14 +74,25 @@ def answer(
     The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
     """
     several = len(prompts) > 1 or piped is not None
-    groups = [_answered(request, prompts, 1, several)] if prompts else []
+    traces: list[Trace] = []
+    cut = 0  # answers; of a pipe that stays open only what is asked for is kept
+
+    def ask_and_count(some: Sequence[str], first: int) -> None:
+        nonlocal cut
+        for one in _answered(request, some, first, several):
+            if request.files and one.trace is not None:
+                traces.append(one.trace)
+            if one.reply.cut and not (request.table or request.as_json):
+                console.warn(one.reply.cut)
+            cut += bool(one.reply.hypotheses) and not one.reply.hypotheses[0].complete
+
+    if prompts:
+        ask_and_count(prompts, 1)
     if piped is not None:
         request.reader.keep_contexts = True
         for number, prompt in enumerate(piped, len(prompts) + 1):
-            groups.append(_answered(request, [prompt], number, several))
+            ask_and_count([prompt], number)
             sys.stdout.flush()
-    answers = [one for group in groups for one in group]
-    traces = [one.trace for one in answers if one.trace is not None]
     for path in request.files:
         if path.suffix.lower() == ".json":
             output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
@@ -89,12 +100,7 @@ def answer(
             from attnkit.show.trace_page import page
 
             output.save(path, page(traces))
-    if not (request.table or request.as_json):
-        for one in answers:
-            if one.reply.cut:
-                console.warn(one.reply.cut)
-    ends = [one.reply.hypotheses[0].complete for one in answers if one.reply.hypotheses]
-    if cut := ends.count(False):
+    if cut:
         console.warn(f"answers cut at their maximum length: {cut:,} (--max-length)")
 
 

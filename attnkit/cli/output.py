@@ -91,8 +91,7 @@ def check_columns(columns: str | None, format: str) -> None:
 def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     """Tables with the columns that --columns names, those without any of them left out.
 
-    Raises:
-        UsageError: no table has such a column.
+    Raises UsageError: no table has such a column.
     """
     if columns is None:
         return [replace(table, how="--columns NAME,... shows them") for table in tables]

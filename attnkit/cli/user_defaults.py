@@ -25,8 +25,7 @@ def file() -> Path:
 def read() -> dict[str, str]:
     """What the file sets; nothing where there is none.
 
-    Raises:
-        RecipeError: with the first mistake, file:line:column first.
+    Raises RecipeError: with the first mistake, file:line:column first.
     """
     path = file()
     if not os.path.lexists(path):
@@ -67,8 +66,7 @@ def _refused(name: str, text: str) -> str:
 def of_options() -> dict[str, str]:
     """The defaults of options, by the names of their parameters; the environment goes before.
 
-    Raises:
-        RecipeError: the file has mistakes.
+    Raises RecipeError: the file has mistakes.
     """
     found = read()
     if os.environ.get("ATTNKIT_DATA"):

@@ -20,7 +20,7 @@ from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
 from attnkit.data.encoding import encode
 from attnkit.data.marked import check_marked
-from attnkit.data.objectives import FIXED, MASK, apply_objective, sentinels
+from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
@@ -127,9 +127,9 @@ def _as_read(
             f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
-    if recipe.tags:
+    if recipe.task == "tagging":
         check_marked(split, tokenizer.target, name)
-    return apply_objective(split, tokenizer.target, recipe.objective, longest, noise)
+    return apply_objective(split, tokenizer.target, objective_of(recipe), longest, noise)
 
 
 def _check_lengths(

@@ -24,8 +24,8 @@ STOPPED = "while preparing the data; run the same command again"
 
 def obey(stop: StopSignals, when: str) -> None:
     """Raise StoppedError where a signal has come; other ranks end with the main one."""
-    if stop.requested and group.is_main_process():
-        raise StoppedError(f"stopped by {stop.requested} {when}")
+    if (name := stop.requested) and group.is_main_process():
+        raise StoppedError(f"stopped by {name} {when}")
 
 
 class DataOfRecipes:

@@ -14,8 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.layers.positions import Rotary
 from attnkit.layers.short_convolution import ShortConvolution
 from attnkit.ops.onednn import Linear
-from attnkit.recipe.score_options import LayerOptions, ScoreOptions, layer_options, score_options
-from attnkit.text import nearest
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions, score_options
 
 
 class Projected(NamedTuple):
@@ -107,14 +106,9 @@ class MultiHead(nn.Module):
         mechanism that cannot is refused.  `biases` are those of the projections.
         Raises UsageError for an unknown word or option (naming the nearest) and an impossible role.
         """
-        facts = mechanisms.facts(word)
         if heads < 1 or width < 1 or width % heads:
             raise UsageError(f"heads must divide width, got width {width} and heads {heads}")
-        for name in options:
-            if name not in facts.options:
-                close = nearest(name, facts.options)
-                hint = f"; did you mean {close!r}?" if close else ""
-                raise UsageError(f"{word} has no option {name!r}{hint}")
+        options = mechanisms.checked_options(word, options)
         able = mechanisms.resolve_capabilities(word, options)
         for role, wanted, fits in (
             ("causal", causal, able.causal),
@@ -127,7 +121,7 @@ class MultiHead(nn.Module):
         word, chosen = schedule[depth % len(schedule)]
         options = dict(chosen)
         given = {name: options.pop(name) for name in LayerOptions._fields if name in options}
-        around = layer_options(given, word)
+        around = LayerOptions(**given)
         shared = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)

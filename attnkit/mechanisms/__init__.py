@@ -18,6 +18,7 @@ from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec, Option
 from attnkit.recipe.mechanism_registry import (
+    checked_options,
     facts,
     faults,
     installed,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MechanismSpec",
     "Option",
+    "checked_options",
     "resolve_capabilities",
     "create",
     "facts",

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Call, Mask, Out, Shape, dot_scores, one_head, visible_softmax
+from attnkit.attention import AttentionCall, Mask, Out, Shape, dot_scores, one_head, visible_softmax
 from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -75,7 +75,7 @@ class Differential(ScaledDot):
         q, k = halves(q), halves(k)
         return dot_scores(q * q.shape[-1] ** -0.5, k)
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`; prior and bias of a head are those of both of its maps."""
         prior, bias = (twice(x, self.shape.heads) for x in (call.prior, call.bias))
         return super().answer(call._replace(prior=prior, bias=bias))

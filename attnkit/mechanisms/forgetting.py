@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Call, Mask, Out, Shape, append, one_head, real_keys
+from attnkit.attention import AttentionCall, Mask, Out, Shape, append, one_head, real_keys
 from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -52,7 +52,7 @@ class Forgetting(ScaledDot):
             raise UsageError(f"forgetting: gate_bias must be finite, got {gate_bias}")
         self.gate_bias = gate_bias
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`.  State: keys and values, and the running sums [B, H, S, 1]."""
         q, k, v, mask, state, prior, bias, gates = call
         if k is None or gates is None:

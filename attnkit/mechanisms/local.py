@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attnkit.attention import Call, Mask, Out, Shape, at_least, one_head, one_of
+from attnkit.attention import AttentionCall, Mask, Out, Shape, at_least, one_head, one_of
 from attnkit.attention.sparse_pattern import Pattern
 
 
@@ -32,7 +32,7 @@ class Local(Pattern):
         super().__init__(shape, at_least("local", "window", window, 0), None)
         self.behind = one_of("local", "side", side, "both", "behind") == "behind"
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`; a window that lies behind the query is a causal one."""
         return super().answer(
             call._replace(mask=call.mask._replace(causal=call.mask.causal or self.behind))

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Call, Mask, Out, Scored, Shape, append, one_head, real_keys
+from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, one_head, real_keys
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 
@@ -48,7 +48,7 @@ class Path(ScaledDot):
         super().__init__(shape)
         self.gates = shape.head_width + 1  # type: ignore[misc]
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`.  State: keys as the last token sees them, and values."""
         q, k, v, mask, state, *_, gates = call
         if q is None or k is None or v is None or gates is None:

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import ContextReader, PromptRow, padded
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
 from attnkit.search.base import score_type
 
 JOIN = "\n\n"
@@ -84,12 +84,24 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
     begun = [row for row in rows if row.head]
     many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))
     parts = [begun[place : place + many] for place in range(0, len(begun), many)]
-    found = iter([value for some in parts for value in _perplexities(reader, some)])
+    fast = isinstance(reader, CausalReader) and reader.scores_tails
+    measured = _perplexities if fast else perplexities_by_step
+    found = iter([value for some in parts for value in measured(reader, some)])
     return [next(found) if row.head else math.inf for row in rows]
 
 
 def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """`prompt_perplexities` of one batch, a token at a time, as every reader can."""
+    """`prompt_perplexities` of one batch; all tokens of a tail are scored in one pass."""
+    _, scores = reader.begin_scored(
+        [PromptRow(row.head[:-1], (row.head[-1], *row.tail)) for row in rows]
+    )
+    return [
+        math.exp(-score / len(row.tail)) for score, row in zip(scores.tolist(), rows, strict=True)
+    ]
+
+
+def perplexities_by_step(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
+    """The same, a token at a time, as every reader can."""
     state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows])
     tokens, real = (
         table.to(reader.device) for table in padded([(row.head[-1], *row.tail) for row in rows])

@@ -20,7 +20,7 @@ from attnkit.huggingface.quiet import transformers
 from attnkit.models.base import CachePositions, Decode
 from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, copied
 from attnkit.nbce.templated_reader import TemplatedReader
-from attnkit.recipe.capability import window_obstacle
+from attnkit.recipe.capability import window_issue
 
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 """Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
@@ -76,7 +76,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             raise UsageError(
                 f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
             ) from error
-        self.ends, self.scores_prompts = self.end_ids(self.size), self.shares
+        self.ends = self.end_ids(self.size)
+        self.scores_prompts = self.scores_tails = self.shares
 
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""
@@ -172,7 +173,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
             return alone.shape[1], False, "its attention depends on the distance of columns"
         parts = (part for part in self.model.modules() if isinstance(part, Attention))
         if any(part.by_distance for part in parts):  # of a converted model; its cache keeps keys
-            return alone.shape[1], True, window_obstacle("", by_distance=True)
+            return alone.shape[1], True, window_issue("", by_distance=True)
         ones = real[:, -1:]
         here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be set: it counts the tokens that it sees"

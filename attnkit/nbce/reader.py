@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 from attnkit.models.base import CachePositions, Decode
+from attnkit.search.base import score_type
 
 SHORTEST_PREFIX = 8
 """Shorter prefixes are read again in every row: a pass of their own would cost more."""
@@ -70,7 +71,7 @@ class ContextReader(ABC):
     window_refusal: str = ""
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     scores_prompts: bool = False
-    """Whether it has learned to predict prompts, and `begin_scored` says how likely they are."""
+    """Whether it has learned to predict prompts, so that their probability says something."""
     progress: Callable[[int, int], object] | None = None
     """Called with the rows read so far and all of them, where they are read in several passes."""
     keep_contexts: bool = False
@@ -158,6 +159,8 @@ class ContextReader(ABC):
 class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
+    scores_tails: bool = True
+    """Whether `begin_scored` can score tails: padding between tokens does no harm."""
     _kept: tuple[list[tuple[int, ...]], Decode] | None = None
     """The heads of the last prompt, and what was read of them."""
 
@@ -181,7 +184,7 @@ class CausalReader(ContextReader):
         return super().select(state, rows)
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        if not self.scores_prompts:
+        if not self.scores_tails:
             return super().begin_scored(rows)
         state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
         if all(len(row.tail) == 1 for row in rows):
@@ -192,7 +195,8 @@ class CausalReader(ContextReader):
         parts, scores = [], []
         for batch in torch.split(self._indices(range(len(rows))), many):
             logits, part = self.read_all(ids[batch], real[batch], self.select(state, batch))
-            logprobs = logits.float().log_softmax(-1).gather(2, next_ids[batch][..., None])[..., 0]
+            wide = logits.to(score_type(logits)).log_softmax(-1)
+            logprobs = wide.gather(2, next_ids[batch][..., None])[..., 0]
             scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
             parts.append(part)
         return self.join(parts), torch.cat(scores)

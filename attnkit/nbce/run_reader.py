@@ -12,7 +12,7 @@ from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.models.base import Decode, Model
 from attnkit.models.counted import CountedModel
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, SourceReader
-from attnkit.recipe.capability import window_obstacle
+from attnkit.recipe.capability import window_issue
 
 
 class RunReader(ContextReader):
@@ -58,7 +58,7 @@ class LanguageModelReader(RunReader, CausalReader):
         super().__init__(model, tokenizer, name)
         self.pairs, self.trained, self.scores_prompts = pairs, trained, not pairs
         reasons = (
-            window_obstacle(part.state, part.by_distance)
+            window_issue(part.state, part.by_distance)
             for part in model.modules()
             if isinstance(part, Attention)
         )

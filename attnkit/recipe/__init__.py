@@ -1,8 +1,8 @@
 """Recipes: what to train on what data, and which variants to compare.
 
 From text to types: `yaml_nodes` reads text with positions, `settings` puts files, variants and
-overrides into one table, `values` and `build` make typed recipes of it, `rules`, `data_rules` and
-`capability` say what does not go together.
+overrides into one table, `reading` makes typed values of it by pydantic, `build` a recipe with the
+origin of every value; `rules`, `data_rules` and `capability` say what types cannot.
 
 Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range,
 default and meaning) and `issues.ValidationIssue` (what is wrong, where, and what to do).  Imports

@@ -24,7 +24,7 @@ It comes from above, because it needs torch.
 """
 
 
-def window_obstacle(state: str, by_distance: bool) -> str:
+def window_issue(state: str, by_distance: bool) -> str:
     """Why one row cannot attend to the disjoint caches of several contexts; "" where it can.
 
     `state` and `by_distance` are the attributes of the mechanism.
@@ -47,14 +47,14 @@ def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
         return
     for part in mechanism_registry.layer_schedule(chosen.name, chosen.options()):
         facts = mechanism_registry.resolve_capabilities(*part)
-        if why := window_obstacle(facts.state, facts.by_distance):
+        if why := window_issue(facts.state, facts.by_distance):
             text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
             text += f" `model.attention: {AttentionConfig().name}`"
             yield ValidationIssue(text, "contexts.methods", "model.attention")
             return
 
 
-def ranks_obstacle(recipe: Recipe, ranks: int) -> str | None:
+def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
     """Why so many processes cannot train a model of this recipe together; None if they can."""
     train = recipe.train
     if ranks > 1 and train.parallel == "none":
@@ -66,7 +66,7 @@ def ranks_obstacle(recipe: Recipe, ranks: int) -> str | None:
     return None
 
 
-def length_obstacle(recipe: Recipe, length: int) -> str:
+def length_issue(recipe: Recipe, length: int) -> str:
     """Why a model cannot read texts of `length` tokens; "" where it can."""
     model, trained = recipe.model, recipe.data.max_length
     made = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
@@ -98,7 +98,7 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
         yield from _of_place(recipe, role, option_check)
     try:
         yield from _windows(recipe)
-        if why := length_obstacle(recipe, max(recipe.eval.lengths, default=0)):
+        if why := length_issue(recipe, max(recipe.eval.lengths, default=0)):
             yield ValidationIssue(why, "eval.lengths")
     except UsageError:
         return  # told of its place

@@ -22,7 +22,7 @@ from pydantic import (
 
 from attnkit.errors import RecipeError
 from attnkit.recipe.schema import Task
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, quoted
 
 
 def _inside(path: str) -> str:
@@ -196,9 +196,8 @@ def load(name: str) -> Card:
     Raises RecipeError: there is no such card (the nearest name is given), or it is not valid.
     """
     if name not in names():
-        close = nearest(name, names())
-        hint = f"did you mean {close}?" if close else "`attnkit recipe list --corpora` lists them"
-        raise RecipeError(f"no corpus is called {quoted(name)}; {hint}")
+        near = hint(name, names(), "`attnkit recipe list --corpora` lists them")
+        raise RecipeError(f"no corpus is called {quoted(name)}; {near}")
     text = (files("attnkit.data") / "cards" / f"{name}.yaml").read_text("utf-8")
     try:
         return Card.model_validate({"name": name, **yaml.safe_load(text)})

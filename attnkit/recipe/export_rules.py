@@ -24,15 +24,15 @@ def pretrained_class(recipe: Recipe) -> str:
     return "Pegasus" if recipe.model.norm == "pre" else "Marian"
 
 
-def obstacle(recipe: Recipe, target: str) -> str:
+def export_issue(recipe: Recipe, target: str) -> str:
     """What of a model cannot be exported to one of `TARGETS`; "" where all can."""
-    return next(_obstacles(recipe, target), "")
+    return next(_export_issues(recipe, target), "")
 
 
 def refusal(recipe: Recipe, target: str) -> str:
     """Why a model cannot be exported, and what can be done instead; "" where it can."""
-    what = obstacle(recipe, target)
-    others = [other for other in TARGETS if not obstacle(recipe, other)]
+    what = export_issue(recipe, target)
+    others = [other for other in TARGETS if not export_issue(recipe, other)]
     instead = f"; use --to {' or '.join(others)}" if others else ", nor to any other format"
     return f"{what} cannot be exported to {TARGETS[target]}{instead}" if what else ""
 
@@ -41,7 +41,7 @@ def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
     """What named variants can be exported to; why not, where all are alike."""
     groups: dict[str, list[str]] = {}
     for name, recipe in recipes:
-        able = [target for target in TARGETS if not obstacle(recipe, target)]
+        able = [target for target in TARGETS if not export_issue(recipe, target)]
         if "huggingface" in able:
             able[0] += f" ({pretrained_class(recipe)})"
             if recipe.tokenizer.model:  # which is not opened here
@@ -53,13 +53,13 @@ def notes(recipes: Sequence[tuple[str, Recipe]]) -> Iterator[str]:
             continue
         reasons: dict[str, list[str]] = {}
         for target in TARGETS:
-            if what := obstacle(recipes[0][1], target):
+            if what := export_issue(recipes[0][1], target):
                 reasons.setdefault(what, []).append(target)
         rest = (f"; not {', '.join(targets)} ({what})" for what, targets in reasons.items())
         yield f"export: {able_text}{''.join(rest)}"
 
 
-def _obstacles(recipe: Recipe, target: str) -> Iterator[str]:
+def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
     model = recipe.model
     if model.type != "transformer":
         yield f"model.type: {model.type}"

@@ -19,8 +19,16 @@ from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.sweep import Combination, Override, check_number, combinations
 from attnkit.recipe.sweep import overrides as overrides_of
 from attnkit.recipe.values import written
-from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, read_file, read_value
-from attnkit.text import nearest, quoted
+from attnkit.recipe.yaml_nodes import (
+    LARGEST,
+    Mapping,
+    Node,
+    Scalar,
+    is_null,
+    read_file,
+    read_value,
+)
+from attnkit.text import hint, quoted
 
 ONLY = "base"
 """Name of the single variant of a recipe without variants."""
@@ -214,7 +222,7 @@ def _split(root: Mapping, issues: Issues) -> Document:
 def _variants(node: Node, issues: Issues) -> dict[str, Override]:
     """The variants of a file, which may be none."""
     if not isinstance(node, Mapping):
-        if not (isinstance(node, Scalar) and node.null):
+        if not is_null(node):
             text = f"must hold names with their overrides, got {written(node)}"
             issues.add(node.place, ("variants",), text)
         return {}
@@ -223,17 +231,14 @@ def _variants(node: Node, issues: Issues) -> dict[str, Override]:
         refuse(node.place, text, ("variants",))
     found = {}
     for name, (place, value) in node.fields.items():
-        key = ("variants", name)
         if not is_name(name):
             text = f"{quoted(name)} cannot name a run folder; {NAMES}"
             issues.add(place, ("variants",), text)
-        elif isinstance(value, Mapping):
-            found[name] = Override((), place, value)
-        elif isinstance(value, Scalar) and value.null:
-            found[name] = Override((), place, EMPTY)
+        elif isinstance(value, Mapping) or is_null(value):
+            found[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
         else:
             text = f"must hold overrides, such as `train.lr: 1e-3`, got {written(value)}"
-            issues.add(value.place, key, text)
+            issues.add(value.place, ("variants", name), text)
     return found
 
 
@@ -281,9 +286,8 @@ def _by_variant(
         left, _, value = text.removeprefix(name or "").partition("=")
         key = tuple(left.strip().removeprefix(".").split(".")) if left.strip() else ()
         if name is None:
-            close = nearest(".".join(key[:1]), variants)
-            hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
-            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {hint}")
+            near = hint(".".join(key[:1]), variants)
+            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {near}")
         else:
             own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
     return own
@@ -312,13 +316,11 @@ def _baseline(
     node: Node | None, variants: list[str], swept: Table[str, list[str]], issues: Issues
 ) -> str | None:
     """The variant to compare with: the one that is named, else the first of several."""
-    if node is None or (isinstance(node, Scalar) and node.null):
+    if node is None or is_null(node):
         return variants[0] if len(variants) > 1 else None
-    known = [node.text, *swept.get(node.text, [])] if isinstance(node, Scalar) else []
-    if named := next((name for name in known if name in variants), None):
-        return named
-    close = nearest(node.text, variants) if isinstance(node, Scalar) else None
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(variants)}"
-    text = f"must be the name of a variant, got {written(node)}; {hint}"
-    issues.add(node.place, ("baseline",), text)
-    return None
+    word = node.text if isinstance(node, Scalar) else ""
+    named = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
+    if named is None:
+        text = f"must be the name of a variant, got {written(node)}; {hint(word, variants)}"
+        issues.add(node.place, ("baseline",), text)
+    return named

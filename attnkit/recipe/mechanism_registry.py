@@ -31,8 +31,8 @@ from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
-from attnkit.recipe.values import refusal
-from attnkit.text import nearest, quoted
+from attnkit.recipe.values import refusal, wanted
+from attnkit.text import hint, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
 """Options of a layer as a whole, which a part of a composite cannot have of its own."""
@@ -76,9 +76,8 @@ def unknown(word: str) -> str:
     file = Path(f"{word.replace('-', '_')}.py")
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
-    if close := nearest(word, names()):
-        return f"{text}; did you mean {close}?"
-    return f"{text}; `attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
+    otherwise = "`attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
+    return f"{text}; {hint(word, names(), otherwise)}"
 
 
 class Part(NamedTuple):
@@ -127,16 +126,7 @@ def parts(known: MechanismSpec, given: object) -> list[Part]:
 
     Raises UsageError for anything else, for fewer than two, and for what a part does not take.
     """
-    try:
-        typed = typed_options(known.word, {known.composite: given})[known.composite]
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-        if first["type"] != "refused":
-            raise UsageError(
-                f"{known.word}: {known.composite} must be {PARTS}, got {given!r}"
-            ) from None
-        got = f", got {first['input']!r}" if first["ctx"].get("got") else ""
-        raise UsageError(f"{known.word}: {first['msg']}{got}") from None
+    typed = checked_options(known.word, {known.composite: given})[known.composite]
     named = ({"name": one} if isinstance(one, str) else one for one in typed)
     return [Part(one["name"], {n: v for n, v in one.items() if n != "name"}) for one in named]
 
@@ -217,10 +207,9 @@ def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
         if name in facts(inside).options:
             return f"{reason}: set it on {inside} instead of on {word}"
         return f"{reason}, and {inside} does not have it"
-    close = nearest(name, known.options)
-    hint = f"did you mean {close}?" if close else f"it has {', '.join(known.options) or 'none'}"
+    near = hint(name, known.options, f"it has {', '.join(known.options) or 'none'}")
     as_part = f" as a part of {inside}" if inside else ""
-    return f"{word}{as_part} has no option {quoted(name)}; {hint}"
+    return f"{word}{as_part} has no option {quoted(name)}; {near}"
 
 
 def _missing(known: MechanismSpec, options: Sequence[str]) -> str:
@@ -263,6 +252,25 @@ def typed_options(word: str, options: Mapping[str, Any], inside: str = "") -> di
         return {}
     typed = options_type(word, inside).validate_python(_frozen(options), strict=True)
     return {name: getattr(typed, name) for name in options}
+
+
+def checked_options(word: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for those who build layers in Python: raises UsageError."""
+    known = facts(word)
+    try:
+        return typed_options(word, options)
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+    name, *inside = first["loc"] or ("",)
+    if first["type"] == "refused":
+        text = first["ctx"]["text"] + f", got {first['input']!r}" * bool(first["ctx"].get("got"))
+    elif name == known.composite and len(inside) > 1:
+        part_ = options[name][inside[0]]
+        return checked_options(part_["name"], {n: v for n, v in part_.items() if n != "name"})
+    else:
+        what = PARTS if name == known.composite else wanted(known.options[name].type)
+        text = f"{name} must be {what}, got {options[name]!r}"
+    raise UsageError(text if text.startswith(f"{word} ") else f"{word}: {text}")
 
 
 def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:

@@ -11,8 +11,8 @@ from attnkit.recipe.metrics import ScoreName
 from attnkit.recipe.reading import read, unknown_key
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import Section
-from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar
-from attnkit.text import nearest, quoted
+from attnkit.recipe.yaml_nodes import Mapping, Node, is_null
+from attnkit.text import hint, quoted
 
 KEY = "published"
 
@@ -40,7 +40,7 @@ def read_published(
 
     What is wrong is added to `issues`.
     """
-    if node is None or (isinstance(node, Scalar) and node.null):
+    if node is None or is_null(node):
         return None
     refused: list[ValidationIssue] = []
     try:
@@ -79,9 +79,8 @@ def _issues_of(
         text = "is missing; say why the figures are not comparable"
         yield ValidationIssue(text, "why", place=fields["comparable"][1].place)
     if found.split is not None and found.split not in splits:
-        text = f"no split of eval.splits is called {quoted(found.split)}"
-        close = nearest(found.split, splits)
-        text += f"; did you mean {close}?" if close else f"; there are {', '.join(splits)}"
+        text = f"no split of eval.splits is called {quoted(found.split)}; "
+        text += hint(found.split, splits)
         yield ValidationIssue(text, "split", place=fields["split"][1].place)
     if found.comparable and found.split is None and len(splits) > 1:
         text = f"is missing; say which split the figures compare with: {', '.join(splits)}"

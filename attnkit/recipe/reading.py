@@ -21,7 +21,7 @@ from attnkit.recipe.issues import COMMAND_LINE, Key, ValidationIssue, Validation
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.values import Json, Section, choices_of, phrase, resolved, shown, written
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, read_value
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, nearest, quoted
 
 Path: TypeAlias = tuple[int | str, ...]
 """The way from a node to one inside it: indices and keys."""
@@ -49,14 +49,16 @@ def read(node: Node, kind: TypeAdapter[Any]) -> Any:
         if more := {path for path, _, what in scalars if what in _WANTS_TEXT} - texts:
             texts |= more
             continue
-        lists = [(path, split_words(at)) for path, at, what in scalars if what == "tuple_type"]
-        if not any(words for _, words in lists):
-            raise ValidationIssues(_issues(node, kind, errors))
-        for path, words in lists:
-            _, above = _locate(node, path[:-1])
-            if words and isinstance(above, Mapping):
+        again = False
+        for path, at, what in scalars:
+            above = _locate(node, path[:-1])[1]
+            words = split_words(at) if what == "tuple_type" else []
+            if words and path and isinstance(above, Mapping):
                 name = str(path[-1])
                 above.fields[name] = above.fields[name][0], Sequence(COMMAND_LINE, words)
+                again = True
+        if not again:
+            raise ValidationIssues(_issues(node, kind, errors))
 
 
 def as_json(node: Node, texts: set[Path] | frozenset[Path] = frozenset(), path: Path = ()) -> Any:
@@ -156,9 +158,8 @@ def _issues(
 def _issue(root: Node, kind: TypeAdapter[Any], path: Path, at: Node, error: Any) -> ValidationIssue:
     key = tuple(step for step in path if isinstance(step, str))
     _, holder = _locate(root, path[:-1])
-    name_place = (
-        holder.fields[key[-1]][0] if key and isinstance(holder, Mapping) and at != holder else None
-    )
+    fields = holder.fields if isinstance(holder, Mapping) and at is not holder else {}
+    name_place, _ = fields.get(key[-1] if key else "", (None, None))
     match error["type"]:
         case "refused":
             context = error["ctx"]
@@ -191,9 +192,7 @@ def _names(schema: Json) -> list[str]:
 
 def unknown_key(name: str, known: Iterable[str]) -> str:
     """Why a key is refused, and the nearest one."""
-    close = nearest(name, known)
-    hint = f"did you mean {close}?" if close else f"there are {', '.join(known)}"
-    return f"unknown key; {hint}"
+    return f"unknown key; {hint(name, known)}"
 
 
 @cache
@@ -301,4 +300,8 @@ def _fits(text: str, leaf: Json) -> bool:
     if choices := choices_of(leaf):
         return value in choices
     kinds = {"boolean": (bool,), "integer": (int,), "number": (int, float)}
-    return type(value) in kinds.get(leaf.get("type", ""), ())
+    if type(value) not in kinds.get(leaf.get("type", ""), ()):
+        return False
+    low, high = leaf.get("minimum", -math.inf), leaf.get("maximum", math.inf)
+    above, below = leaf.get("exclusiveMinimum", -math.inf), leaf.get("exclusiveMaximum", math.inf)
+    return bool(low <= value <= high and above < value < below)

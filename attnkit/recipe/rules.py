@@ -55,7 +55,7 @@ def _task(recipe: Recipe) -> Iterator[ValidationIssue]:
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
         yield ValidationIssue(text, "train.objective", "task")
-    if recipe.tags and shape == "encoder-decoder":
+    if recipe.task == "tagging" and shape == "encoder-decoder":
         text = "tagging predicts positions of its source; use `model.shape: decoder` or encoder"
         yield ValidationIssue(text, "model.shape", "task")
     if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:

@@ -440,19 +440,9 @@ class Recipe(Section):
         return self.train.objective == "masked"
 
     @property
-    def tags(self) -> bool:
-        """Whether the model predicts marked positions of its source."""
-        return self.task == "tagging"
-
-    @property
     def writes(self) -> bool:
         """Whether the model writes text, token by token, or chooses labels."""
-        return not (self.masks or self.tags)
-
-    @property
-    def objective(self) -> str:
-        """What rows become for the model: `train.objective`, or tagging."""
-        return "tagging" if self.tags else self.train.objective
+        return self.task != "tagging" and not self.masks
 
     @property
     def corrupts(self) -> bool:

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import AfterValidator, ConfigDict, Field, create_model
 
 from attnkit.errors import UsageError
-from attnkit.recipe.values import wanted
 
 
 class EntropyScale(NamedTuple):
@@ -49,7 +48,7 @@ class LayerOptions(NamedTuple):
     output_norm: Literal["rms"] | None = None
     """Divide what each head answers by its root mean square, times a learned scale a channel,
     before the output gate (RMSNorm; as in the layers of Sun et al. 2023 and Yang et al. 2024)."""
-    short_conv: int | None = None
+    short_conv: Annotated[int, Field(ge=2, le=32)] | None = None
     """Self-attention: a causal depthwise convolution over so many tokens, with SiLU behind it, on
     queries, keys and values (4 in Yang et al. 2024)."""
     exclusive: bool = False
@@ -66,23 +65,6 @@ OF_ONE_SEQUENCE = {
     "value_residual": "it adds values of the first layer of self-attention",
 }
 """Options of layers of self-attention -> why there alone."""
-SHORT = range(2, 33)
-"""Tokens of a short convolution."""
-
-
-def layer_options(options: Mapping[str, Any], word: str) -> LayerOptions:
-    """Options of the layer around the mechanism `word`.  Raises UsageError for a wrong value."""
-    given = LayerOptions(**options)
-    if given.output_gate not in (None, "head", "element"):
-        raise UsageError(f"{word}: output_gate must be head or element, got {given.output_gate!r}")
-    if given.output_norm not in (None, "rms"):
-        raise UsageError(f"{word}: output_norm must be rms, got {given.output_norm!r}")
-    if given.short_conv is not None and given.short_conv not in SHORT:
-        raise UsageError(
-            f"{word}: short_conv must be from {SHORT[0]} to {SHORT[-1]} tokens, got "
-            f"{given.short_conv}"
-        )
-    return given
 
 
 class ScoreOptions(NamedTuple):
@@ -105,21 +87,12 @@ class ScoreOptions(NamedTuple):
     """Keep scores within (-c, c), as c tanh(score / c) (Gemma 2)."""
 
 
-_SCORE_OPTIONS = TypeAdapter(ScoreOptions)
-
-
 def score_options(options: Mapping[str, Any], uses: str) -> ScoreOptions:
-    """Shared options from a recipe, with `entropy_scale` as EntropyScale or False.
+    """Shared options, typed already, with `entropy_scale` as EntropyScale or False.
 
-    Raises UsageError for a value out of range, and for `key_norm` and `qk_norm` where there is
-    nothing to normalise.
+    Raises UsageError for `key_norm` and `qk_norm` where there is nothing to normalise.
     """
-    try:
-        given: ScoreOptions = _SCORE_OPTIONS.validate_python(dict(options), strict=True)
-    except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        kind = get_type_hints(ScoreOptions, include_extras=True)[name]
-        raise UsageError(f"{name} must be {wanted(kind)}, got {options[name]!r}") from None
+    given = ScoreOptions(**options)
     if given.key_norm and "k" not in uses:
         raise UsageError("key_norm needs keys, and this mechanism has none")
     if given.qk_norm and not {*"qk"} <= {*uses}:

@@ -16,8 +16,7 @@ def search_settings(
 ) -> "SearchConfig":
     """The search section of a recipe, overridden by options of the command line (None: not given).
 
-    Raises:
-        UsageError: options exclude each other, do nothing together, or are out of range.
+    Raises UsageError: options exclude each other, do nothing together, or are out of range.
     """
     from pydantic import ValidationError
 

@@ -15,7 +15,7 @@ from attnkit.recipe.common_names import KEYS
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
 from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
 from attnkit.recipe.values import OnlyWith, Section, written
-from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
+from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, is_null
 from attnkit.text import nearest
 
 ROLES = tuple(Roles.model_fields)
@@ -74,7 +74,7 @@ class Settings:
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
-        elif not (isinstance(node, Scalar) and node.null):
+        elif not is_null(node):
             first = next(iter(section.model_fields))
             text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
             self._issues.add(node.place, key, text)
@@ -143,7 +143,7 @@ class Settings:
         Earlier is in an extended file, above the variants, or before the command line; in one place
         both stay, and are refused.
         """
-        if isinstance(node, Scalar) and node.null:
+        if is_null(node):
             return
         for other in SUPERSEDED.get(key, ()):
             setting = self.values.get(other)
@@ -156,34 +156,24 @@ class Settings:
             del self.values[other]
 
 
-def _walk(key: Key, section: type[Section]) -> Iterator[tuple[Key, FieldInfo | type[Section]]]:
-    yield key, section
+def _walk(
+    key: Key, section: type[Section], above: tuple[OnlyWith, ...] = ()
+) -> Iterator[tuple[Key, FieldInfo | type[Section], tuple[OnlyWith, ...]]]:
+    """Sections and fields, each with what its type and those around it say of when it is read."""
+    yield key, section, above
     for name, field in section.model_fields.items() if section is not AttentionConfig else ():
-        kind = field.annotation
+        kind, tags = field.annotation, tuple(t for t in field.metadata if isinstance(t, OnlyWith))
         if isinstance(kind, type) and issubclass(kind, Section):
-            yield from _walk((*key, name), kind)
+            yield from _walk((*key, name), kind, tags + above)
         else:
-            yield (*key, name), field
+            yield (*key, name), field, tags + above
 
 
-SCHEMA = dict(_walk((), Recipe))
+_ALL = [*_walk((), Recipe)]
+SCHEMA = {key: kind for key, kind, _ in _ALL}
 """Every section and every field of the schema by its key; an attention place is a section."""
-
-
-def _conditions(key: Key) -> list[OnlyWith]:
-    """What the types of a key, and of the sections that hold it, say of when it is read."""
-    found: list[OnlyWith] = []
-    section: type[Section] = Recipe
-    for name in key:
-        field = section.model_fields[name]
-        found[:0] = [tag for tag in field.metadata if isinstance(tag, OnlyWith)]
-        section = field.annotation  # type: ignore[assignment]
-    return found
-
-
-FIELDS = {key: kind for key, kind in SCHEMA.items() if isinstance(kind, FieldInfo)}
-DEFAULTS = {dotted(key): field.default for key, field in FIELDS.items()}
-ONLY_WITH = {dotted(key): tags for key in FIELDS if (tags := _conditions(key))}
+DEFAULTS = {dotted(key): kind.default for key, kind, _ in _ALL if isinstance(kind, FieldInfo)}
+ONLY_WITH = {dotted(key): tags for key, _, tags in _ALL if tags and dotted(key) in DEFAULTS}
 """Keys that are read only where others have one of some values."""
 
 

@@ -81,8 +81,7 @@ def overrides(key: Key, text: str) -> list[Override]:
 def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
     """The product of what some words set.
 
-    Raises:
-        RecipeError: there are too many, or a sweep is over what training does not read.
+    Raises RecipeError: there are too many, or a sweep is over what training does not read.
     """
     swept = [options[0].key for options in changes if len(options) > 1]
     for key in swept:

@@ -57,6 +57,11 @@ class Mapping:
 Node: TypeAlias = Scalar | Sequence | Mapping
 
 
+def is_null(node: Node) -> bool:
+    """Whether a key has no value, or null."""
+    return isinstance(node, Scalar) and node.null
+
+
 def read_file(path: Path, content: bytes | None = None) -> Mapping:
     """The tree of a recipe file, whose content may have been read already.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from attnkit.data.objectives import objective_of
 from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
@@ -21,7 +22,7 @@ from attnkit.distributed import group
 from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
-from attnkit.recipe.capability import length_obstacle
+from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
@@ -94,7 +95,7 @@ def evaluate(
     """
     recipe = run.recipe
     names = _metrics(eval, recipe)
-    if why := length_obstacle(recipe, max(eval.lengths, default=0)):
+    if why := length_issue(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec = one_best(search or recipe.search)
@@ -186,7 +187,7 @@ def model_scores(
     return found | teacher_forced_scores(
         metrics, model, tokenizer, rows,
         max_length=(length if stream else None) or recipe.data.max_length,
-        stream=stream, objective=recipe.objective,
+        stream=stream, objective=objective_of(recipe),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -125,7 +126,7 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     absent = {
         key
         for key, tags in ONLY_WITH.items()
-        if any(tag.key == "model.type" and model.type not in tag.values for tag in tags)
+        if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
     }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.counted:

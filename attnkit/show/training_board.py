@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.text import safe_text
+from attnkit.text import one_line
 from attnkit.train import events
 
 State = Literal["waiting", "training", "scoring", "done", "skipped", "stopped", "failed"]
@@ -299,11 +299,6 @@ def _lines(
         text = margin + separator.join(rest[:count])
         yield Text(text, style, no_wrap=True, overflow=CUT[separator == " | "])
         rest, most, margin = rest[count:], most - 1, " "
-
-
-def one_line(text: str) -> str:
-    """Text from anywhere as harmless text on one line."""
-    return " ".join(safe_text(text).split())
 
 
 def duration(seconds: float) -> str:

@@ -29,7 +29,7 @@ from attnkit.distributed import group
 from attnkit.errors import DataError, OutputError, RecipeError, UsageError
 from attnkit.layers import Block
 from attnkit.recipe import Recipe, digest
-from attnkit.recipe.capability import ranks_obstacle
+from attnkit.recipe.capability import ranks_issue
 from attnkit.train.batch_stream import BatchStream, score_budget
 
 
@@ -128,7 +128,7 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
         DataError: they have other data, recipes or plans of batches.
     """
     train, ranks = recipe.train, group.world_size()
-    if why := ranks_obstacle(recipe, ranks):
+    if why := ranks_issue(recipe, ranks):
         raise RecipeError(why)
     if ranks > (rows := len(prepared.train)):
         raise UsageError(f"{ranks} processes are too many for {rows} rows of training data")

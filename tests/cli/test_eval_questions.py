@@ -197,8 +197,8 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     assert done.err.splitlines()[-1].endswith("28 of 28 sentences decoded")
     assert "decoded" not in attnkit(*words).err
     head, _, *shown = table(attnkit(*words, "--format", "markdown"))
-    assert head == ["metric", "method", "2"]
-    assert [row[1] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
+    assert head == ["metric", "model", "method", "2"]
+    assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
 
 
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:

@@ -71,6 +71,12 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
     assert "$\n" not in text
 
 
+def test_the_name_of_the_file_adds_no_line_to_the_script(here: Caller, tmp_path: Path) -> None:
+    assert here("slurm", "quickstart", "--save", "job\nscancel c.sh").code == 0
+    lines = (tmp_path / "job\nscancel c.sh").read_text().splitlines()
+    assert not any(line.startswith("scancel") for line in lines)
+
+
 @pytest.mark.slow
 def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
     small = ["train.steps=2", "data.size=300", "train.batch_tokens=400", "train.valid_every=0",

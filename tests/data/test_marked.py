@@ -11,6 +11,7 @@ from helpers.called import called
 
 from attnkit.data.batch import collate
 from attnkit.data.marked import check_marked, mark
+from attnkit.data.objectives import objective_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic.marked import SYMMETRIC, MarkedRows
 from attnkit.data.tokenizer import PAD, Tokenizer
@@ -138,7 +139,7 @@ def test_both_metrics_are_those_of_the_positions(shape: str) -> None:
     assert isinstance(model, PositionTagger)
     scores = teacher_forced_scores(
         ["accuracy", "balanced-accuracy"], model, tokenizer, found,
-        max_length=9, stream=False, objective=recipe.objective,
+        max_length=9, stream=False, objective=objective_of(recipe),
     )  # fmt: skip
     source = encode_rows(found, tokenizer, 9, stream=False).source
     assert source is not None

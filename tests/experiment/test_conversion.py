@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers.convertible import make_run, settings, stages
 from helpers.happened import happened
-from helpers.small import StopAt
 
 from attnkit import mechanisms
 from attnkit.data.batch import Batch, collate
@@ -19,7 +18,14 @@ from attnkit.experiment.conversion import _Conversion, changed_places, convert, 
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.averaging import weights_of
-from attnkit.train.events import ProgressEvent, ScoredEvent, SkippedEvent, ignore
+from attnkit.train.events import (
+    Event,
+    ProgressEvent,
+    ScoredEvent,
+    SkippedEvent,
+    StartedEvent,
+)
+from attnkit.train.signals import StopSignals
 
 PARTS = {
     "mixture": ("scaled-dot", "synthesizer-random"),
@@ -226,8 +232,14 @@ def test_a_run_that_has_changed_since_is_not_taken_for_the_old_one(tmp_path: Pat
 def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     chosen = settings(run, "linear", transfer=5)
+    stop = StopSignals()
+
+    def emit(event: Event) -> None:
+        if isinstance(event, StartedEvent):
+            stop.request("SIGTERM")
+
     with pytest.raises(StoppedError, match="SIGTERM during attention transfer"):
-        _Conversion(chosen, StopAt([3]), ignore).stages()  # type: ignore[arg-type]
+        _Conversion(chosen, stop, emit).stages()
     swapped, transferred = stages(run, "base-linear", ("swapped", "transferred"))
     assert swapped.finished
     assert not transferred.finished

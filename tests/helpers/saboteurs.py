@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import (
-    Call,
+    AttentionCall,
     Kernel,
     Mask,
     Out,
@@ -312,7 +312,7 @@ class Counted(Right):
 class Standing(Path):
     """Cached keys stay as they were when they came, while further tokens go by."""
 
-    def answer(self, call: Call) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
         out = super().answer(call)
         assert call.k is not None
         old = call.k[:, :, :0] if call.state is None else call.state[0]

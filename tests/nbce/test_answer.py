@@ -13,6 +13,7 @@ from attnkit.attention.mask import Mask
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import BASELINES, METHODS, Reply, ask
+from attnkit.nbce.baselines import perplexities_by_step
 from attnkit.nbce.merge import POOLS
 from attnkit.nbce.reader import ContextReader, PromptRow
 from attnkit.nbce.sources import named_source
@@ -201,8 +202,9 @@ def test_retrieval_asks_the_context_that_expects_the_prompt(variant: str) -> Non
         CONTEXTS, PROMPTS, ask(chosen, "retrieval", CONTEXTS, PROMPTS, GREEDY), strict=True
     ):
         wanted = []
-        for one in contexts:
-            row = chosen.row(one, prompt)
+        rows = [chosen.row(one, prompt) for one in contexts]
+        assert perplexities_by_step(chosen, rows) == pytest.approx(list(reply.scores), rel=1e-9)
+        for row in rows:
             whole = torch.tensor([[*row.head, *row.tail]])
             with torch.no_grad():
                 logits = chosen.model(None, whole)[0].log_softmax(-1)  # type: ignore[attr-defined]

@@ -6,13 +6,13 @@ import pytest
 from helpers.exported import recipe
 
 from attnkit.recipe import Recipe
-from attnkit.recipe.export_rules import TARGETS, notes, obstacle, refusal
+from attnkit.recipe.export_rules import TARGETS, export_issue, notes, refusal
 from attnkit.recipe.schema import AttentionConfig, ModelConfig, Roles
 from attnkit.recipe.schema import TokenizerConfig as Pieces
 
 
 def able(chosen: Recipe) -> list[str]:
-    return [target for target in TARGETS if not obstacle(chosen, target)]
+    return [target for target in TARGETS if not export_issue(chosen, target)]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_options_that_act_only_in_training_are_no_obstacle() -> None:
     for options in ({"key_norm": True}, {"key_heads": 1}, {"residual_scores": "mean"}):
         assert able(with_options(**options)) == ["onnx"], options
         (name,) = options
-        assert obstacle(with_options(**options), "ctranslate2") == f"scaled-dot with {name}"
+        assert export_issue(with_options(**options), "ctranslate2") == f"scaled-dot with {name}"
 
 
 def test_a_part_of_a_composite_can_be_the_obstacle() -> None:
     chosen = AttentionConfig(name="interleaved", parts=["scaled-dot", "gated-delta"])
     model = ModelConfig(shape="decoder", attention=Roles(decoder=chosen))
-    assert obstacle(recipe().model_copy(update={"model": model}), "onnx") == (
+    assert export_issue(recipe().model_copy(update={"model": model}), "onnx") == (
         "gated-delta in the decoder"
     )
 
@@ -99,4 +99,4 @@ def test_notes_say_why_where_variants_are_alike() -> None:
 
 def test_an_option_that_is_the_obstacle_is_named() -> None:
     chosen = recipe(attention={"decoder": {"name": "linear", "feature_map": "softmax"}})
-    assert obstacle(chosen, "onnx") == "linear with feature_map: softmax in the decoder"
+    assert export_issue(chosen, "onnx") == "linear with feature_map: softmax in the decoder"

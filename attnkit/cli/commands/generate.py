@@ -117,7 +117,7 @@ def generate(
     trained = Run.open(run)
     recipe = trained.recipe
     if not recipe.writes:
-        what = "marked positions" if recipe.tags else "masked tokens"
+        what = "marked positions" if recipe.task == "tagging" else "masked tokens"
         raise UsageError(f"{run}: its model predicts {what}, it writes no text")
     given = {
         "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
@@ -182,9 +182,9 @@ def _check_engine(
         raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
-    from attnkit.recipe.export_rules import obstacle
+    from attnkit.recipe.export_rules import export_issue
 
-    what = obstacle(recipe, "ctranslate2")
+    what = export_issue(recipe, "ctranslate2")
     if recipe.task == "classification":
         what = what or "task: classification"
     elif spec.method == "sample":

@@ -128,7 +128,7 @@ def explain(
       attnkit recipe explain my.yaml --device cuda --world 8,64,512 --rows 1e9
     """
     from attnkit.recipe import load
-    from attnkit.recipe.capability import ranks_obstacle
+    from attnkit.recipe.capability import ranks_issue
     from attnkit.show import recipe_tables
 
     many = _whole(world or "", "--world", "8,64,512")
@@ -140,7 +140,7 @@ def explain(
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
     for name in names if max(many, default=1) > 1 else ():
-        if why := ranks_obstacle(file.variants[name], max(many)):
+        if why := ranks_issue(file.variants[name], max(many)):
             raise RecipeError(f"{name}: {why}")
     tables = [
         recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),

@@ -257,10 +257,10 @@ def sort_words(
 
 def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
     """Refuse a number of ranks that cannot be.  Raises UsageError, RecipeError."""
-    from attnkit.recipe.capability import ranks_obstacle
+    from attnkit.recipe.capability import ranks_issue
 
     for name in (plan.variants or ()) if ranks > 1 else ():
-        if why := ranks_obstacle(plan.file.variants[name], ranks):
+        if why := ranks_issue(plan.file.variants[name], ranks):
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
