@@ -118,7 +118,7 @@ def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
 
 def follow(
     board: Board,
-    start: Callable[[events.Emit, Notice], object],
+    start: Callable[..., object],
     spec: "TrainConfig",
     *,
     as_json: bool,
@@ -126,7 +126,8 @@ def follow(
 ) -> None:
     """Run trainings, show what happens, and print the comparison in the end.
 
-    `start` carries them out, importing what is slow; `spec` is what advice on memory refers to.
+    `start(emit, notice=...)` carries them out, importing what is slow; `spec` is what advice on
+    memory refers to.
 
     Raises:
         MemoryLimitError: it was exceeded.
@@ -152,7 +153,7 @@ def follow(
 
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            start(emit, screen.notice)
+            start(emit, notice=screen.notice)
     except (MemoryError, RuntimeError) as error:
         if out_of_memory(error):
             advice = memory_advice(spec.batch_tokens, spec.accumulate)

@@ -71,15 +71,18 @@ def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
             assert cells[at : at + len(marked)] == marked
 
 
-@pytest.mark.parametrize("name", ["o.svg", "o.png", "o.pdf"])
-def test_a_picture_is_of_runs_of_any_tasks(attnkit: Any, tmp_path: Path, name: str) -> None:
+def test_a_picture_shows_systems_by_tasks(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    done = attnkit("runs", "other", "asked", "-o", str(tmp_path / name))
+    for variant, outputs in (("good", GOOD), ("worse", GOOD[:3] + ["a", "a"])):
+        scored_run(tmp_path, variant, outputs)
+    picture = tmp_path / "o.svg"
+    done = attnkit(str(tmp_path / "runs"), "-o", str(picture))
     assert done.code == 0, done.err
-    assert (tmp_path / name).stat().st_size > 1000
-    done = attnkit("other", "-o", str(tmp_path / name))
-    assert (done.code, done.refusal.count("\n")) == (66, 0)
-    assert "not scored" in done.refusal
+    drawn = picture.read_text(encoding="utf-8")
+    assert all(f">{word}<" in drawn for word in ("toy", "good", "worse", "better", "baseline"))
+    done = attnkit("other", "-o", str(picture))
+    assert done.code == 66
+    assert done.refusal.endswith("is left out: not scored")
 
 
 def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: Path) -> None:

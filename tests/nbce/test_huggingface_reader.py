@@ -72,8 +72,7 @@ def near(name: str) -> float:
     return 1e-4 if name in SINGLE else 1e-8
 
 
-@pytest.mark.parametrize("budget", [12, 4096])
-@pytest.mark.parametrize("prefix", [0, 10])
+@pytest.mark.parametrize(("prefix", "budget"), [(0, 4096), (10, 12)])
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
 def test_rows_side_by_side_speak_as_each_does_alone(
     name: str, prefix: int, budget: int, monkeypatch: pytest.MonkeyPatch

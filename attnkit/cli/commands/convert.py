@@ -1,8 +1,9 @@
 """`attnkit convert`: another attention mechanism in a trained model, and what it costs."""
 
 import math
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument
 
@@ -11,10 +12,6 @@ from attnkit.cli.options import check_options, flag, value
 from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run, run_path
-
-if TYPE_CHECKING:
-    from attnkit.cli.training_display import Notice
-    from attnkit.train.events import Emit
 
 
 def convert(
@@ -123,13 +120,11 @@ def _convert_run(
     recipe = converted_recipe(trained, attention, how["tune"], words, check_options)
     settings = ConversionSettings(run=trained, recipe=recipe, **how)
 
-    def start(emit: "Emit", notice: "Notice") -> None:
-        conversion.convert(settings, emit, notice=notice)
-
     if talks := not any(show.values()):
         console.say(f"{folder}: converted runs go to {settings.out / trained.name}")
     lines = tuple(BoardRun(variant, trained.seed) for variant in settings.stages)
-    follow(Board(trained.name, lines, busy=load_note), start, recipe.train, **show)
+    board = Board(trained.name, lines, busy=load_note)
+    follow(board, partial(conversion.convert, settings), recipe.train, **show)
     if talks:
         console.say("")
         last = run_path(settings.out, trained.name, settings.stages[-1], trained.seed)
@@ -154,7 +149,7 @@ def _convert_pretrained(
     lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
     follow(
         Board(settings.name, lines, busy=load_note),
-        lambda emit, notice: pretrained_conversion.convert(settings, emit, notice=notice),
+        partial(pretrained_conversion.convert, settings),
         TrainConfig(batch_tokens=settings.batch_tokens),
         **show,
     )
