@@ -130,7 +130,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path) -> R
     opened = OnnxModel(folder, model)
     writes = partial(outputs, opened, tokenizer)
     encode = standalone_tokenizer.encoder(folder, recipe)
-    return Reader(None if recipe.masks else writes, logits=opened, encode=encode)
+    return Reader(writes if recipe.writes else None, logits=opened, encode=encode)
 
 
 def _reason(error: Exception) -> str:
