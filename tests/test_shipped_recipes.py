@@ -89,6 +89,8 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     more += FEW if asked else []
     longest = 16 if first.task == "recall" else 96
     more += [f"eval.lengths=[{longest // 2}, {longest}]"] if first.eval.lengths else []
+    if first.task == "tagging":
+        more.append("train.batch_tokens=1100")
     if first.task == "classification":
         more.append("train.monitor=label-accuracy")
     if origin := first.train.init:
@@ -101,7 +103,8 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
         folder = tmp_path / "runs" / name / variant / "seed-1"
         assert (folder / "scores.json").is_file()
         end = ".mean.3" if asked else f".length-{longest}" if first.eval.lengths else ""
-        assert (folder / "outputs" / f"valid{end}.hyp.txt").is_file()
+        if first.task != "tagging":  # which writes no text
+            assert (folder / "outputs" / f"valid{end}.hyp.txt").is_file()
 
 
 @pytest.mark.parametrize("name", shipped())

@@ -252,7 +252,8 @@ class MapReader:
             PaddedAxis(tokens_of([part], special), np.arange(len(part[1])))
             for part in (source, target)
         )
-        rows = targets
+        # a tagger reads its source alone, also where it hides later tokens of it
+        rows = sources if self.inputs.shape == "encoder" else targets
         if self.inputs.shape == "decoder" and read.source:
             # one row of both, with the pads of shorter sources between them
             columns = np.r_[sources.columns, longest + targets.columns]

@@ -178,7 +178,10 @@ def _record(
     q, k = given["q"], given["k"]
     if q is None or k is None or (layer.exact and recorded.reference is None):
         return
-    exact = exact_softmax(q, k, given["mask"], given.get("bias"))
+    # of queries or keys that come in several sets the first ones
+    heads = maps.shape[1]
+    key_heads = min(heads, given["v"].shape[1])
+    exact = exact_softmax(q[:, :heads], k[:, :key_heads], given["mask"], given.get("bias"))
     if not layer.exact:
         distances = half_l1_distance(maps, exact)[:, list(recorded.heads)]
         recorded.distances[layer.number] = array(distances)

@@ -4,13 +4,23 @@ Start with `base.Attention` (what a mechanism is), `scored.Scored` (mechanisms t
 and `mask.Mask` (which keys each query may see). Imports `ops` and what is below them.
 """
 
-from attnkit.attention.base import Attention, Out, Shape, Unscored, one_head
+from attnkit.attention.base import Attention, AttentionCall, Out, Shape, Unscored, one_head
 from attnkit.attention.cache import State, append, reorder
 from attnkit.attention.linear_family import Kernel, real_keys
 from attnkit.attention.mask import Mask
 from attnkit.attention.options import at_least, one_of
 from attnkit.attention.scored import Scored, dot_scores, mix, visible_softmax
 
-__all__ = ["Attention", "Kernel", "Mask", "Out", "Scored", "Shape", "State", "Unscored", "append"]
-__all__ += ["at_least", "dot_scores", "mix", "one_head", "one_of", "real_keys", "reorder"]
+__all__ = [
+    "Attention",
+    "AttentionCall",
+    "Kernel",
+    "Mask",
+    "Out",
+    "Scored",
+    "Shape",
+    "State",
+    "Unscored",
+]
+__all__ += ["append", "at_least", "dot_scores", "mix", "one_head", "one_of", "real_keys", "reorder"]
 __all__ += ["visible_softmax"]

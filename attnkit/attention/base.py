@@ -33,11 +33,33 @@ class Out(NamedTuple):
     y: Float[Tensor, "B H T E"]
     state: State
     scores: Float[Tensor, "B H T S"] | None = None
+    values: Float[Tensor, "B H T D"] | None = None
+    """Of a whole layer, the first of its chain: what the option value_residual adds later."""
+
+
+class AttentionCall(NamedTuple):
+    """What a mechanism is called with."""
+
+    q: Float[Tensor, "B H T D"] | None
+    k: Float[Tensor, "B H S D"] | None
+    v: Float[Tensor, "B H S E"] | None
+    mask: Mask
+    state: State = None
+    prior: Float[Tensor, "B H T S"] | None = None
+    """Scores of the layers before."""
+    bias: Float[Tensor, "b H T S"] | None = None
+    """What positions add to the scores."""
+    gates: Float[Tensor, "B H T n"] | None = None
+    """Projections of the input; n is `Attention.gates`."""
 
 
 def one_head(*rows: Sequence[float]) -> Float[Tensor, "1 1 n D"]:
     """Queries, keys or values of one head, written as rows: for worked numbers."""
     return torch.tensor(rows, dtype=torch.float64)[None, None]
+
+
+READ = {"q": "q", "k": "k", "v": "v", "g": "gates"}
+"""Letters of `Attention.uses` -> fields of a call."""
 
 
 class Attention(nn.Module, ABC):
@@ -91,35 +113,32 @@ class Attention(nn.Module, ABC):
         super().__init__()
         self.shape = shape
         self.key_heads = shape.heads
-        self.query_sets = self.key_sets = 1  # projections a head; they come as further heads
+        self.query_sets = self.key_sets = self.value_sets = (
+            1  # projections a head; they come as further heads
+        )
 
-    @abstractmethod
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
+    def forward(self, *given: Any, **named: Any) -> Out:
         """Append k and v to the state, then answer q; any T >= 1.
 
-        k = v = None answers from the state alone (cross attention while decoding).
+        The arguments are those of `AttentionCall`.  k = v = None answers from the state alone
+        (cross attention while decoding).
         """
+        return self.answer(AttentionCall(*given, **named))
+
+    def answer(self, call: AttentionCall) -> Out:
+        """`forward`, for subclasses to fill."""
+        raise NotImplementedError
 
     @final
     def weights(
         self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"],
+        q: Tensor | None,
+        k: Tensor | None,
+        v: Tensor,
         mask: Mask,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
+        prior: Tensor | None = None,
+        bias: Tensor | None = None,
+        gates: Tensor | None = None,
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values, always as in evaluation.
 
@@ -163,43 +182,37 @@ class Unscored(Attention):
     map: ClassVar[str] = "effective"
     quadratic: ClassVar[bool] = False
     whole_sequences: ClassVar[bool] = False
-    """Answers whole sequences only: queries, keys and values at every call, no state."""
+    """Answers whole sequences only: no state."""
 
     @abstractmethod
     def attend(
         self,
         q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
+        k: Float[Tensor, "B H S D"],
+        v: Float[Tensor, "B H S E"],
         mask: Mask,
         state: State,
-        gates: Float[Tensor, "B H T n"] | None,
+        gates: Float[Tensor, "B H T n"],
     ) -> Out:
-        """`forward` without scores; keys and values come with the call, or are in the state."""
+        """`forward` without scores.
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
+        What `uses` lacks is None, and in cross attention keys and values once they are in the
+        state.
+        """
+
+    def answer(self, call: AttentionCall) -> Out:
         """See `Attention.forward`.
 
-        Raises ValueError for a prior or a bias, and for a call without queries, or without keys
-        where there is no state.
+        Raises ValueError for a prior, a bias or a state that it cannot take, and for a call that
+        lacks what the mechanism reads.
         """
         name = type(self).__name__
-        if prior is not None or bias is not None:
+        if call.prior is not None or call.bias is not None:
             raise ValueError(f"{name} has no scores of pairs: prior and bias cannot be added")
-        if self.whole_sequences and (q is None or k is None or v is None or state is not None):
-            raise ValueError(f"{name} answers whole sequences: queries, keys and values, no state")
-        if q is None:
-            raise ValueError(f"{name} needs queries")
-        if (k is None or v is None) and state is None:
-            raise ValueError("keys and values must come with the first call")
-        return self.attend(q, k, v, mask, state, gates)
+        if self.whole_sequences and call.state is not None:
+            raise ValueError(f"{name} answers whole sequences: it takes no state")
+        cached = "kv" if self.cross and call.state is not None else ""
+        for letter, kind in READ.items():
+            if letter in self.uses and letter not in cached and getattr(call, kind) is None:
+                raise ValueError(f"{name} needs {kind} with this call")
+        return self.attend(*call[:5], call.gates)  # type: ignore[arg-type]

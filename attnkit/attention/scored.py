@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention.base import Attention, Out, Shape
+from attnkit.attention.base import Attention, AttentionCall, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
@@ -26,6 +26,8 @@ class Scored(Attention):
 
     homogeneous: ClassVar[bool] = False
     """Scores are proportional to q, so a factor may go into q (and the fused path stays open)."""
+    corrected: ClassVar[bool] = False
+    """`scores` returns as many numbers more, behind the scores, for `normalise` alone."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
@@ -57,7 +59,7 @@ class Scored(Attention):
     ) -> Float[Tensor, "b H T S"]:
         """Weights of the scores, 0 where a key may not be seen.
 
-        `raw_scores` are those of this layer alone, as `scores` returned them.
+        `raw_scores` are of this layer alone, as `scores` returned them.
         A subclass that overrides it must not inherit a fused softmax.
         """
         return visible_softmax(scores, self.allowed(mask))
@@ -81,17 +83,8 @@ class Scored(Attention):
         allowed = self.allowed(mask)
         return mask.visible() if allowed is None else allowed.sum(-1)
 
-    def forward(
-        self,
-        q: Float[Tensor, "B H T D"] | None,
-        k: Float[Tensor, "B H S D"] | None,
-        v: Float[Tensor, "B H S E"] | None,
-        mask: Mask,
-        state: State = None,
-        prior: Float[Tensor, "B H T S"] | None = None,
-        bias: Float[Tensor, "b H T S"] | None = None,
-        gates: Float[Tensor, "B H T n"] | None = None,
-    ) -> Out:
+    def answer(self, call: AttentionCall) -> Out:
+        q, k, v, mask, state, prior, bias, _ = call
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
@@ -100,8 +93,7 @@ class Scored(Attention):
         factor = self._factor(mask, values.dtype)
         if factor is not None and self.homogeneous and q is not None:
             q, factor = q * factor, None
-        noise = chosen.score_noise if self.training else self.evaluation_noise
-        noisy = noise > 0 or (self.training and chosen.attention_dropout > 0)
+        noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
         plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
         plain = plain or not (prior is bias is factor is None)
         if not plain and q is not None and keys is not None:
@@ -109,16 +101,30 @@ class Scored(Attention):
             if y is not None:
                 return Out(y, state)
         raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
-        total = raw_scores if factor is None else raw_scores * factor
+        return self.weigh(call, raw_scores, values, state, factor)
+
+    def weigh(
+        self,
+        call: AttentionCall,
+        raw_scores: Float[Tensor, "b H T S"],
+        values: Float[Tensor, "B G S E"],
+        state: State,
+        factor: Tensor | None,
+    ) -> Out:
+        """What comes after the scores of a layer, up to the answers."""
+        mask, prior, bias, chosen = call.mask, call.prior, call.bias, self.modifiers
+        own = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
+        total = own if factor is None else own * factor
         if chosen.logit_cap is not None:
             total = chosen.logit_cap * (total / chosen.logit_cap).tanh()
-        if prior is not None and prior.shape[1] != raw_scores.shape[1]:
+        if prior is not None and prior.shape[1] != own.shape[1]:
             raise UsageError(
                 f"residual_scores: the layer before has {prior.shape[1]} maps of scores, this one "
-                f"{raw_scores.shape[1]}; choose it for layers with one mechanism"
+                f"{own.shape[1]}; choose it for layers with one mechanism"
             )
         total = total if prior is None else total + prior
-        if noisy:
+        noise = self.noise
+        if noise > 0 or (self.training and chosen.attention_dropout > 0):
             # what depends on positions only is one matrix for all rows, but each row has its draws
             total = total.expand(values.shape[0], -1, -1, -1)
         scores = self._perturbed(total, bias, noise)
@@ -127,6 +133,11 @@ class Scored(Attention):
             weights = F.dropout(weights, chosen.attention_dropout)
         carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None
         return Out(mix(weights, values), state, carried)
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of the noise that scores get now."""
+        return self.modifiers.score_noise if self.training else self.evaluation_noise
 
     def _factor(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"] | None:
         """The entropy factor of each query, or None."""

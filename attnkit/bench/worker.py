@@ -113,7 +113,8 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
         return Call(layer, [x], lambda: layer(x, inputs.mask).y)
     given, mechanism = {}, layer.mechanism
     for name in mechanism.uses:
-        sets = {"q": mechanism.query_sets, "k": mechanism.key_sets}.get(name, 1)
+        each = {"q": mechanism.query_sets, "k": mechanism.key_sets, "v": mechanism.value_sets}
+        sets = each.get(name, 1)
         count = sets * (mechanism.key_heads if name in "kv" else heads)
         size = mechanism.gates if name == "g" else workload.head_width
         given[name] = inputs.tensor(name, count, length, size)

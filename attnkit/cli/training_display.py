@@ -199,7 +199,7 @@ def use_command(recipe: "Recipe", folder: str) -> str:
     """The command that uses a trained model, for a shell."""
     if recipe.task == "question-answering":
         return contexts_command(folder)
-    if recipe.masks:  # it writes no text
+    if not recipe.writes:  # it writes no text
         return shlex.join(["attnkit", "visualize-attn", folder, "a sentence", *_plugins()])
     return f"{shlex.join(['attnkit', 'generate', folder, *_plugins()])} < input.txt"
 

@@ -109,12 +109,14 @@ def _difference(
 
 def multiplies(subject: Subject) -> Iterator[float]:
     """The layer's answer, against its map times its values."""
+    if subject.layer.mechanism.value_sets > 1:
+        raise NotApplicable("its tokens have several values each")
     for length in LENGTHS:
         batch = 2 if length < 100 else 1
         x, mask = inputs(batch, length), subject.mask(everything(batch, length), length)
         y = subject.answer(subject.layer, x, mask.valid, mask)
         maps = subject.weights(x, mask)
-        yield close(subject.mixed(maps, x), y, f"length {length}")
+        yield close(subject.mixed(maps, x, mask), y, f"length {length}")
 
 
 def rows(subject: Subject) -> Iterator[float]:
@@ -137,7 +139,7 @@ def lengths(subject: Subject) -> Iterator[float]:
         alone = [subject.layer(x[:, i : i + 1], one, memory=memory).y for i in range(queries)]
         yield close(y, torch.cat(alone, 1), where)
         maps = subject.layer.weights(x, mask, memory=memory)
-        yield close(subject.mixed(maps, memory), y, where)
+        yield close(subject.mixed(maps, memory, mask), y, where)
 
 
 def empty(subject: Subject) -> Iterator[float]:

@@ -136,13 +136,15 @@ class Subject:
         queries = inputs(x.shape[0], mask.q_pos.shape[1])
         return self.layer.weights(queries, mask, memory=x, **given)
 
-    def mixed(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"]) -> Tensor:
+    def mixed(
+        self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask
+    ) -> Tensor:
         """What the layer must answer if it multiplies its values by these maps."""
-        layer = self.layer
-        assert layer.v is not None
-        values = torch.unflatten(layer.v(x), -1, (layer.key_heads, -1)).transpose(1, 2)
-        queries = inputs(x.shape[0], maps.shape[2]) if self.role == "cross" else x
-        return layer.merged(mix(maps, values), queries)
+        cross = self.role == "cross"
+        queries = inputs(x.shape[0], maps.shape[2]) if cross else x
+        values = self.layer.project(queries, mask, x if cross else None).v
+        assert values is not None
+        return self.layer.merged(mix(maps, values), queries, values)
 
     def real_rows(self, y: Tensor, valid: Tensor) -> Float[Tensor, "n W"]:
         """The outputs that count: those of real tokens; all of them in cross attention."""

@@ -4,7 +4,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -15,8 +14,7 @@ from attnkit.data.dialogues import read_parlai
 from attnkit.data.fields import labelled, read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.data.splitting import SplitRows, digest_of, split_rows
-from attnkit.data.synthetic.known_source import SOURCES
-from attnkit.data.synthetic.recall import RecallRows
+from attnkit.data.synthetic.generators import generator_of
 from attnkit.data.text_form import normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
@@ -201,6 +199,11 @@ class Corpus(ABC):
         """Whether it comes from a generator, not from files."""
         return False
 
+    @property
+    def words(self) -> str:
+        """Words that no row of training need have and the vocabulary must."""
+        return ""
+
     @abstractmethod
     def _first(self, split: str) -> str:
         """Where the first row would be, for messages."""
@@ -214,31 +217,22 @@ class Corpus(ABC):
         """What decides the rows of a split that exists, as JSON."""
 
 
-def _generator(card: corpus_cards.Card) -> Any:
-    """What makes the rows of a generated corpus, a module or an object.
-
-    It has VERSION, raised when the same seed would give other rows, SIZES by split, and
-    `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
-    where these can be chosen.
-    """
-    if card.length:
-        return RecallRows(card.name, card.length)
-    name = card.name.removeprefix("toy-")
-    return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")
-
-
 @final
 class _Generated(Corpus):
     def __init__(
         self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
     ) -> None:
         super().__init__(card.name, languages, card.splits, data, task)
-        self._generator = _generator(card)
+        self._generator = generator_of(card)
         self._swapped = card.task == "translation" and languages[1] == card.languages[0]
 
     @property
     def generated(self) -> bool:
         return True
+
+    @property
+    def words(self) -> str:
+        return str(getattr(self._generator, "words", ""))
 
     def _first(self, split: str) -> str:
         return self.name

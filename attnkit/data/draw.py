@@ -31,6 +31,17 @@ class Draw:
         """An integer in [low, high]."""
         return low + self.randrange(high - low + 1)
 
+    def uniform(self) -> float:
+        """A number in [0, 1)."""
+        return self._random.random()
+
+    def distinct(self, limit: int, count: int) -> list[int]:
+        """`count` different integers in [0, limit), in random order."""
+        found = dict[int, None]()
+        while len(found) < count:
+            found[self.randrange(limit)] = None
+        return [*found]
+
     def chance(self, probability: float) -> bool:
         return self._random.random() < probability
 

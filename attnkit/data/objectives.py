@@ -23,8 +23,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
+from attnkit.data.marked import mark
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
+from attnkit.recipe.schema import Recipe
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import check_space, make_folder, writing
 from attnkit.text import RESERVED
@@ -52,6 +54,11 @@ CHUNK = 2**20
 Bits = np.random.PCG64
 
 
+def objective_of(recipe: Recipe) -> str:
+    """What rows become for the model: `train.objective`, or tagging."""
+    return "tagging" if recipe.task == "tagging" else recipe.train.objective
+
+
 def apply_objective(
     stream: Encoded,
     vocabulary: Vocabulary,
@@ -59,7 +66,9 @@ def apply_objective(
     length: int,
     noise: tuple[int, int] = FIXED,
 ) -> Encoded:
-    """Rows as a model reads them whose `train.objective` this is: with noise, or as they are."""
+    """Rows as a model reads them whose `objective_of` this is: with noise, or as they are."""
+    if objective == "tagging":
+        return mark(stream, vocabulary)
     if objective == "span-corruption":
         return corrupt_spans(stream, vocabulary, length, noise)
     return mask_tokens(stream, vocabulary, length, noise) if objective == "masked" else stream

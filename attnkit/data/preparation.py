@@ -18,7 +18,8 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
 from attnkit.data.encoding import encode
-from attnkit.data.objectives import FIXED, MASK, apply_objective, sentinels
+from attnkit.data.marked import check_marked
+from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
@@ -105,7 +106,7 @@ def prepare(
         tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
     else:
         reports = [f"tokenizer: that of train.init, {len(tokenizer.source):,} pieces"]
-    if recipe.model.shape == "encoder" and not recipe.masks:
+    if recipe.model.shape == "encoder" and recipe.task == "classification":
         tokenizer = tokenizer.with_labels(recipe.data.labels)
     _check_labels(tokenizer, recipe.data.labels)
     splits = []
@@ -136,7 +137,9 @@ def _as_read(
             f"{name} has {tokens:,} tokens; span corruption needs one text of "
             f"data.max_length ({longest:,}) at least: lower it, or use more text"
         )
-    return apply_objective(split, tokenizer.target, recipe.train.objective, longest, noise)
+    if recipe.task == "tagging":
+        check_marked(split, tokenizer.target, name)
+    return apply_objective(split, tokenizer.target, objective_of(recipe), longest, noise)
 
 
 def _check_lengths(
@@ -144,7 +147,9 @@ def _check_lengths(
 ) -> None:
     """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
     longest = max(recipe.eval.lengths, default=0)
-    if recipe.task == "recall":
+    if recipe.task in ("recall", "tagging"):
+        if not longest:
+            return
         row, room = next(corpus.rows("train", length=longest)), recipe.data.max_length - 1
         if (most := max(map(len, tokenizer.source.encode(row[:2])))) > room:
             raise DataError(
@@ -312,6 +317,7 @@ def _tokenizer(
 
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
+        rows += [Row(corpus.words, "")] if corpus.words else []
         used, sample, words = len(rows), deque(rows), _unknown_words(rows)
         del rows  # each goes when it is used: they are many
         chosen = spec

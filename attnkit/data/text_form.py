@@ -15,6 +15,9 @@ from typing import Literal
 MARK = "\u2581"
 """What sentencepiece writes for a space, here at the start of every word."""
 
+NOTHING = "_"
+"""In a target of the task tagging: a position of the source where nothing is predicted."""
+
 NormalForm = Literal["nfc", "nfkc", "none"]
 
 NONCHARACTERS = "[\ufdd0-\ufdef]"

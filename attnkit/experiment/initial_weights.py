@@ -89,7 +89,7 @@ def starting_weights(recipe: Recipe, run: Run) -> Weights:
         DataError: they are damaged.
     """
     weights = run.weights()
-    if recipe.model.shape != "encoder" or recipe.masks:
+    if recipe.model.shape != "encoder" or not recipe.writes:
         return weights
     same = run.recipe.model.shape == "encoder" and run.recipe.data.labels == recipe.data.labels
     taken = ("embed_source.", "encoder.", *([HEAD] if same else []))
@@ -106,7 +106,7 @@ def mismatch(recipe: Recipe, run: Run) -> str:
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
-    head = recipe.model.shape == "encoder" and not recipe.masks
+    head = recipe.model.shape == "encoder" and recipe.writes
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
     sizes = (len(tokenizer.source), len(tokenizer.target))
     with torch.device("meta"), torch.random.fork_rng(devices=[]):

@@ -89,7 +89,7 @@ def _match(file: RecipeFile, name: str, target: int) -> Match:
         if best == width:
             break
     before = (model.width, model.ff)
-    if model.type != "transformer":  # no feed-forward width, but one head, so small steps
+    if model.type != "transformer" or not model.ff:  # no feed-forward width: its own in small steps
         return Match(name, before, (width, model.ff), ratio(width, model.ff))
     narrow = max(STEP, model.ff * width // model.width)
     once, twice = (ratio(width, ff) for ff in (narrow, 2 * narrow))

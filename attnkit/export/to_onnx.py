@@ -133,7 +133,7 @@ def write(
     opened = OnnxModel(folder, model)
     writes = partial(outputs, opened, tokenizer)
     encode = standalone_tokenizer.encoder(folder, recipe)
-    return Reader(None if recipe.masks else writes, logits=opened, encode=encode)
+    return Reader(writes if recipe.writes else None, logits=opened, encode=encode)
 
 
 def _raise_signal(error: BaseException) -> None:

@@ -80,8 +80,8 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
             word, heads * width, heads, length, depth=depth, causal=True, **options
         )
         mechanism = layer.mechanism
-        sets = mechanism.query_sets, mechanism.key_sets, mechanism.key_heads
-        if sets != (1, 1, heads) or layer.gate is not None or layer.q_norm is not None:
+        sets = mechanism.query_sets, mechanism.key_sets, mechanism.value_sets, mechanism.key_heads
+        if sets != (1, 1, 1, heads) or not layer.plain:
             raise UsageError(
                 f"{word} with these options needs projections or norms that a Hugging Face model "
                 "does not have: leave options out, or convert a run of attnkit"

@@ -5,9 +5,10 @@ feed-forward with norms) and `positions` (rotary, ALiBi, relative). Imports `mec
 is below them.
 """
 
-from attnkit.layers.block import Block, Carried, Memory
+from attnkit.layers.block import Block, Carried, Memory, make_norm
 from attnkit.layers.dropout import Dropout
 from attnkit.layers.feed_forward import FeedForward
 from attnkit.layers.multi_head import MultiHead
 
 __all__ = ["Block", "Carried", "Dropout", "FeedForward", "Memory", "MultiHead"]
+__all__ += ["make_norm"]

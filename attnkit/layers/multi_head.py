@@ -1,18 +1,30 @@
 """Multi-head attention around a mechanism: project, mix in every head, merge, project back."""
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attnkit import mechanisms
-from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, one_of
+from attnkit.attention import Attention, Mask, Out, Scored, Shape, State, real_keys
 from attnkit.attention.cache import rows_of
 from attnkit.errors import UsageError
 from attnkit.layers.positions import Rotary
+from attnkit.layers.short_convolution import ShortConvolution
 from attnkit.ops.onednn import Linear
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions, score_options
+
+
+class Projected(NamedTuple):
+    """Queries, keys, values and gates of a call, and the tokens that short convolutions keep."""
+
+    q: Float[Tensor, "R H T D"] | None
+    k: Float[Tensor, "B H S D"] | None
+    v: Float[Tensor, "B H S D"] | None
+    gates: Float[Tensor, "R H T n"] | None
+    kept: State
 
 
 class MultiHead(nn.Module):
@@ -32,25 +44,41 @@ class MultiHead(nn.Module):
         mechanism: Attention,
         rotary: Rotary | None = None,
         bias: bool = True,
-        output_gate: str | None = None,
+        options: LayerOptions = LayerOptions(),  # noqa: B008 (immutable)
     ) -> None:
         super().__init__()
         self.heads, self.cross = mechanism.shape.heads, mechanism.shape.cross
         self.key_heads = mechanism.key_heads
-        values = width // self.heads * self.key_heads
-        sizes = {"q": width * mechanism.query_sets, "k": values * mechanism.key_sets, "v": values,
-                 "g": self.heads * mechanism.gates}  # fmt: skip
+        head, depth = width // self.heads, mechanism.shape.depth
+        values = head * self.key_heads
+        sizes = {"q": width * mechanism.query_sets, "k": values * mechanism.key_sets,
+                 "v": values * mechanism.value_sets, "g": self.heads * mechanism.gates}  # fmt: skip
         for name, size in sizes.items():
             used = name in mechanism.uses
             setattr(self, name, Linear(width, size, bias) if used else None)
         self.o = Linear(width, width, bias)
         gates = {"head": self.heads, "element": width}
-        self.gate = None if output_gate is None else Linear(width, gates[output_gate], bias)
+        gate = options.output_gate
+        self.gate = None if gate is None else Linear(width, gates[gate], bias)
         self.mechanism = mechanism
         self.rotary = rotary
         self.q_norm = self.k_norm = None
         if isinstance(mechanism, Scored) and mechanism.modifiers.qk_norm:
-            self.q_norm, self.k_norm = (nn.RMSNorm(width // self.heads, eps=1e-6) for _ in "qk")
+            self.q_norm, self.k_norm = (nn.RMSNorm(head, eps=1e-6) for _ in "qk")
+        self.output_norm = None if options.output_norm is None else nn.RMSNorm(head, eps=1e-5)
+        self.convolutions = nn.ModuleDict(
+            {
+                name: ShortConvolution(sizes[name], options.short_conv)
+                for name in "qkv"
+                if name in mechanism.uses and options.short_conv
+            }
+        )
+        # both start as the layer without them
+        self.exclusion = self.value_gate = None
+        if options.exclusive:
+            self.exclusion = nn.Parameter(torch.zeros(self.heads))
+        if options.value_residual and depth > 0:
+            self.value_gate = nn.Parameter(torch.zeros(self.key_heads * mechanism.value_sets))
         for layer in (self.q, self.k, self.v, self.g, self.gate, self.o):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
@@ -92,16 +120,22 @@ class MultiHead(nn.Module):
         schedule = mechanisms.layer_schedule(word, options)
         word, chosen = schedule[depth % len(schedule)]
         options = dict(chosen)
-        gate = {name: options.pop(name) for name in LayerOptions._fields if name in options}
-        output_gate = LayerOptions(**gate).output_gate
-        if output_gate is not None:
-            one_of(word, "output_gate", output_gate, "head", "element")
+        given = {name: options.pop(name) for name in LayerOptions._fields if name in options}
+        around = LayerOptions(**given)
         shared = {name: options.pop(name) for name in ScoreOptions._fields if name in options}
         shape = Shape(heads, width // heads, max_length, cross, causal, depth)
         mechanism = mechanisms.create(word, shape, options)
         if isinstance(mechanism, Scored):
             mechanism.modifiers = score_options(shared, mechanism.uses)
-        return cls(width, mechanism, rotary, biases, output_gate)
+        if around.short_conv:
+            mechanism.by_distance = True  # type: ignore[misc]
+        return cls(width, mechanism, rotary, biases, around)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing but projections around the mechanism."""
+        parts = (self.gate, self.q_norm, self.output_norm, self.exclusion, self.value_gate)
+        return not self.convolutions and all(part is None for part in parts)
 
     def forward(
         self,
@@ -112,19 +146,25 @@ class MultiHead(nn.Module):
         prior: Float[Tensor, "R H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
         values: Float[Tensor, "B S W"] | None = None,
+        first: Float[Tensor, "R H T D"] | None = None,
     ) -> Out:
         """Attend; Out.y is [R, T, W].
 
         In cross attention `memory` may be omitted once a state exists, and x may have K rows for
         each row of memory or state (beams): queries are folded, keys are never copied.  `values`,
-        beside the memory, is what values are projected from instead of it.
+        beside the memory, is what values are projected from instead of it.  `first` are the values
+        of the first layer of self-attention, for the option value_residual.
         """
         rows = self._check(x, mask, memory, state)
-        q, k, v = self._project(x, mask, memory, values)
+        kept = None
+        if self.convolutions and state is not None:
+            state, kept = state
+        q, k, v, gates, kept = self.project(x, mask, memory, values, kept, first)
         if not self.cross:
-            gates = self._split(self.g, x, self.heads)
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
-            return Out(self.merged(out.y, x), out.state, out.scores)
+            state = (out.state, kept) if self.convolutions else out.state
+            emitted = v if self.mechanism.shape.depth == 0 else None
+            return Out(self.merged(out.y, x, v), state, out.scores, emitted)
         beams = x.shape[0] // max(1, rows)
         if not torch.is_grad_enabled():
             # later steps read them again and again: better whole than strided
@@ -146,26 +186,49 @@ class MultiHead(nn.Module):
         memory: Float[Tensor, "B S W"] | None = None,
         prior: Float[Tensor, "B H T S"] | None = None,
         bias: Float[Tensor, "b H T S"] | None = None,
+        first: Float[Tensor, "R H T D"] | None = None,
     ) -> Float[Tensor, "B H T S"]:
         """The matrix that multiplies the values in every head, as in evaluation."""
         self._check(x, mask, memory)
-        q, k, v = self._project(x, mask, memory)
+        q, k, v, gates, _ = self.project(x, mask, memory, first=first)
         if v is None:
             raise UsageError("weights of cross attention need the memory")
-        gates = self._split(self.g, x, self.heads)
         return self.mechanism.weights(q, k, v, mask, prior, bias, gates)
 
-    def _project(
-        self, x: Tensor, mask: Mask, memory: Tensor | None, values: Tensor | None = None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def project(
+        self,
+        x: Tensor,
+        mask: Mask,
+        memory: Tensor | None = None,
+        values: Tensor | None = None,
+        kept: State = None,
+        first: Tensor | None = None,
+    ) -> Projected:
         """Queries of x; keys and values of x or of the memory (None: only the state has them).
 
-        Slices of x, where the mechanism reads them, are the last heads of the queries.
+        Slices of x, where the mechanism reads them, are the last heads of the queries.  `kept` is
+        what short convolutions kept of the call before.
         """
         source, mechanism = memory if self.cross else x, self.mechanism
-        q = self._split(self.q, x, self.heads * mechanism.query_sets)
-        k = self._split(self.k, source, self.key_heads * mechanism.key_sets)
-        v = self._split(self.v, source if values is None else values, self.key_heads)
+        projected = {}
+        for name, given in (("q", x), ("k", source), ("v", source if values is None else values)):
+            layer = getattr(self, name)
+            projected[name] = None if layer is None or given is None else layer(given)
+        real = real_keys(mask, x[:, None]) if self.convolutions else None
+        kept, ends = kept or (None,) * len(self.convolutions), []
+        for (name, convolution), before in zip(self.convolutions.items(), kept, strict=True):
+            projected[name], end = convolution(projected[name], real, before)
+            ends.append(end)
+        q = self._split(projected["q"], self.heads * mechanism.query_sets)
+        k = self._split(projected["k"], self.key_heads * mechanism.key_sets)
+        v = self._split(projected["v"], self.key_heads * mechanism.value_sets)
+        if self.value_gate is not None and v is not None:
+            if first is None or first.shape[1] != v.shape[1]:
+                raise UsageError(
+                    "value_residual: the first layer must give its values, and have as many heads "
+                    "of them as this one; choose it for layers with one mechanism"
+                )
+            v = v + self.value_gate.to(v.dtype)[:, None, None] * first
         if self.q_norm is not None and self.k_norm is not None:
             q, k = (part if part is None else norm(part)
                     for part, norm in ((q, self.q_norm), (k, self.k_norm)))  # fmt: skip
@@ -176,19 +239,33 @@ class MultiHead(nn.Module):
         if "x" in mechanism.uses:
             slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
             q = slices if q is None else torch.cat((q, slices), 1)
-        return q, k, v
+        gates = None if self.g is None or self.cross else self._split(self.g(x), self.heads)
+        return Projected(q, k, v, gates, tuple(ends))
 
     @staticmethod
-    def _split(layer: Linear | None, x: Tensor | None, heads: int) -> Tensor | None:
-        if layer is None or x is None:
+    def _split(x: Tensor | None, heads: int) -> Tensor | None:
+        if x is None:
             return None
-        return torch.unflatten(layer(x), -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
+        return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
 
     def merged(
-        self, y: Float[Tensor, "B H T D"], x: Float[Tensor, "B T W"]
+        self,
+        y: Float[Tensor, "B H T D"],
+        x: Float[Tensor, "B T W"],
+        v: Float[Tensor, "B H T D"] | None = None,
     ) -> Float[Tensor, "B T W"]:
-        """The heads' answers to x, gated where the layer has an output gate, projected back."""
+        """The heads' answers to x, projected back; before that what the options of the layer say.
+
+        `v` are the values of x, for the option exclusive.
+        """
+        if self.exclusion is not None and v is not None:
+            v = v[:, -self.key_heads :].repeat_interleave(self.heads // self.key_heads, 1)
+            unit = F.normalize(v, dim=-1)
+            along = (y * unit).sum(-1, keepdim=True) * self.exclusion.tanh()[:, None, None]
+            y = y - (along * unit).to(y.dtype)
         y = y.transpose(1, 2)  # [B, T, H, D]
+        if self.output_norm is not None:
+            y = self.output_norm(y)
         if self.gate is not None:
             y = y * torch.unflatten(self.gate(x).sigmoid(), -1, (self.heads, -1)).to(y.dtype)
         projected: Tensor = self.o(y.flatten(2))

@@ -68,8 +68,6 @@ class Decay(Unscored):
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """See `Unscored.attend`.  State: S [B, H, D, E]."""
-        if k is None or v is None or (gates is None and self.gate != "fixed"):
-            raise ValueError("decay needs queries, keys, values and its gates at every call")
         kind = v.dtype
         q, k, v = (x.to(widest(x.dtype)) for x in (q, k, v))
         logs = self.log_decay(k, gates)

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, dot_scores, one_head, visible_softmax
+from attnkit.attention import AttentionCall, Mask, Out, Shape, dot_scores, one_head, visible_softmax
 from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -75,20 +75,10 @@ class Differential(ScaledDot):
         q, k = halves(q), halves(k)
         return dot_scores(q * q.shape[-1] ** -0.5, k)
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
-        """As `Scored.forward`; prior and bias of a head are those of both of its maps."""
-        heads = self.shape.heads
-        return super().forward(q, k, v, mask, state, twice(prior, heads), twice(bias, heads), gates)
+    def answer(self, call: AttentionCall) -> Out:
+        """As `Scored.answer`; prior and bias of a head are those of both of its maps."""
+        prior, bias = (twice(x, self.shape.heads) for x in (call.prior, call.bias))
+        return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Both maps of all heads at once; halves are filled up to the width of the values."""

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import (
-    Attention,
     Mask,
     Out,
     Shape,
     State,
+    Unscored,
     at_least,
     one_head,
     real_keys,
@@ -43,15 +43,15 @@ BLOCK = 64
 """Queries whose kernels make one matrix."""
 
 
-class DynamicConv(Attention):
+class DynamicConv(Unscored):
     """A kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
 
     uses: ClassVar[str] = "qv"
     facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"shared": {"True": {"uses": "v"}}}
     cross: ClassVar[bool] = False
     positions: ClassVar[tuple[str, ...]] = ()
+    map: ClassVar[str] = "exact"
     cost: ClassVar[str] = "T*window*D"
-    quadratic: ClassVar[bool] = False
     state: ClassVar[str] = "constant"
     by_distance: ClassVar[bool] = True
     why: ClassVar[str] = "its kernel covers distances within one sequence"
@@ -63,25 +63,8 @@ class DynamicConv(Attention):
         kernel = xavier(shape.heads, inner, window)
         self.kernel = nn.Parameter(kernel.squeeze(1) if shared else kernel)
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
-        """See `Attention.forward`.  State: the last window - 1 values [B, H, window - 1, E].
-
-        Raises ValueError for a prior or a bias, and for a call without values.
-        """
-        if prior is not None or bias is not None:
-            raise ValueError("dynamic-conv has no scores of pairs: prior and bias cannot be added")
-        if v is None:
-            raise ValueError("dynamic-conv needs values at every call")
+    def attend(self, q: Any, k: Any, v: Tensor, mask: Mask, state: State, _: object) -> Out:
+        """See `Unscored.attend`.  State: the last window - 1 values [B, H, window - 1, E]."""
         before = self.window - 1 if mask.causal else self.window // 2
         length = v.shape[2]
         kernel = self.kernel.to(v.dtype)

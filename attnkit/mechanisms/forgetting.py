@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, append, one_head, real_keys
+from attnkit.attention import AttentionCall, Mask, Out, Shape, append, one_head, real_keys
 from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -52,18 +52,9 @@ class Forgetting(ScaledDot):
             raise UsageError(f"forgetting: gate_bias must be finite, got {gate_bias}")
         self.gate_bias = gate_bias
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
-        """As `Scored.forward`.  State: keys and values, and the running sums [B, H, S, 1]."""
+    def answer(self, call: AttentionCall) -> Out:
+        """As `Scored.answer`.  State: keys and values, and the running sums [B, H, S, 1]."""
+        q, k, v, mask, state, prior, bias, gates = call
         if k is None or gates is None:
             raise ValueError("forgetting needs queries, keys, values and gates at every call")
         logs = F.logsigmoid(gates.to(widest(gates.dtype)) + self.gate_bias)
@@ -83,7 +74,9 @@ class Forgetting(ScaledDot):
             if y is not None:
                 return Out(y, (kept, sums))
         decay = new - sums.transpose(-1, -2)  # [B, H, T, S]
-        out = super().forward(q, k, v, mask, cache, prior, decay if bias is None else decay + bias)
+        out = super().answer(
+            call._replace(state=cache, bias=decay if bias is None else decay + bias)
+        )
         return Out(out.y, (out.state, sums), out.scores)
 
     def faded(

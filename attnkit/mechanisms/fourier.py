@@ -14,49 +14,31 @@ Worked number: four tokens: the second output is v_1 - v_3, so its row of the ma
 """
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attnkit.attention import Attention, Mask, Out, Shape, State, one_head
+from attnkit.attention import Mask, Out, Shape, Unscored, one_head
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
 from attnkit.ops.linear_attention import widest
 
 
-class Fourier(Attention):
+class Fourier(Unscored):
     """The discrete Fourier transform over tokens; cost T*log(T)*E, nothing learned."""
 
     uses: ClassVar[str] = "v"
     causal: ClassVar[bool] = False
     cross: ClassVar[bool] = False
     positions: ClassVar[tuple[str, ...]] = ()
-    map: ClassVar[str] = "effective"
     normalised: ClassVar[bool] = False
     cost: ClassVar[str] = "T*log(T)*D"
-    quadratic: ClassVar[bool] = False
+    whole_sequences: ClassVar[bool] = True
     why: ClassVar[str] = "its waves span the whole of one sequence"
 
-    def forward(
-        self,
-        q: Tensor | None,
-        k: Tensor | None,
-        v: Tensor | None,
-        mask: Mask,
-        state: State = None,
-        prior: Tensor | None = None,
-        bias: Tensor | None = None,
-        gates: Tensor | None = None,
-    ) -> Out:
-        """See `Attention.forward`.
-
-        Raises ValueError for a prior or a bias, a state, and a call without values.
-        """
-        if prior is not None or bias is not None:
-            raise ValueError("fourier has no scores of pairs: prior and bias cannot be added")
-        if v is None or state is not None:
-            raise ValueError("fourier answers whole sequences: values at every call, no state")
+    def attend(self, q: Any, k: Any, v: Tensor, mask: Mask, *_: object) -> Out:
+        """See `Unscored.attend`; whole sequences only, so there is no state."""
         x, valid = v.to(widest(v.dtype)), mask.valid.expand(v.shape[0], -1)
         if x.numel() == 0:
             return Out(v, None)

@@ -14,6 +14,13 @@ gate and a step_bias a channel.  `erase: channel` separates what is forgotten fr
 w_t = sigmoid of another gate, one a head; the source (Gated DeltaNet-2) has one a channel of the
 values, which no single map of tokens to tokens expresses.
 
+`decay: none` is the delta rule without decay, a_t = 1 (DeltaNet).  `strength: 2` doubles the erase
+gates, so that the transition of the state has eigenvalues in (-1, 1) along k_t instead of (0, 1),
+and a state can change sign at each token, as parity needs.  `steps: n` applies the rule n times a
+token, each with a key, a value and gates of its own, after one decay (DeltaProduct): products of n
+reflections are rotations, which tell permutations apart.  Keys and values of the steps are further
+heads of the projections, step after step; the map of tokens is then the sum of the steps' maps.
+
 It reads from left to right whatever the mask says of causality: in an encoder it is
 one-directional.  Pads leave the state as it is.  Rows of the map need not sum to 1, and its entries
 may be negative.  The convolution, output norm and output gate that the paper's layer puts around it
@@ -27,7 +34,10 @@ head, memory T*(D + E).
 Source: Yang, Kautz, Hatamizadeh 2025, "Gated Delta Networks: Improving Mamba2 with Delta Rule",
 equation 10 and section 3.3; ranges of the decay as in its layer, after Mamba2; Kimi Team 2025,
 "Kimi Linear: An Expressive, Efficient Attention Architecture", equation 1; Hatamizadeh, Choi,
-Kautz 2026, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention".
+Kautz 2026, "Gated DeltaNet-2: Decoupling Erase and Write in Linear Attention"; Yang et al. 2024,
+"Parallelizing Linear Transformers with the Delta Rule over Sequence Length", without decay; Grazzi
+et al. 2025, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues"; Siems et al.
+2025, "DeltaProduct: Improving State-Tracking in Linear RNNs via Householder Products", equation 3.
 
 Worked number: D = E = 1, k = q = 1, all a_t = b_t = 1/2: S_1 = v_1 / 2, and
 S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
@@ -40,7 +50,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.attention import (
+    Mask,
+    Out,
+    Shape,
+    State,
+    Unscored,
+    at_least,
+    one_head,
+    one_of,
+    real_keys,
+)
+from attnkit.errors import UsageError
 from attnkit.ops.decayed_products import decayed_products
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
@@ -71,34 +92,36 @@ class GatedDelta(Unscored):
         self,
         shape: Shape,
         *,
-        decay: Literal["scalar", "channel"] = "scalar",
+        decay: Literal["scalar", "channel", "none"] = "scalar",
         erase: Literal["scalar", "channel"] = "scalar",
+        strength: float = 1.0,
+        steps: int = 1,
     ) -> None:
         super().__init__(shape)
-        wide = one_of("gated-delta", "decay", decay, "scalar", "channel") == "channel"
-        apart = one_of("gated-delta", "erase", erase, "scalar", "channel") == "channel"
-        self.decays = shape.head_width if wide else 1
-        self.erases = shape.head_width if apart else 1
-        self.gates = self.decays + self.erases + apart  # type: ignore[misc]
-        channels = (shape.head_width,) if wide else ()
-        self.log_rate, self.step_bias = first_decays(shape.heads, *channels)
+        one_of("gated-delta", "decay", decay, "scalar", "channel", "none")
+        self.apart = one_of("gated-delta", "erase", erase, "scalar", "channel") == "channel"
+        if not 0 < strength <= 2:
+            raise UsageError(f"gated-delta: strength must be above 0, at most 2, got {strength}")
+        self.strength, self.steps = strength, at_least("gated-delta", "steps", steps)
+        self.key_sets = self.value_sets = steps
+        self.decays = {"none": 0, "scalar": 1, "channel": shape.head_width}[decay]
+        self.erases = shape.head_width if self.apart else 1
+        self.gates = self.decays + steps * (self.erases + self.apart)  # type: ignore[misc]
+        if self.decays:
+            channels = (shape.head_width,) if decay == "channel" else ()
+            self.log_rate, self.step_bias = first_decays(shape.heads, *channels)
 
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
         """See `Unscored.attend`.  State: S^T [B, H, D, E]."""
-        if k is None or v is None or gates is None:
-            raise ValueError("gated-delta needs queries, keys, values and gates at every call")
         kind = v.dtype
         q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
         real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
             k, v, gates = (x.masked_fill(pads, 0) for x in (k, v, gates))
-        rate = self.log_rate.to(gates.dtype).exp()[:, None, None]
-        bias = self.step_bias.to(gates.dtype).reshape(self.shape.heads, 1, self.decays)
-        log_decay = -rate * F.softplus(gates[..., : self.decays] + bias)  # [B, H, T, 1 or D]
-        erase = gates[..., self.decays : self.decays + self.erases].sigmoid()  # [B, H, T, 1 or D]
-        write = gates[..., -1:].sigmoid()  # [B, H, T, 1]
+        q, k, v, log_decay, erase, write = self.rules(q, k, v, gates)
         if real is not None:
+            pads = pads.repeat_interleave(self.steps, 2)
             log_decay, erase, write = (x.masked_fill(pads, 0) for x in (log_decay, erase, write))
         if state is None and not 1 < k.shape[2] <= chunk(k):
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
@@ -107,7 +130,33 @@ class GatedDelta(Unscored):
             y, state = one_step(q, k, v, log_decay, erase, write, state)
         else:
             y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, erase, write)
-        return Out(y.to(kind), state)
+        return Out(y[:, :, self.steps - 1 :: self.steps].to(kind), state)
+
+    def rules(self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values, log a, erase and write gates of all steps, n to a token.
+
+        The first step of a token has its decay; the last one is what its query reads.
+        """
+        steps, heads = self.steps, self.shape.heads
+        sizes = [self.decays, steps * self.erases, steps * self.apart]
+        decay, *more = torch.split(gates, sizes, -1)
+        if self.decays:
+            rate = self.log_rate.to(gates.dtype).exp()[:, None, None]
+            bias = self.step_bias.to(gates.dtype).reshape(heads, 1, self.decays)
+            log_decay = -rate * F.softplus(decay + bias)  # [B, H, T, 1 or D]
+        else:
+            log_decay = gates.new_zeros((*gates.shape[:3], 1))
+        erase, write = (torch.unflatten(x, -1, (steps, -1)).flatten(2, 3) for x in more)
+        erase = self.strength * erase.sigmoid()  # [B, H, n T, 1 or D]
+        write = write.sigmoid() if self.apart else erase  # [B, H, n T, 1]
+        if steps > 1:
+            q = q.repeat_interleave(steps, 2)
+            log_decay = F.pad(log_decay[:, :, :, None], (0, 0, 0, steps - 1)).flatten(2, 3)
+            k, v = (
+                torch.unflatten(x, 1, (steps, heads)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+                for x in (k, v)
+            )
+        return q, k, v, log_decay, erase, write
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

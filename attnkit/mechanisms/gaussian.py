@@ -10,7 +10,7 @@ Worked number: waists 51, 56, 58 with weights 40, 43, 48, and a waist of 57: the
 """
 
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,36 +19,12 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.mechanisms import dot
-from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
 
 
 def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
     """|x|^2 / 2."""
     return x.square().sum(-1, keepdim=True) / 2
-
-
-class Distances(torch.autograd.Function):
-    """-|q - k|^2 / 2 by its three terms; keeps q and k as they came, and no squares."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor) -> Float[Tensor, "B H T S"]:
-        """The scores, in float32 at least."""
-        ctx.save_for_backward(q, k)
-        q, k = (x.to(widest(x.dtype)) for x in (q, k))
-        scores = q @ k.transpose(-1, -2)
-        return scores.sub_(half_square(q)).sub_(half_square(k).transpose(-1, -2))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Float[Tensor, "B H T S"]) -> tuple[Tensor, Tensor]:
-        """The gradient of a score is k - q along q, and q - k along k."""
-        q, k = ctx.saved_tensors
-        rows, columns = grad.sum(-1).unsqueeze(-1).to(q.dtype), grad.sum(-2).unsqueeze(-1)
-        grad = grad.to(q.dtype)
-        to_q = (grad @ k).addcmul_(rows, q, value=-1)
-        to_k = (grad.transpose(-1, -2) @ q).addcmul_(columns.to(q.dtype), k, value=-1)
-        return to_q, to_k
 
 
 class Gaussian(Scored):
@@ -58,8 +34,9 @@ class Gaussian(Scored):
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """-|q - k|^2 / 2 by its three terms."""
-        scores: Tensor = Distances.apply(q, k)  # type: ignore[no-untyped-call]
-        return scores
+        q, k = (x.to(widest(x.dtype)) for x in (q, k))
+        scores = q @ k.transpose(-1, -2)
+        return scores.sub_(half_square(q)).sub_(half_square(k).transpose(-1, -2))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Torch's fused kernel with |k|^2 / 2 in channels of their own; |q|^2 cancels in a row.

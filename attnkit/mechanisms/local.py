@@ -1,22 +1,22 @@
 """Local attention: A = softmax(q k^T / sqrt(D)) over |i - j| <= window.
 
-Each query sees its neighbours, `window` on each side, or behind it when causal; distances are
-between real tokens.  Long sequences are answered in blocks of queries against overlapping windows
-of keys, a step of decoding by the last window + 1 keys.  Source: Su 2019, "Born to be saving"
-(spaces.ac.cn/archives/6853), whose window is 2 k + 1; as in the local part of Child et al. 2019,
-"Generating Long Sequences with Sparse Transformers".
+Each query sees its neighbours, `window` on each side, or behind it alone when causal and with
+`side: behind`; distances are between real tokens.  Long sequences are answered in blocks of queries
+against overlapping windows of keys, a step of decoding by the last window + 1 keys.  Source: Su
+2019, "Born to be saving" (spaces.ac.cn/archives/6853), whose window is 2 k + 1; as in the local
+part of Child et al. 2019, "Generating Long Sequences with Sparse Transformers".
 
 Worked number: D = 4, window 1, scores 0, 0, ln 3 from the last of three tokens: the first is out of
 sight, so the weights are 0, 1/4, 3/4.
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention import AttentionCall, Mask, Out, Shape, at_least, one_head, one_of
 from attnkit.attention.sparse_pattern import Pattern
 
 
@@ -26,8 +26,17 @@ class Local(Pattern):
     cost: ClassVar[str] = "T*window*D"
     quadratic: ClassVar[bool] = False
 
-    def __init__(self, shape: Shape, *, window: int = 32) -> None:
+    def __init__(
+        self, shape: Shape, *, window: int = 32, side: Literal["both", "behind"] = "both"
+    ) -> None:
         super().__init__(shape, at_least("local", "window", window, 0), None)
+        self.behind = one_of("local", "side", side, "both", "behind") == "behind"
+
+    def answer(self, call: AttentionCall) -> Out:
+        """As `Scored.answer`; a window that lies behind the query is a causal one."""
+        return super().answer(
+            call._replace(mask=call.mask._replace(causal=call.mask.causal or self.behind))
+        )
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
 from attnkit.models.convolutional import ConvolutionalModel
 from attnkit.models.counted import CountedModel
-from attnkit.models.encoder import EncoderClassifier, MaskedEncoder
+from attnkit.models.encoder import EncoderClassifier, PositionTagger
 from attnkit.models.naive_bayes import NaiveBayes
 from attnkit.models.naive_bayes_attention import NaiveBayesAttention
 from attnkit.models.ngram import NGram
@@ -28,7 +28,7 @@ __all__ = [
     "CountedModel",
     "Decode",
     "EncoderClassifier",
-    "MaskedEncoder",
+    "PositionTagger",
     "Model",
     "NGram",
     "NaiveBayes",
@@ -64,8 +64,8 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
 
 def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
     """The freshly initialised model of a recipe; `sizes` are the source and target vocabularies."""
-    if recipe.masks:
-        return MaskedEncoder(recipe.model, sizes, _positions(recipe.model, recipe.data.max_length))
+    if not recipe.writes:
+        return PositionTagger(recipe.model, sizes, _positions(recipe.model, recipe.data.max_length))
     return build(recipe.model, sizes, recipe.data.max_length)
 
 

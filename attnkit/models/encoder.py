@@ -15,7 +15,9 @@ from attnkit.recipe import schema
 
 
 class EncoderModel(Model):
-    """The encoder of the Transformer, whose weights are called as there."""
+    """The encoder of the Transformer, whose weights are called as there; or its decoder, which
+    hides later tokens, where `model.shape` says so.
+    """
 
     shape = "encoder"
 
@@ -25,7 +27,9 @@ class EncoderModel(Model):
         table, _ = token_tables((tokens, 0), model.width, True, model.width**-0.5)
         rotary = Rotary(model.width // model.heads) if model.positions == "rope" else None
         self.embed_source = Embedding(table, model.positions, max_length, model.dropout)
-        self.encoder = Stack(model, "encoder", max_length, rotary, cross=False)
+        stack = Stack(model, model.shape, max_length, rotary, cross=False)
+        self.encoder = stack if model.shape == "encoder" else None
+        self.decoder = stack if model.shape == "decoder" else None
 
     def states(
         self, source: Int[Tensor, "B S"] | None
@@ -34,8 +38,13 @@ class EncoderModel(Model):
         if source is None:
             raise ValueError("a model of shape encoder needs a source")
         valid = source != PAD
-        mask = Mask.right(valid)
-        states, _, _ = self.encoder(self.embed_source(source, mask.q_pos), mask)
+        if self.encoder is not None:
+            stack, mask = self.encoder, Mask.right(valid)
+        else:
+            assert self.decoder is not None
+            stack = self.decoder
+            mask = Mask.packed(source.shape[1], source.device, causal=True)
+        states, _, _ = stack(self.embed_source(source, mask.q_pos), mask)
         return states, valid
 
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
@@ -72,10 +81,11 @@ class EncoderClassifier(EncoderModel):
         return y
 
 
-class MaskedEncoder(EncoderModel):
-    """The encoder's states through the output matrix, which `model.tie` may make the embeddings.
+class PositionTagger(EncoderModel):
+    """The states through the output matrix, which `model.tie` may make the embeddings.
 
-    It predicts the token of each position of a source with masks (`data.objectives`).
+    It predicts a token for positions of its source: of masked ones (`data.objectives`), or of
+    marked ones (`data.marked`).
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.profiler import record_function
 
@@ -141,11 +141,16 @@ class FastBlock:
         assert block.norm_cross is not None
         self.own, self.cross = FastAttention(block.attention), FastAttention(block.cross)
         forward = block.feed_forward
+        assert forward is not None
         self.up, self.down = Product(forward.up), Product(forward.down)
         self.gate = None if forward.gate is None else Product(forward.gate)
         self.function, self.before = forward.function, block.before
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
-        self.norms = [(norm.normalized_shape, norm.weight, norm.bias, norm.eps) for norm in norms]
+        self.norms = [
+            (norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+            for norm in norms
+            if isinstance(norm, nn.LayerNorm)
+        ]
 
     def __call__(
         self, x: Float[Tensor, "R W"], past: Cache, source: Cache, step: "Step"
@@ -214,13 +219,17 @@ class FastDecoder:
         )
         plain = all(
             type(layer.mechanism) in (Dot, ScaledDot)
-            and layer.gate is None
-            and layer.q_norm is None
+            and layer.plain
             and layer.key_heads == layer.heads
             and layer.mechanism.modifiers == ScoreOptions()
             and not layer.mechanism.evaluation_noise
             for layer in decoder.modules()
             if isinstance(layer, MultiHead)
+        )
+        plain = plain and all(
+            block.feed_forward is not None and isinstance(block.norm_attention, nn.LayerNorm)
+            for block in decoder.blocks
+            if isinstance(block, Block)
         )
         if hooked or not plain or not usable(model.output.weight, operators=(PRODUCT,)):
             return None

@@ -46,10 +46,10 @@ class LatentLayers(nn.Module):
         """The hidden states, and the states of the layers; the interface of a decoder's blocks."""
         z, own = x[..., : self.width], x[..., self.width :]
         before: tuple[State, ...] = tuple(states) if states else (None,) * len(self.layers)
-        after, prior = [], None
+        after, prior, first = [], None, None
         for layer, state in zip(self.layers, before, strict=True):
             assert isinstance(layer, MultiHead)
-            out = layer(z, mask, state=state, prior=prior)
+            out = layer(z, mask, state=state, prior=prior, first=first)
             if self.shared:
                 assert layer.v is not None
                 values = torch.unflatten(layer.v(z), 2, (layer.key_heads, -1))
@@ -57,7 +57,7 @@ class LatentLayers(nn.Module):
                 z = out.y + layer.o(values.flatten(2))
             else:
                 z = out.y
-            prior = out.scores
+            prior, first = out.scores, out.values if first is None else first
             after.append(out.state)
         return torch.cat((z, own), -1), tuple(after), None
 

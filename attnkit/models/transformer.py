@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask, State
 from attnkit.data.tokenizer import PAD
-from attnkit.layers import Block, Carried, FeedForward, Memory, MultiHead
+from attnkit.layers import Block, Carried, FeedForward, Memory, MultiHead, make_norm
 from attnkit.layers.positions import Alibi, Relative, Rotary
 from attnkit.models.base import CachePositions, Decode, Model, position_limit
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
@@ -45,13 +45,13 @@ class Stack(nn.Module):
                 model.width,
                 attention(role, depth),
                 attention("cross", depth) if cross else None,
-                FeedForward(model.width, model.ff, model.activation, inside),
+                FeedForward(model.width, model.ff, model.activation, inside) if model.ff else None,
                 model.norm,
                 model.dropout,
             )
             for depth in range(getattr(model.layers, role))
         )
-        self.norm = nn.LayerNorm(model.width) if model.norm == "pre" else nn.Identity()
+        self.norm = nn.Identity() if model.norm == "post" else make_norm(model.norm, model.width)
         self.bias: Alibi | Relative | None = None
         if model.positions == "alibi":
             self.bias = Alibi(model.heads)

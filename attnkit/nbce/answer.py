@@ -98,7 +98,7 @@ def ask(
     pairs = context_pairs(method, contexts, prompts)
     if emit is not None and len(prompts) > 1:
         raise ValueError("tokens can be handed out for one prompt only")
-    search = partial(answers, reader, spec=spec, traced=traced)
+    search = partial(answers, reader, spec=spec, traced=traced and method in POOLS)
     if method in ("best", "retrieval"):
         return _choose(reader, method, pairs, search, emit)
     read = [rows_of(reader, method, *pair, spec.max_length, limit) for pair in pairs]

@@ -46,9 +46,9 @@ def choose(
     """The likeliest of the choices for each prompt, by any method of `answer.ask`.
 
     A choice is scored by the log-probability of all its tokens behind the prompt; no end token is
-    asked for.  Each row's scores are made a distribution over the choices, and pools merge these
-    by their formula as they merge next-token distributions: with pool `entropy` the context
-    decides that is surest of one choice.  Nothing is cut: `top_p`, `top_k` and `eta` do nothing.
+    asked for.  Each row's scores are made a distribution over the choices, which pools merge by
+    their formula: with `entropy` the context decides that is surest of one choice.  Nothing is
+    cut: `top_p`, `top_k` and `eta` do nothing.
 
     Args:
         reader, method, contexts, prompts, rule, alpha, limit: as `answer.ask`.
@@ -65,11 +65,7 @@ def choose(
     merging = merging_rule(method, rule._replace(eta=0, top_p=1, top_k=0), alpha)
     found = []
     for texts, prompt in pairs:
-        each = method in ("best", "retrieval")
-        if each:
-            rows, cut = [reader.row(text, prompt) for text in texts], ""
-        else:
-            rows, cut = rows_of(reader, method, texts, prompt, longest, limit)
+        rows, cut = _rows(reader, method, texts, prompt, longest, limit)
         if merging is not None:
             merging.check(len(rows) - 1)
         reader.check(rows, longest)
@@ -93,10 +89,22 @@ def choose(
             parts = scores[1:].log_softmax(-1)[:, best].tolist()
             source = named_source(len(texts), [parts], asked)
             at = source.context
-        if logprobs.isnan().any():
-            raise NotFiniteError(f"{reader.name} answers NaN: its weights are damaged")
         found.append(ChoiceReply(best, tuple(logprobs.exp().tolist()), at, source, cut))
     return found
+
+
+def _rows(
+    reader: ContextReader,
+    method: str,
+    contexts: Sequence[str],
+    prompt: str,
+    longest: int,
+    limit: int | None,
+) -> tuple[list[PromptRow], str]:
+    """The rows that a method scores, and what was cut off."""
+    if method in ("best", "retrieval"):
+        return [reader.row(text, prompt) for text in contexts], ""
+    return rows_of(reader, method, contexts, prompt, longest, limit)
 
 
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> list[list[int]]:
@@ -129,6 +137,8 @@ def label_logprobs(
 
     The rows are read once; only choices of several tokens are read further, each in rows of its
     own.  The prompt's are () unless `scored`, and for readers that cannot tell.
+
+    Raises NotFiniteError: the model answers NaN.
     """
     if scored and reader.scores_prompts:
         state, values = reader.begin_scored(rows)
@@ -150,4 +160,6 @@ def label_logprobs(
             after = ids[:, column + 1, None].repeat(len(rows), 1)
             more = logprobs.gather(1, after).view(len(rows), -1)
             scores[:, longer] += more.masked_fill(~real[:, column + 1], 0)
+    if scores.isnan().any():
+        raise NotFiniteError(f"{reader.name} answers NaN: its weights are damaged")
     return scores, asked

@@ -97,7 +97,7 @@ class EvalConfig(Section):
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
     lengths: Annotated[
-        Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall")
+        Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")
     ] = ()
     """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
     tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""

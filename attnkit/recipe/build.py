@@ -52,6 +52,7 @@ METRICS_OF = {
     "question-answering": ("answer-match", "answer-f1", "context-found"),
     "classification": ("label-accuracy",),
     "recall": ("accuracy",),
+    "tagging": ("accuracy",),
 }
 SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
 """The shapes of language models whose objective is not causal."""

@@ -69,7 +69,8 @@ def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
 def length_issue(recipe: Recipe, length: int) -> str:
     """Why a model cannot read texts of `length` tokens; "" where it can."""
     model, trained = recipe.model, recipe.data.max_length
-    if length <= trained or recipe.task == "recall":  # whose rows must fit data.max_length
+    made = recipe.task in ("recall", "tagging")  # rows that must fit data.max_length
+    if length <= trained or made:
         return ""
     if model.positions == "learned":
         return (

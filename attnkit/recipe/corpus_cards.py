@@ -86,6 +86,32 @@ class RowLength(_CardPart):
     """The longest row that can be made."""
 
 
+class MarkedPart(_CardPart):
+    """Some rows of a split of marked positions."""
+
+    rows: Annotated[int, Field(ge=1)]
+    tokens: tuple[Annotated[int, Field(ge=2)], int]
+    """The shortest and the longest row."""
+    pairs: int = 0
+    """Recall: keys, each with its value."""
+
+
+class Marked(_CardPart):
+    """How a generator writes rows of which marked positions are predicted."""
+
+    writer: str
+    """A function of `data.synthetic.marked`."""
+    vocabulary: int
+    splits: dict[str, tuple[MarkedPart, ...]]
+    random_fill: bool = False
+    """Recall: whether tokens between queries are random, or all 0."""
+    noise: float = 0.0
+    """In-context recall: share of pairs that are of noise tokens."""
+    noise_tokens: int = 0
+    copied: int = 0
+    """Selective copying: tokens to copy."""
+
+
 class Card(_CardPart):
     """A corpus as its YAML file describes it."""
 
@@ -115,6 +141,8 @@ class Card(_CardPart):
     known, in blocks that divide a line; null for all others."""
     length: RowLength | None = None
     """Recall: the length of rows, which can be made longer than training sees them."""
+    marked: Marked | None = None
+    """Tagging: how the generator writes rows."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""
@@ -129,8 +157,8 @@ class Card(_CardPart):
                 raise ValueError(f"split {split}: as many files for every language")
         if (self.task == "classification") != bool(self.labels):
             raise ValueError("classification has labels, other tasks have none")
-        if (self.task == "recall") != (self.length is not None):
-            raise ValueError("recall has rows of any length, other tasks have none")
+        if (self.task == "recall" or self.marked is not None) != (self.length is not None):
+            raise ValueError("recall and tagging have rows of any length, other tasks have none")
         for file in self.files():
             if file.archive is not None and file.archive not in self.archives:
                 raise ValueError(f"{file.path}: no archive {file.archive}")

@@ -73,6 +73,10 @@ def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
         return
     if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
         yield f"model.shape: {model.shape}"
+    if model.norm == "rms":
+        yield "model.norm: rms"
+    if model.ff == 0:
+        yield "model.ff: 0"
     for role in model.places:
         chosen = getattr(model.attention, role)
         if chosen.name not in PRODUCTS:

@@ -30,7 +30,7 @@ from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
-from attnkit.recipe.score_options import LayerOptions, ScoreOptions
+from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
 from attnkit.recipe.values import refusal, wanted
 from attnkit.text import hint, quoted
 
@@ -146,8 +146,18 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
         if looking := [value for value in options.get(name) or () if value in ahead]:
             why = f"{known.why}, and {name}: {looking[0]} looks ahead"
             known = replace(known, causal=False, why=why)
-    if not known.composite:
-        return known
+    known = _resolved(known, options) if known.composite else known
+    for name, why in OF_ONE_SEQUENCE.items():
+        if options.get(name):
+            why = f"{known.why}; {name}: {why}" if known.why else f"{name}: {why}"
+            known = replace(known, cross=False, why=why)
+    if options.get("short_conv"):  # which looks at neighbours, found by sorting
+        known = replace(known, by_distance=True, onnx=())
+    return known
+
+
+def _resolved(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
+    """What a composite can do with these options."""
     if known.composite not in options:
         raise UsageError(_missing(known, [known.composite]))
     chosen = parts(known, options[known.composite])

@@ -174,6 +174,11 @@ METRICS: dict[str, MetricFacts] = {
         "token accuracy", "model", "share of reference tokens that are the likeliest next token",
         "", reads="probabilities", needs="a trained model",
     ),
+    "balanced-accuracy": MetricFacts(
+        "balanced accuracy", "model",
+        "share of marked positions that get their answer, averaged over the answers (macro)", "",
+        reads="probabilities", needs="a model of the task tagging",
+    ),
     "perplexity": MetricFacts(
         "perplexity", "model", "exp of the mean negative log-likelihood of a reference token", "",
         "1 and up", "lower", "probabilities", "a trained model",

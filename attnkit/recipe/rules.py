@@ -21,6 +21,8 @@ SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
 OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
 """Metrics of whole texts, which no objective with noise predicts."""
+OF_POSITIONS = ("balanced-accuracy",)
+"""Metrics of marked positions."""
 LARGEST_TABLE = 16384
 """Most tokens of which all pairs are counted: a table of 1 GB."""
 
@@ -53,7 +55,10 @@ def _task(recipe: Recipe) -> Iterator[ValidationIssue]:
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
         yield ValidationIssue(text, "train.objective", "task")
-    if shape == "encoder" and task != "classification" and not recipe.masks:
+    if recipe.task == "tagging" and shape == "encoder-decoder":
+        text = "tagging predicts positions of its source; use `model.shape: decoder` or encoder"
+        yield ValidationIssue(text, "model.shape", "task")
+    if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:
         instead = "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
         text = f"an encoder alone writes no text; {task} needs {instead}"
         yield ValidationIssue(text, "model.shape", "task")
@@ -88,8 +93,8 @@ def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
     """Metrics, and the one that validation monitors, are of what the task's models give."""
     task, labels = recipe.task, metrics_that_read("labels")
     monitor, asked = recipe.train.monitor, recipe.eval.metrics
-    if task == "language-modeling" and monitor not in ("loss", "accuracy"):
-        text = "language-modeling decodes nothing to score; use `loss` or `accuracy`"
+    if task in ("language-modeling", "tagging") and monitor not in ("loss", "accuracy"):
+        text = f"{task} decodes nothing to score; use `loss` or `accuracy`"
         yield ValidationIssue(text, "train.monitor", "task")
     for key, names in (("eval.metrics", asked), ("train.monitor", (monitor,))):
         for name in names:
@@ -102,8 +107,12 @@ def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
                 text = f"{name} is for question-answering, which chooses contexts; remove it"
             elif key != "eval.metrics":
                 continue
-            elif reads == "outputs" and task == "language-modeling":
-                text = f"{name} needs decoded text; language-modeling has perplexity and accuracy"
+            elif reads == "outputs" and task in ("language-modeling", "tagging"):
+                text = f"{name} needs decoded text; {task} has perplexity and accuracy"
+            elif name in OF_POSITIONS and task != "tagging":
+                text = f"{name} is over the answers of marked positions, for tagging; use accuracy"
+            elif name == "word-perplexity" and task == "tagging":
+                text = "word-perplexity is of running text; tagging has perplexity and accuracy"
             elif reads == "probabilities" and task == "question-answering":
                 text = f"{name} is not measured of questions; use answer-match, answer-f1 or rouge"
             else:
@@ -141,7 +150,7 @@ def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
     """What can be scored at several lengths; `capability` says which models reach them."""
     if not recipe.eval.lengths:
         return
-    if recipe.task == "recall":
+    if recipe.task in ("recall", "tagging"):
         known, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
         if known is None:
             text = "needs a generated corpus, whose rows can have any length; remove it"

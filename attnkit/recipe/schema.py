@@ -43,6 +43,7 @@ Task = Literal[
     "question-answering",
     "classification",
     "recall",
+    "tagging",
 ]
 
 
@@ -271,17 +272,17 @@ class ModelConfig(Section):
     """Layers of each stack; a single number sets both."""
     heads: Positive = 4
     """Attention heads; must divide width.  Recurrent and convolutional models: 1 if absent."""
-    ff: Annotated[Positive, _TRANSFORMER] = 1024
-    """Transformers: inner width of the feed-forward sublayer."""
+    ff: Annotated[Count, _TRANSFORMER] = 1024
+    """Transformers: inner width of the feed-forward sublayer; 0 leaves it out."""
     dropout: Probability = 0.1
     """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
     of recurrent and convolutional models."""
     activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
     """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
     same as dropout."""
-    norm: Annotated[Literal["pre", "post"], _TRANSFORMER] = "pre"
+    norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
-    after each residual sum (post)."""
+    after each residual sum (post); rms is as pre, by the root mean square (RMSNorm)."""
     positions: Literal["sinusoidal", "learned", "rope", "alibi", "relative", "none"] = "sinusoidal"
     """Position encoding: added to the embeddings (sinusoidal, learned), by rotation of queries and
     keys (rope), or added to the scores of self-attention (alibi, relative).  Recurrent models have
@@ -437,6 +438,11 @@ class Recipe(Section):
     def masks(self) -> bool:
         """Whether the model predicts hidden tokens of a text."""
         return self.train.objective == "masked"
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes text, token by token, or chooses labels."""
+        return self.task != "tagging" and not self.masks
 
     @property
     def corrupts(self) -> bool:

@@ -45,6 +45,26 @@ class LayerOptions(NamedTuple):
     output_gate: Literal["head", "element"] | None = None
     """Multiply what the heads answer by sigmoid(x W_g), a gate a head or a channel of it, before
     the output projection (Qiu et al. 2025)."""
+    output_norm: Literal["rms"] | None = None
+    """Divide what each head answers by its root mean square, times a learned scale a channel,
+    before the output gate (RMSNorm; as in the layers of Sun et al. 2023 and Yang et al. 2024)."""
+    short_conv: Annotated[int, Field(ge=2, le=32)] | None = None
+    """Self-attention: a causal depthwise convolution over so many tokens, with SiLU behind it, on
+    queries, keys and values (4 in Yang et al. 2024)."""
+    exclusive: bool = False
+    """Self-attention: take from what a head answers tanh(a) times its part along the token's own
+    value, a learned for each head (Zhai 2026, there with 1 for tanh(a))."""
+    value_residual: bool = False
+    """Self-attention: add the values of the first layer to those of later layers, times a learned
+    number for each head (Zhou et al. 2024)."""
+
+
+OF_ONE_SEQUENCE = {
+    "short_conv": "it convolves the tokens of one sequence",
+    "exclusive": "it takes the query's own value from the answer",
+    "value_residual": "it adds values of the first layer of self-attention",
+}
+"""Options of layers of self-attention -> why there alone."""
 
 
 class ScoreOptions(NamedTuple):

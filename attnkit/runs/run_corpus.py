@@ -66,7 +66,7 @@ class RunCorpus:
         `length` is one of `eval.lengths`: it makes no difference to running text, which is cut in
         windows of it, but generated rows have it.  A run does not keep those.
         """
-        if length and self.run.recipe.task == "recall":
+        if length and self.run.recipe.task in ("recall", "tagging"):
             return self._corpus(split).rows(split, length=length)
         if self.run.recipe.task == "question-answering" or split == TRAIN:
             return self._corpus(split).rows(split)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from attnkit.data.objectives import objective_of
 from attnkit.data.preparation import check_reaches
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
@@ -107,7 +108,7 @@ def evaluate(
             if not force and (found := packed_row(run, name, eval, names, spec)):
                 out.append(found)
                 continue
-            if not rows or recipe.task == "recall":  # of every length its own
+            if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
             out.append(job.split(split, rows, length))
@@ -186,7 +187,7 @@ def model_scores(
     return found | teacher_forced_scores(
         metrics, model, tokenizer, rows,
         max_length=(length if stream else None) or recipe.data.max_length,
-        stream=stream, objective=recipe.train.objective,
+        stream=stream, objective=objective_of(recipe),
     )  # fmt: skip
 
 
@@ -362,13 +363,13 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
         raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
-    if task != "language-modeling":
+    if task not in ("language-modeling", "tagging"):
         return names
     if wrong := [name for name in names if is_text(name)]:
         raise RecipeError(
-            f"eval.metrics: {wrong[0]} scores output text, which language modelling has none of; "
-            "use perplexity and accuracy"
+            f"eval.metrics: {wrong[0]} scores output text, which {task} has none of; use perplexity"
+            " and accuracy"
         )
-    if recipe.corrupts or recipe.masks:
+    if recipe.corrupts or not recipe.writes:
         return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names

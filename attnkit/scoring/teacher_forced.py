@@ -16,6 +16,7 @@ from attnkit import __version__
 from attnkit.data.batch import collate
 from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
+from attnkit.data.marked import MarkedTargets
 from attnkit.data.objectives import SIGNATURES, apply_objective
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
@@ -35,9 +36,10 @@ LOGITS_AT_ONCE = 2**22
 
 
 def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
-    """How well a model predicts given targets: [rows, 3 + CONFIDENCE_BINS].
+    """How well a model predicts given targets: [rows, 5 + CONFIDENCE_BINS].
 
-    The columns are nll in nats, correct tokens, tokens, and for each interval of confidence (the
+    The columns are nll in nats, correct tokens, tokens, the same two weighted so that every answer
+    of marked positions counts alike (0 for other targets), and for each interval of confidence (the
     probability of the likeliest token) the sum of confidence minus correctness.  Every token of the
     target and its end token count once.  The cross-entropy is plain, whatever the training loss
     was; a token is correct when none is likelier.
@@ -60,14 +62,22 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
 @torch.inference_mode()
 def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """The rows of this rank's share of the batches, and zeros."""
-    out = np.zeros((len(encoded), 3 + CONFIDENCE_BINS))
+    out = np.zeros((len(encoded), 5 + CONFIDENCE_BINS))
+    shares = np.zeros(model.output.out_features)
+    if isinstance(encoded.target, MarkedTargets):
+        answers, counts = np.unique(
+            encoded.target.ids[encoded.target.ids != PAD], return_counts=True
+        )
+        shares[answers] = 1 / (len(answers) * counts)
     for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
-        for column, values in enumerate((nll, correct, np.ones(len(place)))):
+        share = shares[targets.cpu().numpy()]
+        columns = (nll, correct, np.ones(len(place)), correct * share, share)
+        for column, values in enumerate(columns):
             out[:, column] += np.bincount(place, values, minlength=len(out))
         interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
         interval = np.minimum(interval, CONFIDENCE_BINS - 1)
-        np.add.at(out, (place, 3 + interval), confidence - correct)
+        np.add.at(out, (place, 5 + interval), confidence - correct)
     return out
 
 
@@ -118,7 +128,7 @@ def teacher_forced_scores(
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     words = _words(rows, encoded, tokenizer, max_length)
     encoded = apply_objective(encoded, tokenizer.target, objective, max_length)
-    nll, correct, tokens, *gaps = teacher_forced(model, encoded).T
+    nll, correct, tokens, hits, shares, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:
         cut = f"blocks:{max_length}" if stream else f"{cut}|max-length:{max_length}"
@@ -126,6 +136,7 @@ def teacher_forced_scores(
     vocabulary = f"vocabulary:{len(tokenizer.target)}-{tokenizer.digest[:8]}"
     tables = {
         "accuracy": ((correct, tokens), f"unit:token|{vocabulary}"),
+        "balanced-accuracy": ((hits, shares), f"unit:answer|{vocabulary}"),
         "perplexity": ((nll, tokens), f"unit:token|{vocabulary}"),
         "word-perplexity": ((nll, tokens * (words / max(tokens.sum(), 1))), "unit:word"),
         "calibration-error": ((*gaps, tokens), f"bins:{len(gaps)}|unit:token|{vocabulary}"),

@@ -217,12 +217,13 @@ def test_cross_attention_to_an_empty_memory_answers_zero(
     mixing, x = made.mechanism, inputs(3, 4)
     mask = Mask.cross(everything(3, 0), 4)
     width = WIDTH // HEADS
-    q = torch.randn(3, HEADS, 4, width, dtype=x.dtype).requires_grad_(grad)
+    heads = HEADS * mixing.query_sets
+    q = torch.randn(3, heads, 4, width, dtype=x.dtype).requires_grad_(grad)
     k = torch.zeros(3, mixing.key_heads, 0, width, dtype=x.dtype).requires_grad_(grad)
     with torch.set_grad_enabled(grad):
         first = mixing(q, k, k, mask)
         later = mixing(q, None, None, mask, state=first.state)
-        assert first.y.shape == later.y.shape == q.shape
+        assert first.y.shape == later.y.shape == (3, HEADS, 4, width)
         assert first.y.count_nonzero() == later.y.count_nonzero() == 0
         whole = made(x, mask, memory=torch.zeros(3, 0, WIDTH, dtype=x.dtype)).y
         torch.testing.assert_close(whole, made.o.bias.expand_as(whole))

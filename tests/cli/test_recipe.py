@@ -45,7 +45,7 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
     for name in shipped():
         variants = load(name).variants
         first = next(iter(variants.values()))
-        row = [name, str(len(variants)), first.data.corpus]
+        row = [name, str(len(variants)), first.data.corpus or "files"]
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 

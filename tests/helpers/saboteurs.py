@@ -10,8 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Scored, Shape, State, one_head
+from attnkit.attention import (
+    AttentionCall,
+    Kernel,
+    Mask,
+    Out,
+    Scored,
+    Shape,
+    State,
+    one_head,
+    visible_softmax,
+)
 from attnkit.contract import Role
+from attnkit.mechanisms.parallax import Parallax
+from attnkit.mechanisms.path import Path
 
 
 class Right(Scored):
@@ -297,6 +309,24 @@ class Counted(Right):
         return scores * torch.tensor([1.0], device=scores.device, dtype=scores.dtype)
 
 
+class Standing(Path):
+    """Cached keys stay as they were when they came, while further tokens go by."""
+
+    def answer(self, call: AttentionCall) -> Out:
+        out = super().answer(call)
+        assert call.k is not None
+        old = call.k[:, :, :0] if call.state is None else call.state[0]
+        return out._replace(state=(torch.cat((old, call.k), 2), out.state[1]))
+
+
+class Uncentred(Parallax):
+    """Weights lose what keys have along r, and do not get back what the mean key has."""
+
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Tensor:
+        p = visible_softmax(scores, self.allowed(mask))
+        return p * (1 - raw_scores.chunk(2, 1)[1])
+
+
 BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Right, "encoder", set()),
     (Right, "decoder", set()),
@@ -332,4 +362,6 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (Listed, "encoder", {"device"}),
     (Counted, "decoder", {"device"}),
     (Miscounted, "encoder", {"worked"}),
+    (Standing, "decoder", {"steps", "branches"}),
+    (Uncentred, "cross", {"rows", "worked"}),
 ]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from attnkit import mechanisms
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
@@ -51,7 +52,8 @@ def test_a_causal_window_of_one_is_the_identity() -> None:
 
 def test_the_lightweight_form_is_a_depthwise_convolution() -> None:
     torch.manual_seed(0)
-    made = DynamicConv(Shape(2, 4, 50), window=3, shared=True).double()
+    options = {"window": 3, "shared": True}
+    made = mechanisms.create("dynamic-conv", Shape(2, 4, 50), options).double()
     v = torch.randn(1, 2, 20, 4).double()
     y = made(None, None, v, Mask.packed(20, v.device, causal=True)).y
     weight = made.kernel.softmax(-1)[:, None].repeat_interleave(4, 0)  # [H D, 1, window]
@@ -76,7 +78,7 @@ def test_what_cannot_be_is_refused() -> None:
     assert layer.q is None
     assert layer.k is None
     mask = Mask.packed(3, torch.device("cpu"), causal=True)
-    with pytest.raises(ValueError, match="needs values"):
+    with pytest.raises(ValueError, match="needs v with"):
         layer.mechanism(None, None, None, mask)
 
 

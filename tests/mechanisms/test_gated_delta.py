@@ -1,5 +1,7 @@
 """The gated delta rule: chunks, blocks and single steps are one recurrence."""
 
+from typing import Literal, TypeAlias
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,6 +12,8 @@ from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import gated_delta
 from attnkit.mechanisms.gated_delta import GatedDelta, chunked
+
+Decay: TypeAlias = Literal["scalar", "channel", "none"]
 
 
 def formula(
@@ -73,6 +77,29 @@ def test_the_first_chunk_needs_no_state(length: int) -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("decay", ["none", "scalar", "channel"])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_steps_are_applied_one_after_the_other_to_a_token(steps: int, decay: Decay) -> None:
+    torch.manual_seed(0)
+    made = GatedDelta(Shape(3, 5, 99), decay=decay, strength=2.0, steps=steps).double()
+    q = torch.randn(2, 3, 40, 5).double()
+    k, v = torch.randn(2, 2, 3 * steps, 40, 5).double()
+    gates = torch.randn(2, 3, 40, made.gates).double()
+    y = made(q, k, v, Mask.packed(40, q.device, causal=True), gates=gates).y
+    state, answers = torch.zeros(2, 3, 5, 5).double(), []
+    for t in range(40):
+        if decay != "none":
+            fade = F.softplus(gates[:, :, t, : made.decays] + made.step_bias.view(3, -1))
+            state = state * (-made.log_rate.exp()[:, None] * fade).exp()[..., None]
+        for step in range(steps):
+            key, value = (x[:, 3 * step : 3 * step + 3, t] for x in (k, v))
+            key = F.normalize(key, dim=-1)[..., None]  # [B, H, D, 1]
+            share = 2 * gates[:, :, t, made.decays + step].sigmoid()[..., None, None]
+            state = state + share * key * (value[..., None, :] - (key * state).sum(2, keepdim=True))
+        answers.append((F.normalize(q[:, :, t], dim=-1)[..., None] * state).sum(2))
+    torch.testing.assert_close(y, torch.stack(answers, 2))
+
+
 def layer_and_input(length: int) -> tuple[MultiHead, Tensor]:
     torch.manual_seed(2)
     layer = MultiHead.build("gated-delta", 12, 3, 300).double()
@@ -131,7 +158,7 @@ def test_it_is_refused_in_cross_attention_and_wants_its_gates() -> None:
         MultiHead.build("gated-delta", 8, 2, 10, cross=True)
     made, x = GatedDelta(Shape(2, 4, 8)), torch.randn(1, 2, 3, 4)
     mask = Mask.packed(3, x.device, causal=True)
-    with pytest.raises(ValueError, match="needs queries, keys, values and gates"):
+    with pytest.raises(ValueError, match="needs gates"):
         made(x, x, x, mask)
     with pytest.raises(ValueError, match="has no scores"):
         made(x, x, x, mask, bias=torch.zeros(1, 1, 3, 3), gates=torch.zeros(1, 2, 3, 2))

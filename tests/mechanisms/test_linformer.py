@@ -85,5 +85,5 @@ def test_a_rank_of_zero_is_refused() -> None:
 
 def test_parts_of_sequences_are_refused() -> None:
     q, _, _ = inputs(1, 4)
-    with pytest.raises(ValueError, match="whole sequences"):
+    with pytest.raises(ValueError, match="needs k with"):
         made()(q, None, None, Mask.of(torch.ones(1, 4, dtype=torch.bool), 4, causal=False))

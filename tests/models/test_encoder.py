@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attnkit.attention import Mask
-from attnkit.models import EncoderClassifier, MaskedEncoder, build
+from attnkit.models import EncoderClassifier, PositionTagger, build
 from attnkit.recipe import schema
 
 WORDS = ("scaled-dot", "synthesizer-random", "linear", "nystrom", "local")
@@ -65,9 +65,9 @@ def test_it_writes_no_text() -> None:
         model.start(torch.tensor([[5]]))
 
 
-def masked_encoder(**options: object) -> MaskedEncoder:
+def masked_encoder(**options: object) -> PositionTagger:
     torch.manual_seed(5)
-    return MaskedEncoder(config("encoder", **options), (23, 23), 41).double().eval()
+    return PositionTagger(config("encoder", **options), (23, 23), 41).double().eval()
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rope", "alibi"])

@@ -1,6 +1,5 @@
 """`attnkit eval`: score trained runs, or the output of any system, side by side."""
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,11 +22,11 @@ from attnkit.cli.found_runs import (
 )
 from attnkit.cli.options import flag, suggestion, value
 from attnkit.cli.progress_bar import loading, progress_bar
+from attnkit.cli.question_recipe import QUESTIONS, question_recipe
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe import Recipe
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import ScoreRow
     from attnkit.scoring.results import PublishedFigures
@@ -35,16 +34,6 @@ if TYPE_CHECKING:
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
-QUESTIONS = "question-answering"  # the task of recipes whose questions --model is asked
-QUESTION_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
-QUESTIONS_RECIPE = """
-task: question-answering
-data: {{test: {}}}
-model: {{shape: decoder}}
-search: {{method: greedy, max_length: 16}}
-contexts: {{counts: [1, 2, 4, 8], methods: [entropy, mean, max, concat, retrieval, none]}}
-eval: {{metrics: [answer-match, answer-f1, answer-contained, context-found]}}
-"""  # of a file of questions, for --model
 
 
 class ScoredRows(NamedTuple):
@@ -90,8 +79,9 @@ def eval(
             "M,...",
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
-            "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, perplexity, "
-            "word-perplexity, calibration-error, total-variation; for question answering "
+            "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, "
+            "balanced-accuracy, perplexity, word-perplexity, calibration-error, total-variation; "
+            "for question answering "
             "answer-match, answer-f1, answer-contained, context-found; for classification "
             "label-accuracy, matthews, f1. "
             "[default: the recipe's, or bleu]",
@@ -303,7 +293,7 @@ def _models(
     targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
 ) -> ScoredRows:
     """Ask models, opened in this way, the questions of a recipe."""
-    name, recipe = _questions(targets, models, request.overrides)
+    name, recipe = question_recipe(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
@@ -343,45 +333,6 @@ def _models(
                 progress=progress,
             )
     return ScoredRows(rows, baselines, method, settings)
-
-
-def _listed(word: str) -> str:
-    """contexts.beta=0,1 as a list: values that are swept are of one recipe, not variants of it."""
-    key, _, value = word.partition("=")
-    several = key in ("contexts.beta", "contexts.eta", "contexts.top_p") and "," in value
-    return f"{key}=[{value}]" if several and not value.startswith("[") else word
-
-
-def _questions(
-    targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]
-) -> "tuple[str, Recipe]":
-    """The recipe whose questions models are asked, with its name."""
-    from attnkit.recipe import load
-    from attnkit.recipe.loading import load_resolved
-
-    if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
-        raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
-    if len(targets) != 1:
-        raise UsageError(
-            "--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME"
-        )
-    if names_runs(targets[0]):
-        raise UsageError(
-            f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
-            "--model out"
-        )
-    overrides = [_listed(word) for word in overrides]
-    if Path(targets[0]).suffix.lower() in QUESTION_FILES:
-        content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
-        return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)
-    file = load(targets[0], overrides)
-    recipe = file.variants[file.baseline or next(iter(file.variants))]
-    if recipe.task != QUESTIONS:
-        raise UsageError(
-            f"{file.name}: --model needs a recipe of task {QUESTIONS}; this one is for "
-            f"{recipe.task}"
-        )
-    return file.name, recipe
 
 
 def _runs(targets: Sequence[str], device: str, request: EvalRequest, *, mixed: bool) -> ScoredRows:

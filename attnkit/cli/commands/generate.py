@@ -116,8 +116,9 @@ def generate(
 
     trained = Run.open(run)
     recipe = trained.recipe
-    if recipe.masks:
-        raise UsageError(f"{run}: an encoder predicts masked tokens, it writes no text")
+    if not recipe.writes:
+        what = "marked positions" if recipe.task == "tagging" else "masked tokens"
+        raise UsageError(f"{run}: its model predicts {what}, it writes no text")
     given = {
         "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
         "n_best": n_best, "batch_tokens": batch_tokens, "max_length": max_length,

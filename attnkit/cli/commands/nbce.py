@@ -1,7 +1,7 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -167,19 +167,12 @@ def nbce(
     spec = _search(beam, sample, temperature, seed, max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     one_row = _one_row(methods, alpha, limit)
-    labels = [word.strip() for word in choices.split(",")] if choices is not None else []
-    if choices is not None:
-        given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
-                 "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
-        if wrong := [name for name, value in given.items() if value]:
-            raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
-        if len({*filter(None, labels)}) < max(2, len(labels)):
-            raise UsageError("--choices: give two or more answers, as in positive,negative")
+    given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
+             "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
+    labels = _choices(choices, given)
+    _check_overlap(window, overlap)
     if (trace or save) and pool not in MERGING:
         raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
-    if overlap and (window is None or overlap >= window):
-        why = "add --window N" if window is None else f"must be below --window {window}"
-        raise UsageError(f"--overlap {overlap}: {why}")
     from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
@@ -206,14 +199,32 @@ def nbce(
         rule.check(len(kept))
     for note in notes:
         console.say(note)
-    texts = [one.text for one in kept]
-    if unread := unknown_note(reader.unknown([*texts, *questions])):
+    if unread := unknown_note(reader.unknown([*(one.text for one in kept), *questions])):
         console.warn(unread)
     request = nbce_output.NbceRequest(
         reader, kept, methods, rule, spec, max_length is not None, one_row, labels, trace, as_json,
         save or (),
     )  # fmt: skip
     nbce_output.answer(request, questions, _piped() if piped else None)
+
+
+def _check_overlap(window: int | None, overlap: int) -> None:
+    """Refuse windows that would not go on."""
+    if overlap and (window is None or overlap >= window):
+        why = "add --window N" if window is None else f"must be below --window {window}"
+        raise UsageError(f"--overlap {overlap}: {why}")
+
+
+def _choices(text: str | None, given: Mapping[str, Any]) -> list[str]:
+    """The answers of --choices; options of generated text are refused beside it."""
+    if text is None:
+        return []
+    if wrong := [name for name, value in given.items() if value]:
+        raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
+    labels = [word.strip() for word in text.split(",")]
+    if len({*filter(None, labels)}) < max(2, len(labels)):
+        raise UsageError("--choices: give two or more answers, as in positive,negative")
+    return labels
 
 
 def _prompts(texts: Sequence[str], file: str | None, more: bool) -> list[str]:

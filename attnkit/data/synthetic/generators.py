@@ -1,0 +1,25 @@
+"""Which generator makes the rows of a corpus."""
+
+from importlib import import_module
+from typing import Any
+
+from attnkit.data.synthetic.known_source import SOURCES
+from attnkit.data.synthetic.marked import MarkedRows
+from attnkit.data.synthetic.recall import RecallRows
+from attnkit.recipe.corpus_cards import Card
+
+
+def generator_of(card: Card) -> Any:
+    """What makes the rows of a generated corpus, a module or an object.
+
+    It has VERSION, raised when the same seed would give other rows, SIZES by split, and
+    `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
+    where these can be chosen.  Where the vocabulary must have words that no row need have, they are
+    its `words`.
+    """
+    if card.marked:
+        return MarkedRows(card.name, card.marked)
+    if card.length:
+        return RecallRows(card.name, card.length)
+    name = card.name.removeprefix("toy-")
+    return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")

@@ -1,0 +1,198 @@
+"""Generated rows of which only marked positions are predicted, as published benchmarks have them.
+
+A row's source are tokens, its target as many, with `MARK` where nothing is to be predicted.  What a
+corpus is made of stands in its card: the writer of its rows, and the settings that it takes.
+
+    parity       tokens 1 and 2; the last position has the parity of the twos (Grazzi et al. 2025)
+    permutations permutations of three things; each position has the product of all up to it (Siems
+                 et al. 2025, after Merrill et al. 2024)
+    recall       keys with values, then keys again among fillers, at gaps that follow a power law;
+                 each has its value (MQAR, Arora et al. 2024; the code of Zoology)
+    and of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"):
+    memorization keys of one fixed map, each before a token that has the key's value
+    in-context   pairs of keys and values, noise among them; a key that was seen has its value
+    fuzzy        the same, of keys and values of one to three tokens
+    selective    tokens among blanks, then as many blanks, which have the tokens in order
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from typing import ClassVar, NamedTuple
+
+from attnkit.data.draw import Draw
+from attnkit.data.rows import Row
+from attnkit.data.text_form import NOTHING
+from attnkit.recipe.corpus_cards import Marked
+
+Pairs = Iterator[tuple[int | str, int | str]]
+"""Source and target of each position; `NOTHING` where nothing is predicted."""
+
+
+class Length(NamedTuple):
+    """Tokens of a row, and in recall the pairs among them."""
+
+    tokens: int
+    pairs: int = 0
+
+
+def parity(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    bits = [draw.randint(1, 2) for _ in range(length.tokens)]
+    yield from ((bit, NOTHING) for bit in bits[:-1])
+    yield bits[-1], 1 + bits.count(2) % 2
+
+
+SYMMETRIC = tuple(permutations(range(3)))
+
+
+def permuted(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    total = SYMMETRIC[0]
+    for _ in range(length.tokens):
+        step = draw.randrange(len(SYMMETRIC))
+        total = (total[SYMMETRIC[step][0]], total[SYMMETRIC[step][1]], total[SYMMETRIC[step][2]])
+        yield step, SYMMETRIC.index(total)
+
+
+def recall(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    half, space = given.vocabulary // 2, length.tokens // 2 - length.pairs
+    keys = [1 + place for place in draw.distinct(half - 1, length.pairs)]
+    values = [half + place for place in draw.distinct(given.vocabulary - half, length.pairs)]
+    yield from ((token, NOTHING) for pair in zip(keys, values, strict=True) for token in pair)
+    # p(gap) ~ gap^-0.99, without repeats: the largest of u^(1/p) (Efraimidis and Spirakis 2006)
+    weights = ((draw.uniform() ** (gap**0.99), gap) for gap in range(1, space + 1))
+    gaps = [gap - 1 for _, gap in sorted(weights, reverse=True)[: length.pairs]]
+    asked = dict(zip(gaps, zip(keys, values, strict=True), strict=True))
+    for place in range(2 * space):
+        if place % 2 == 0 and place // 2 in asked:
+            yield asked[place // 2]
+        else:
+            yield draw.randrange(given.vocabulary) if given.random_fill else 0, NOTHING
+
+
+@cache
+def values_of(vocabulary: int) -> list[int]:
+    """The value of each key, whatever the seed of the rows."""
+    half = (vocabulary - 1) // 2
+    return Draw(f"mad/{vocabulary}").sample(range(half, vocabulary - 1))
+
+
+def memorization(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    insert, values = given.vocabulary - 1, values_of(given.vocabulary)
+    for _ in range(length.tokens // 2):
+        key = draw.randrange(insert // 2)
+        yield key, NOTHING
+        yield insert, values[key]
+
+
+def in_context(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    tokens = given.vocabulary - given.noise_tokens
+    half, known, row = tokens // 2, dict[int, int](), list[tuple[int, bool]]()
+    pairs = length.tokens // 2
+    never = draw.randrange(pairs)  # noise, so that there is a pair
+    for pair in range(pairs - 1):
+        if pair != never and draw.chance(given.noise):
+            row += [(draw.randint(tokens, given.vocabulary - 1), False) for _ in range(2)]
+            continue
+        key = draw.randrange(half)
+        row += [(key, False), (known.get(key, draw.randint(half, tokens - 1)), key in known)]
+        known[key] = row[-1][0]
+    key = draw.choice([*known] or [0])
+    row += [(key, False), (known.get(key, half), True)]
+    yield from _shifted(row, split)
+
+
+def fuzzy(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    pad = given.vocabulary - 1
+    half, longest = pad // 2, 3
+    known, row = dict[tuple[int, ...], tuple[int, ...]](), list[tuple[int, bool]]()
+
+    def motif(low: int, high: int, size: int) -> tuple[int, ...]:
+        return tuple(low + place for place in draw.distinct(high - low, size))
+
+    def key() -> tuple[int, ...]:  # those of tests are the longest ones
+        return motif(0, half, draw.randint(1, longest) if split == "train" else longest)
+
+    def value() -> tuple[int, ...]:
+        return motif(half, pad, draw.randint(1, longest))
+
+    probe, answer = key(), value()
+    end = length.tokens - len(probe) - len(answer)
+    start = draw.randrange(end - len(probe) - len(answer))
+    while len(row) < end - 2 * longest:
+        first = len(row) >= start and probe not in known
+        one = probe if first else key()
+        other = known.get(one) or (answer if one == probe else value())
+        row += [(token, False) for token in one] + [(token, one in known) for token in other]
+        known[one] = other
+    row += [(token, False) for token in probe] + [(token, True) for token in answer]
+    yield from _shifted([(pad, False)] * (length.tokens + 1 - len(row)) + row, split)
+
+
+def _shifted(row: list[tuple[int, bool]], split: str) -> Pairs:
+    """Each token with the next one: in training all are predicted, else those that were marked."""
+    for (token, _), (after, marked) in zip(row, row[1:], strict=False):
+        yield token, after if marked or split == "train" else NOTHING
+
+
+def selective(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    count, copy, blank = given.copied, given.vocabulary - 1, given.vocabulary - 2
+    text = [draw.randrange(blank) for _ in range(count)]
+    blanks = [0] * count
+    for _ in range(length.tokens - 2 * count - 1):
+        blanks[draw.randrange(count)] += 1
+    for token, before in zip(text, blanks, strict=True):
+        yield from [(blank, NOTHING)] * before
+        yield token, NOTHING
+    yield copy, NOTHING
+    yield from ((blank, token) for token in text)
+
+
+WRITERS: dict[str, Callable[[Draw, Length, Marked, str], Pairs]] = {
+    "parity": parity,
+    "permutations": permuted,
+    "recall": recall,
+    "memorization": memorization,
+    "in-context": in_context,
+    "fuzzy": fuzzy,
+    "selective": selective,
+}
+
+
+@dataclass(frozen=True)
+class MarkedRows:
+    """The generator of one corpus."""
+
+    corpus: str
+    given: Marked
+    VERSION: ClassVar = 1
+
+    @property
+    def SIZES(self) -> dict[str, int]:  # noqa: N802 (as other generators call it)
+        """Rows of each split."""
+        return {"train": 0, "valid": 0, "test": 0} | {
+            split: sum(part.rows for part in parts) for split, parts in self.given.splits.items()
+        }
+
+    @property
+    def words(self) -> str:
+        """Every token that a row can have."""
+        return " ".join(map(str, (*range(self.given.vocabulary), NOTHING)))
+
+    def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
+        """`size` rows of a split, of one length or, at 0, of those that the card says."""
+        parts = self.given.splits[split]
+        draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
+        total, write = self.SIZES[split], WRITERS[self.given.writer]
+        for number in range(size):
+            place = number * total // max(size, 1) if size > total else number
+            part = next(p for p, end in zip(parts, self._ends(split), strict=True) if place < end)
+            tokens = length or draw.randint(*part.tokens)
+            pairs = [*write(draw, Length(tokens, part.pairs), self.given, split)]
+            source, target = zip(*pairs, strict=True)
+            yield Row(" ".join(map(str, source)), " ".join(map(str, target)))
+
+    def _ends(self, split: str) -> list[int]:
+        """Where the parts of a split end, in rows."""
+        counts = [part.rows for part in self.given.splits[split]]
+        return [sum(counts[: at + 1]) for at in range(len(counts))]

@@ -1,0 +1,51 @@
+"""A short convolution over the tokens of a row, which lets each see the few before it."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ShortConvolution(nn.Module):
+    """SiLU of a causal depthwise convolution: each channel sees its last `size` tokens.
+
+    Pads are not tokens: the tokens around them follow one another.  Source: Poli et al. 2023,
+    "Hyena Hierarchy", section 3.1; with SiLU behind it as in Yang et al. 2024, "Parallelizing
+    Linear Transformers with the Delta Rule over Sequence Length", section 3.4.
+    """
+
+    def __init__(self, channels: int, size: int) -> None:
+        super().__init__()
+        bound = size**-0.5
+        self.weight = nn.Parameter(torch.empty(channels, size).uniform_(-bound, bound))
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T C"],
+        real: Bool[Tensor, "b T"] | None,
+        before: Float[Tensor, "B n C"] | None,
+    ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B n C"]]:
+        """The convolved tokens, and the last size - 1 tokens, for the next call's `before`.
+
+        `real` is False on pads; None where there are none.
+        """
+        size, length = self.weight.shape[1], x.shape[1]
+        if before is None:
+            before = x.new_zeros((x.shape[0], size - 1, x.shape[2]))
+        row, order = torch.cat((before, x), 1), None  # [B, size - 1 + T, C]
+        if real is not None:
+            # pads go before all tokens, those of earlier calls included
+            real = real.expand(x.shape[0], -1)
+            row = _columns(
+                row, F.pad(real, (size - 1, 0), value=True).int().argsort(dim=1, stable=True)
+            )
+            order = real.int().argsort(dim=1, stable=True)
+        y = row[:, :length] * self.weight[:, 0]
+        for i in range(1, size):
+            y = torch.addcmul(y, row[:, i : i + length], self.weight[:, i])
+        y = F.silu(y)
+        return y if order is None else _columns(y, order.argsort(1)), row[:, length:]
+
+
+def _columns(x: Float[Tensor, "B n C"], order: Tensor) -> Float[Tensor, "B n C"]:
+    return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[2]))

@@ -1,0 +1,57 @@
+"""Parallax: A_ij = p_ij (1 + r_i kbar_i - r_i k_j), p = softmax(q k^T / sqrt(D)), kbar = sum p k.
+
+Softmax attention is a local average of values; this is a local linear fit, whose slope each token
+predicts as a second query r instead of solving for it.  What a key has beyond the mean key, along
+r, is taken from its weight.  Rows sum to 1, and entries may be negative; with r = 0 it is
+scaled-dot.  r is one more projection of each head, and r k^T is not scaled, as in the source.
+`residual_scores`, `entropy_scale` and biases of positions act on p alone; `qk_norm` and rotary
+positions on r as on q.
+
+Encoder, decoder and cross attention.  Time T*S*D a head.  Source: Zuo et al. 2026, "Parallax:
+Parameterized Local Linear Attention", algorithm 1.
+
+Worked number: D = 1, q = 0, r = 1, keys 0 and 1: p is (1/2, 1/2) and kbar 1/2, so the weights are
+1/2 (1 + 1/2 - 0) = 3/4 and 1/2 (1 + 1/2 - 1) = 1/4.
+"""
+
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head, visible_softmax
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.linear_attention import widest
+
+
+class Parallax(ScaledDot):
+    """A local linear fit of the values; cost T*S*D.  For `key_heads` see `dot`."""
+
+    homogeneous: ClassVar[bool] = False
+    corrected: ClassVar[bool] = True
+    softmax = False
+    fused = Scored.fused
+
+    def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
+        super().__init__(shape, key_heads=key_heads)
+        self.query_sets = 2
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
+        """q k^T / sqrt(D), and r k^T behind it."""
+        q, r = q.chunk(2, 1)
+        return torch.cat((dot_scores(q * self.scale, k), dot_scores(r, k)), 1)
+
+    def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
+        """p (1 + sum p r k - r k)."""
+        wide = widest(scores.dtype)
+        p = visible_softmax(scores.to(wide), self.allowed(mask))
+        along = raw_scores.chunk(2, 1)[1].to(wide)
+        return p * (1 + (p * along).sum(-1, keepdim=True) - along)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=2))
+        q, k = torch.cat((one_head((0,)), one_head((1,))), 1), one_head((0,), (1,))
+        mask = Mask.cross(torch.ones(1, 2, dtype=torch.bool), 1)
+        return mechanism.weights(q, k, k, mask), one_head((0.75, 0.25))

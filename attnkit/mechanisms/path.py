@@ -1,0 +1,109 @@
+"""Path attention: A = softmax(q_i^T H_i ... H_(j+1) k_j / sqrt(D)), H_m = I - b_m w_m w_m^T.
+
+Between a key and a query lies the product of one Householder-like matrix for each token after the
+key, up to the query's: a position encoding that depends on the text, and that can track states, as
+the transition of the delta rule does.  w_m has length 1 and b_m = 2 sigmoid(.) lies in (0, 2); both
+come from the token by the layer's gate projection, D + 1 numbers for each head.  With b = 0 it is
+scaled-dot.  Pads have b = 0.
+
+Decoder only: the product runs from the past to the query.  Chunks of 64 tokens solve one triangular
+system each (the WY form of the product), and carry all earlier keys on to their end; a state keeps
+keys as the last token sees them.  Time T*S*D a head.  The short convolution on w, its low-rank
+projection and the forget gate of the source's layer are not part of it.  Source: Yang et al. 2025,
+"PaTH Attention: Position Encoding via Accumulating Householder Transformations", equations 2 to 5.
+
+Worked number: D = 1, q = w = 1, b = 1/2, both keys 2 ln 2: the first is halved on its way, so the
+scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, one_head, real_keys
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.linear_attention import widest
+
+CHUNK = 64
+"""Tokens of one triangular system."""
+
+
+class Path(ScaledDot):
+    """Softmax whose keys are reflected on their way to the query; cost T*S*D."""
+
+    uses: ClassVar[str] = "qkvg"
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
+    by_distance: ClassVar[bool] = True
+    onnx: ClassVar[tuple[str, ...]] = ()
+    why: ClassVar[str] = "the path runs from a past key to the query"
+    fused = Scored.fused
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.gates = shape.head_width + 1  # type: ignore[misc]
+
+    def answer(self, call: AttentionCall) -> Out:
+        """As `Scored.answer`.  State: keys as the last token sees them, and values."""
+        q, k, v, mask, state, *_, gates = call
+        if q is None or k is None or v is None or gates is None:
+            raise ValueError("path needs queries, keys, values and gates at every call")
+        if self.modifiers.key_norm:
+            k = F.normalize(k, dim=-1) * self.key_length()
+        wide = widest(q.dtype)
+        q, k, gates = (x.to(wide) for x in (q * self.scale, k, gates))
+        w, strength = F.normalize(gates[..., :-1], dim=-1), 2 * gates[..., -1:].sigmoid()
+        real = real_keys(mask, k)
+        if real is not None:
+            k, w, strength = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, w, strength))
+        past = k[:, :, :0] if state is None else state[0].to(wide)
+        rows = []
+        chunks = (torch.split(x, CHUNK, 2) for x in (q, k, w, strength))
+        for own_q, own_k, own_w, own_strength in zip(*chunks, strict=True):
+            scores, past = carried(own_q, own_k, own_w, own_strength, past)
+            rows.append(scores)
+        total = mask.valid.shape[1]
+        raw_scores = torch.cat([F.pad(row, (0, total - row.shape[3])) for row in rows], 2)
+        values = append(None if state is None else state[1], v, total)
+        factor = self._factor(mask, raw_scores.dtype)
+        return self.weigh(call, raw_scores, values, (past.to(v.dtype), values), factor)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=2))
+        q, k = one_head((1,), (1,)), one_head((2 * math.log(2),), (2 * math.log(2),))
+        gates, mask = (
+            one_head((1, -math.log(3)), (1, -math.log(3))),
+            Mask.packed(2, q.device, causal=True),
+        )
+        return mechanism.weights(q, k, k, mask, gates=gates)[:, :, 1:], one_head((1 / 3, 2 / 3))
+
+
+def carried(
+    q: Float[Tensor, "B H C D"],
+    k: Float[Tensor, "B H C D"],
+    w: Float[Tensor, "B H C D"],
+    strength: Float[Tensor, "B H C 1"],
+    past: Float[Tensor, "B H S D"],
+) -> tuple[Float[Tensor, "B H C S+C"], Float[Tensor, "B H S+C D"]]:
+    """Scores of a chunk against earlier keys and its own, and all keys as its last token sees them.
+
+    With M = (I + tril(diag(b) W W^T, -1))^-1 diag(b), the product of the tokens from b to a is
+    I - sum w_x M_xy w_y^T over b <= y <= x <= a.  What lies above the diagonal is not to be read.
+    """
+    system = strength * (w @ w.transpose(-1, -2)).tril(-1)
+    # M times what tokens have of keys before them, and of all earlier keys
+    inner = strength * (w @ k.transpose(-1, -2)).tril(-1)
+    outer = strength * (w @ past.transpose(-1, -2))
+    # the diagonal is taken as 1
+    seen = torch.linalg.solve_triangular(
+        system, torch.cat((outer, inner), -1), upper=False, unitriangular=True
+    )
+    keys = torch.cat((past, k), 2)
+    scores = q @ keys.transpose(-1, -2) - (q @ w.transpose(-1, -2)).tril() @ seen
+    return scores, keys - seen.transpose(-1, -2) @ w
