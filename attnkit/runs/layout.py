@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -193,3 +193,20 @@ def size_of(path: Path) -> int:
             return path.lstat().st_size
         return sum(map(size_of, path.iterdir()))
     return 0
+
+
+def files_below(folder: Path, left_out: Container[str] = ()) -> Iterator[Path]:
+    """The files in a folder, sorted, but for hidden ones, copies of the log and leftovers.
+
+    Links to folders are not followed.
+    """
+    with files.reading(folder):
+        children = sorted(folder.iterdir())
+    for child in children:
+        copy = child.name in (TENSORBOARD, WANDB) or child.name in left_out
+        if child.name.startswith(".") or copy or files.owner(child) is not None:
+            continue
+        if child.is_dir() and not child.is_symlink():
+            yield from files_below(child, left_out)
+        elif child.is_file():
+            yield child

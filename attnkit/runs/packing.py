@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
-from attnkit.runs.results import files_below
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
 
@@ -286,7 +285,7 @@ def _pack(runs: "Sequence[Run]", target: Path, checkpoints: bool) -> int:
         folder = layout.run_path("", run.name, run.variant, run.seed).as_posix()
         if any(name.startswith(f"{folder}/") for name in members):
             raise OutputPathError(f"{run.path}: a second run called {folder}; pack them one by one")
-        for path in files_below(run.path, () if checkpoints else (layout.CHECKPOINTS,)):
+        for path in layout.files_below(run.path, () if checkpoints else (layout.CHECKPOINTS,)):
             members[f"{folder}/{path.relative_to(run.path).as_posix()}"] = path
     with files.replacing(target) as prepared, open(prepared, "xb") as file:
         with (

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import os
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -17,23 +17,6 @@ from attnkit.storage.lock import exclusive, shared
 
 SCORES_LIMIT = 64 << 20
 """Bytes of scores.json that are read, at most."""
-
-
-def files_below(folder: Path, left_out: Container[str] = ()) -> Iterator[Path]:
-    """The files in a folder, sorted, but for hidden ones, copies of the log and leftovers.
-
-    Links to folders are not followed.
-    """
-    with files.reading(folder):
-        children = sorted(folder.iterdir())
-    for child in children:
-        copy = child.name in (layout.TENSORBOARD, layout.WANDB) or child.name in left_out
-        if child.name.startswith(".") or copy or files.owner(child) is not None:
-            continue
-        if child.is_dir() and not child.is_symlink():
-            yield from files_below(child, left_out)
-        elif child.is_file():
-            yield child
 
 
 class Results:
@@ -72,7 +55,7 @@ class Results:
         if self.packed is not None:
             yield from self.packed
             return
-        for path in files_below(self.path, {layout.CHECKPOINTS}):
+        for path in layout.files_below(self.path, {layout.CHECKPOINTS}):
             yield path.relative_to(self.path).as_posix()
 
     def open_file(self, name: str) -> BinaryIO:

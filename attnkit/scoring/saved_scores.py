@@ -108,18 +108,18 @@ class SavedScores:
         name = name or split
         try:
             with results.unchanged():
-                entry = results.scores().get(name)
-                if entry is None:
+                if (entry := results.scores().get(name)) is None:
                     return None
                 digests, decode = entry["digests"], entry.get("decode")
                 path = results.output_path(name)
                 data = _verified(results, path, digests["outputs"])
                 packed = _verified(results, _statistics_path(path), digests["statistics"])
             tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
-            told = (len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED)
-            lengths = {len(texts) or entry["sentences"], entry["sentences"], *told}
-            if len(lengths) > 1:
-                raise ValueError(f"of {entry['sentences']} sentences, files have {lengths}")
+            known = [name for name in entry["metrics"] if is_known(base_metric(name))]
+            count = entry["sentences"]
+            told = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
+            if len(lengths := {len(texts) or count, count, *told}) > 1:
+                raise ValueError(f"of {count} sentences, files have {lengths}")
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -129,11 +129,7 @@ class SavedScores:
                 split,
                 name,
                 texts,
-                {
-                    k: Score.of(k, tables[k], v["signature"])
-                    for k, v in entry["metrics"].items()
-                    if is_known(base_metric(k))
-                },
+                {k: Score.of(k, tables[k], entry["metrics"][k]["signature"]) for k in known},
                 entry["sentences"],
                 entry.get("empty_references", 0),
                 None if decode is None else Decoding.of_json(decode),

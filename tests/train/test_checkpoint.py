@@ -361,7 +361,8 @@ def forge(path: Path, name: str, data: bytes) -> None:
     (path / name).write_bytes(data)
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["files"][name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
-    (path / "manifest.json").write_text(json.dumps(manifest))
+    manifest.pop("sha256", None)
+    (path / "manifest.json").write_text(json.dumps(json_files.sealed(manifest)))
 
 
 MUTATIONS: list[Mutation] = [
@@ -532,6 +533,6 @@ def test_a_checkpoint_of_another_step_or_format_is_refused(pristine: Path, tmp_p
     with pytest.raises(DataError, match="is that of step 2"):
         checkpoint.load(copy / "checkpoints" / "step-9")
     manifest = copy / "checkpoints" / "step-1" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(DataError, match="format should be 1, is 2"):
         checkpoint.load(manifest.parent)
