@@ -18,7 +18,7 @@ from helpers.faults import FAULTS, Faulty, Killed
 from torch import Tensor
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, OutputError, OutputPathError
-from attnkit.runs import Run, layout
+from attnkit.runs import Run, json_files, layout
 from attnkit.storage.tensors import check
 from attnkit.train import checkpoint
 
@@ -534,5 +534,5 @@ def test_a_checkpoint_of_another_step_or_format_is_refused(pristine: Path, tmp_p
         checkpoint.load(copy / "checkpoints" / "step-9")
     manifest = copy / "checkpoints" / "step-1" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
-    with pytest.raises(DataError, match="format should be 1, is 2"):
+    with pytest.raises(DataError, match="was changed since attnkit wrote it"):
         checkpoint.load(manifest.parent)
