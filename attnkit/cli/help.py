@@ -73,11 +73,11 @@ class Command(_Page, TyperCommand):
         return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """An option whose metavar ends in "..." takes all words up to the next option."""
+        """An option whose metavar ends in " ..." takes all words up to the next option."""
         several = {
             name
             for one in self.params
-            if str(one.metavar).endswith("...") and one.param_type_name == "option"
+            if str(one.metavar).endswith(" ...") and one.param_type_name == "option"
             for name in one.opts
         }
         option, words = "", list[str]()

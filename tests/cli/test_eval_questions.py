@@ -55,6 +55,11 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
     assert [row[2] for row in rows[-2:]] == ["100.0"] * 2
 
 
+def test_an_option_of_one_value_takes_no_target(attnkit: Any) -> None:
+    _, _, *rows = table(attnkit("--metrics", "answer-f1", "runs/toy/other", "--format", "markdown"))
+    assert {row[0] for row in rows} == {"F1"}
+
+
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)

@@ -123,8 +123,8 @@ baseline: smal
         (
             GOOD.replace("translation\n", "translating\n", 1),
             "r.yaml:1:7: task: must be one of translation, summarization, dialogue,"
-            " language-modeling, question-answering, classification, recall, got 'translating';"
-            " did you mean translation?",
+            " language-modeling, question-answering, classification, recall, tagging, got"
+            " 'translating'; did you mean translation?",
         ),
         (
             GOOD + "variants: {" + ", ".join(f"v{i}" for i in range(101)) + "}\n",
