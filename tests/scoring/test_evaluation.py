@@ -309,6 +309,7 @@ def test_results_that_are_no_json_are_named_before_anything_is_decoded(
 ) -> None:
     run = make()
     (run.path / "scores.json").write_bytes(b"{")
+    run.record("scores.json", run.sha256("scores.json"))
     monkeypatch.setattr(Run, "model", None)
     advice = "replace it by `attnkit eval --fresh`"
     with pytest.raises(DataError, match=rf"scores.json: not valid JSON: .*; {advice}"):
