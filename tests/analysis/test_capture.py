@@ -11,7 +11,7 @@ from helpers.trained import ROWS, tokenizer
 
 from attnkit.analysis import capture as capture_run
 from attnkit.analysis.capture import MapReader, capture
-from attnkit.analysis.inputs import InputBuilder
+from attnkit.analysis.inputs import InputBuilder, tokens_of
 from attnkit.analysis.maps import Capture
 from attnkit.data.tokenizer import BOS, EOS, UNK
 from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
@@ -174,12 +174,11 @@ def test_pieces_make_words_and_special_tokens_none(runs: dict[str, Run]) -> None
     np.testing.assert_allclose(words.by_word().weights.sum(-1), 1, atol=1e-5)
 
 
-def test_separators_of_the_recipe_are_special(tmp_path: Path) -> None:
+def test_separators_of_the_recipe_are_special() -> None:
     """A piece that the recipe calls special stands between words."""
-    piece = tokenizer().source.pieces(ids("and"))[0]
-    run = run_of(tmp_path, sections(), special=(piece,))
-    keys = capture(run, "cat and cat", target="a", device="cpu").maps["cross"].keys
-    there = [token for token in keys if token.text == piece]
+    source = tokenizer().source
+    tokens = tokens_of([(source, ids("cat and cat"))], [source.pieces(ids("and"))[0]])
+    there = [token for token in tokens if token.text == source.pieces(ids("and"))[0]]
     assert there
     assert all(token.special and token.word is None for token in there)
 

@@ -191,7 +191,7 @@ def test_reordering_lets_gradients_through() -> None:
 def test_an_unknown_word_or_option_names_the_nearest() -> None:
     with pytest.raises(UsageError, match="did you mean scaled-dot"):
         MultiHead.build("scaled-dto", 8, 2, 10)
-    with pytest.raises(UsageError, match="did you mean 'trainable'"):
+    with pytest.raises(UsageError, match="did you mean trainable"):
         MultiHead.build("synthesizer-random", 8, 2, 10, trainabel=True)
     with pytest.raises(UsageError, match="cannot be cross attention"):
         MultiHead.build("synthesizer-random", 8, 2, 10, cross=True)
