@@ -122,7 +122,7 @@ def slurm(
     ]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
-        file=one_line(shlex.quote(save.name)) if save else "FILE",
+        file=shlex.quote(save.name) if save else "FILE",
         name=name,
         nodes=nodes,
         processes=max(gpus, 1),
