@@ -14,7 +14,7 @@ from attnkit.cli.options import flag, value
 from attnkit.errors import StoppedError, UsageError
 from attnkit.recipe import load
 from attnkit.recipe.sweep import is_sweep
-from attnkit.text import one_line, quoted
+from attnkit.text import quoted
 
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
 """Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds; days-hours, with :minutes and
