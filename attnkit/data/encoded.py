@@ -32,7 +32,7 @@ class EncodedContent(BaseModel):
     """What meta.json says of a folder."""
 
     model_config = ConfigDict(strict=True)
-    format: Literal[1]
+    format: int
     files: dict[Literal["source.ids", "source.offsets", "target.ids", "target.offsets"], str]
     dtype: Literal["uint16", "uint32"]
     block: Annotated[int, Field(ge=0)]
@@ -148,8 +148,10 @@ class Encoded:
             counts = Counts(**content.counts)
         except (ValidationError, TypeError) as error:
             raise DataError(
-                f"{path}: meta.json is damaged: {str(error).splitlines()[0]}"
+                f"{path}: meta.json is damaged: {' '.join(str(error).split())}"
             ) from error
+        if content.format != FORMAT:
+            raise DataError(f"{path}: format {content.format}, not {FORMAT}")
         if content.key not in (None, path.name):
             raise DataError(f"{path}: is of another corpus, tokenizer or recipe: {content.key}")
         files, block = content.files, content.block

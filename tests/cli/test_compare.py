@@ -113,7 +113,7 @@ def test_questions_with_their_contexts(attnkit: Any) -> None:
         assert [one["name"] for one in row["systems"]] == ["entropy", "mean", "concat", "none"]
         assert len(row["contexts"]) == 4
         assert 1 <= row["systems"][0]["context"] <= 4
-        assert row["systems"][1]["context"] is None
+        assert row["systems"][1]["context"] in (None, 1, 2, 3, 4)  # unclear, or one that leads
     done = attnkit(*runs, "--contexts", "2", "--sort", "line", "-n", "1")
     assert "question 1" in done.out
     assert "base seed 2" in done.out

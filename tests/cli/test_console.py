@@ -211,9 +211,11 @@ def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_closed_streams_are_no_error() -> None:
-    line = f"{sys.executable} -m attnkit --version >&- 2>&-"
-    assert subprocess.run(["sh", "-c", line], env=environment(), check=False).returncode == 0
+@pytest.mark.parametrize(("streams", "code"), [("2>&-", 0), (">&- 2>&-", 1)])
+def test_only_a_closed_standard_output_loses_something(streams: str, code: int) -> None:
+    line = f"{sys.executable} -m attnkit --version {streams}"
+    done = subprocess.run(["sh", "-c", line], env=environment(), check=False, capture_output=True)
+    assert done.returncode == code
 
 
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])

@@ -18,6 +18,7 @@ from helpers.trained import make_run
 import attnkit
 from attnkit.cli.console import outcome
 from attnkit.errors import out_of_memory
+from attnkit.recipe import mechanism_registry
 from attnkit.runs import Run
 from attnkit.storage import files
 
@@ -155,7 +156,10 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_plug_in_is_blamed_by_name(body: str, here: Any, tmp_path: Path) -> None:
+def test_a_plug_in_is_blamed_by_name(
+    body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests do not know them
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
     Path("toy.yaml").write_text(TOY)

@@ -201,7 +201,7 @@ def test_tab_completes_commands_and_keys(completed: Callable[[str], list[str]]) 
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("train quickstart model.norm=", ["pre", "post"]),
+        ("train quickstart model.norm=", ["pre", "post", "rms"]),
         ("train quickstart model.norm=po", ["post"]),
         ("train quickstart train.compile=", ["true", "false"]),
         ("train quickstart train.log_to=w", ["wandb"]),

@@ -479,7 +479,7 @@ def test_a_damaged_memory_of_facts_is_made_anew(folder: Path, junk: str) -> None
     expected = corpus_files.FileFacts(hashlib.sha256(b"a\nb\n").hexdigest(), None)
     assert corpus_files.file_facts(path, folder / "cache") == expected
     [note] = (folder / "cache" / "facts").iterdir()
-    assert json.loads(note.read_bytes())[1] == expected.sha256
+    assert json.loads(note.read_bytes())["value"][1] == expected.sha256
     note.write_text(junk)
     assert corpus_files.file_facts(path, folder / "cache") == expected
 

@@ -29,6 +29,7 @@ from attnkit.errors import (
 from attnkit.experiment import pretrained_conversion as converting
 from attnkit.experiment.pretrained_conversion import PretrainedSettings, attention_of, convert, nll
 from attnkit.huggingface import open_model, surgery
+from attnkit.storage.files import read_json
 from attnkit.train.events import NoteEvent, ProgressEvent, ScoredEvent
 
 STORY = "The animal did not cross the street because it was too tired. A small river runs behind. "
@@ -66,7 +67,7 @@ def test_each_stage_is_scored_and_the_last_one_kept(model: Path) -> None:
     assert [*found] == ["before", "swapped", "transferred", "tuned"]
     assert len(set(found.values())) == 4
     opened = open_model(chosen.folder, device="cpu")
-    facts = surgery.read_json(chosen.folder / surgery.FACTS)
+    facts = read_json(chosen.folder / surgery.FACTS)
     assert facts["perplexity"] == found
     assert facts["weights"] == open_model(model, device="cpu").facts["weights"]
     # the perplexity is that of the model in the folder, window by window
@@ -155,7 +156,7 @@ def test_a_folder_that_is_there_is_replaced_on_request_alone(model: Path) -> Non
     with pytest.raises(OutputPathError, match="--fresh"):
         happened(convert, chosen)
     happened(convert, replace(chosen, fresh=True, tune=1))
-    assert surgery.read_json(chosen.folder / surgery.FACTS)["tune"] == 1
+    assert read_json(chosen.folder / surgery.FACTS)["tune"] == 1
     with pytest.raises(UsageError, match="is converted already"):
         happened(convert, settings(chosen.folder, out=model.parent / "other", text=chosen.text))
 

@@ -16,6 +16,7 @@ from helpers.pretrained import SIZE, network, tokenizer
 from attnkit import mechanisms
 from attnkit.errors import DataError, UsageError
 from attnkit.huggingface import Pretrained, open_model, surgery
+from attnkit.layers import MultiHead
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
 
 FAMILIES = ("llama", "gpt2", "gpt-neox")
@@ -31,7 +32,8 @@ def able(word: str) -> bool:
         surgery.check(word, PARTS.get(word, {}))
     except UsageError:
         return False
-    return True
+    layer = MultiHead.build(word, 16, 2, LENGTH, causal=True, **PARTS.get(word, {}))
+    return layer.mechanism.query_sets == 1  # parallax has projections of its own
 
 
 WORDS = [word for word in mechanisms.names() if able(word)]

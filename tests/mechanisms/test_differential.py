@@ -75,7 +75,7 @@ def test_running_sums_carry_both_maps() -> None:
         (6, {}, "even width"),
         (8, {"lambda_init": 1.0}, "below 1"),
         (8, {"lambda_init": -0.1}, "at least 0"),
-        (8, {"lambda_init": "depth"}, "by-depth or a number"),
+        (8, {"lambda_init": "depth"}, "a number or by-depth"),
     ],
 )
 def test_what_cannot_be_is_refused(width: int, options: dict[str, object], message: str) -> None:

@@ -78,7 +78,7 @@ def test_widening_is_learned_per_head_and_keeps_the_state_constant() -> None:
 def test_wrong_options_say_what_would_be_right() -> None:
     with pytest.raises(UsageError, match="features must be at least 1, got 0"):
         MultiHead.build("linear", 8, 2, 10, features=0)
-    with pytest.raises(UsageError, match="must be elu, taylor, exp or softmax, got 'relu'"):
+    with pytest.raises(UsageError, match="must be one of elu, taylor, exp, softmax, got 'relu'"):
         MultiHead.build("linear", 8, 2, 10, feature_map="relu")
 
 

@@ -200,11 +200,11 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
         ),
         (
             {"parts": ("dot", "gaussian"), "combine": "mean"},
-            "combine must be softmax, sigmoid or sum, got 'mean'",
+            "combine must be one of softmax, sigmoid, sum, got 'mean'",
         ),
         (
             {"parts": ("dot", "gaussian"), "projections": "mine"},
-            "projections must be shared or own, got 'mine'",
+            "projections must be one of shared, own, got 'mine'",
         ),
     ],
 )

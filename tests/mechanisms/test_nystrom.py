@@ -194,7 +194,7 @@ def test_the_convolution_goes_over_real_positions() -> None:
     [
         ({"landmarks": 0}, "landmarks must be at least 1, got 0"),
         ({"conv": 4}, "conv must be an odd number of positions, got 4"),
-        ({"pinv": "svd"}, "pinv must be iterative, exact or none, got 'svd'"),
+        ({"pinv": "svd"}, "pinv must be one of iterative, exact, none, got 'svd'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], reason: str) -> None:

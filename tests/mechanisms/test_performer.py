@@ -139,7 +139,7 @@ def test_features_and_buffers_follow_the_options() -> None:
 def test_wrong_options_say_what_would_be_right() -> None:
     with pytest.raises(UsageError, match="features must be at least 1, got 0"):
         MultiHead.build("performer", 8, 2, 10, features=0)
-    with pytest.raises(UsageError, match="kernel must be softmax, hyperbolic or relu"):
+    with pytest.raises(UsageError, match="kernel must be one of softmax, hyperbolic, relu"):
         MultiHead.build("performer", 8, 2, 10, kernel="cosine")
     with pytest.raises(UsageError, match="0 never redraws"):
         MultiHead.build("performer", 8, 2, 10, redraw_every=-1)

@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused() -> None:
     for options, message in (
         ({"window": 0}, "window must be at least 1"),
         ({"keep": -1}, "keep must be at least 0"),
-        ({"logit": "one"}, "learned or zero"),
+        ({"logit": "one"}, "one of learned, zero"),
     ):
         with pytest.raises(UsageError, match=message):
             MultiHead.build("sink", 8, 2, 10, **options)

@@ -183,11 +183,15 @@ def test_default_factors_are_nearest_to_the_square_root(
 @pytest.mark.parametrize(
     ("word", "options", "reason"),
     [
-        ("synthesizer-dense", {"layers": 3}, "layers must be 1 or 2, got 3"),
-        ("synthesizer-dense", {"reads": "head"}, "reads must be layer or slice, got 'head'"),
+        ("synthesizer-dense", {"layers": 3}, "layers must be one of 1, 2, got 3"),
+        ("synthesizer-dense", {"reads": "head"}, "reads must be one of layer, slice, got 'head'"),
         ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
         ("synthesizer-factorized-random", {"rank": 0}, "rank must be at least 1, got 0"),
-        ("synthesizer-factorized-dense", {"layout": "tiel"}, "must be outer or tile, got 'tiel'"),
+        (
+            "synthesizer-factorized-dense",
+            {"layout": "tiel"},
+            "must be one of outer, tile, got 'tiel'",
+        ),
         (
             "synthesizer-factorized-dense",
             {"factors": (4, 4)},
@@ -195,7 +199,7 @@ def test_default_factors_are_nearest_to_the_square_root(
             r" got \[4, 4\]",
         ),
         ("synthesizer-factorized-dense", {"factors": (-3, -4)}, r"got \[-3, -4\]"),
-        ("synthesizer-factorized-dense", {"factors": (12,)}, r"got \[12\]"),
+        ("synthesizer-factorized-dense", {"factors": (12,)}, r"got \(12,\)"),
     ],
 )
 def test_an_impossible_option_is_refused_with_what_is_possible(

@@ -57,9 +57,12 @@ def complaint(text: str, *overrides: str) -> str:
             "hidden must be at least 1",
         ),
         ("synthesizer-random, key_norm: true", "key_norm", "key_norm needs keys"),
-        ("gaussian, score_noise: -1", "score_noise", "score_noise must be 0 or more, got -1"),
-        ("gaussian, entropy_scale: {base: 1}", "entropy_scale", "needs a base above 1"),
-        ("dot, attention_dropout: 1", "attention_dropout", "must be at least 0 and below 1"),
+        ("gaussian, score_noise: -1", "score_noise", "must be a number >= 0, got '-1'"),
+        (
+            "dot, attention_dropout: 1",
+            "attention_dropout",
+            "must be a number >= 0 and < 1, got '1'",
+        ),
     ],
 )
 def test_a_value_that_a_mechanism_refuses_is_told_with_place_and_key(

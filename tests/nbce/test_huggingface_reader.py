@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 from helpers import pretrained
 from helpers.pretrained import SIZE, network, tokenizer
 
-from attnkit.errors import MissingInputError, UnavailableError, UsageError
+from attnkit.errors import DataError, MissingInputError, UnavailableError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
 from attnkit.nbce.baselines import prompt_perplexities
@@ -329,7 +329,7 @@ def test_bits_become_the_settings_of_transformers(
     monkeypatch.setattr(transformers, "BitsAndBytesConfig", lambda **told: told)
     monkeypatch.setattr(opening, "_weights", lambda *told: given.append(told[-1]) or 1 / 0)
     pretrained.saved(tmp_path, "llama")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(DataError, match="division by zero"):
         opening.open_model(tmp_path, device="cpu", quantization=word)
     settings = {"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}
     assert given == [{"dtype": torch.float32, **settings}]

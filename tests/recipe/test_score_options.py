@@ -19,9 +19,9 @@ SCORED = [
 ]  # fmt: skip
 SOFTMAX = [
     word for word in SCORED
-    if mechanisms.load(word).normalise is Scored.normalise and word != "forgetting"
+    if mechanisms.load(word).normalise is Scored.normalise and word not in ("forgetting", "path")
 ]  # fmt: skip
-"""Those whose weights are a softmax of the scores and of nothing else."""
+"""Those whose weights are a softmax of `scores(q, k, mask)` and of nothing else."""
 WITH_KEYS = [word for word in SCORED if "k" in mechanisms.facts(word).uses]
 
 
@@ -50,7 +50,7 @@ def by_hand(own: Tensor, seen: Mask, allowed: Tensor | None) -> Tensor:
 
 
 def own_scores(made: MultiHead, x: Tensor, seen: Mask) -> Tensor:
-    q, k, _ = made._project(x, seen, None)
+    q, k, *_ = made.project(x, seen)
     assert isinstance(made.mechanism, Scored)
     return made.mechanism.scores(q, None if k is None else made.mechanism.cached_keys(k), seen)
 
@@ -203,7 +203,7 @@ def test_the_length_of_keys_counts_for_nothing_with_key_norm(word: str) -> None:
 def test_with_key_norm_a_score_is_q_times_the_direction_of_k(word: str) -> None:
     made = layer(word, key_norm=True)
     x, seen = inputs(1, 5), mask(5, causal=False)
-    q, k, _ = made._project(x, seen, None)
+    q, k, *_ = made.project(x, seen)
     assert q is not None
     assert k is not None
     expected = (q @ (k / k.norm(dim=-1, keepdim=True)).transpose(-1, -2)).softmax(-1)

@@ -308,6 +308,7 @@ def test_results_that_are_no_json_are_named_before_anything_is_decoded(
     make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make()
+    evaluate(run, ["test"], EvalConfig(), device="cpu")
     (run.path / "scores.json").write_bytes(b"{")
     run.record("scores.json", run.sha256("scores.json"))
     monkeypatch.setattr(Run, "model", None)

@@ -13,10 +13,12 @@ from attnkit.errors import AttnkitError
 
 EXTRAS = {
     "ctranslate2": "ctranslate2",
+    "datasets": "datasets",
     "hf": "transformers",
     "ja": "mecab-python3",
     "ko": "mecab-ko",
     "onnx": "onnxruntime",
+    "parquet": "pyarrow",
     "plot": "matplotlib",
     "tensorboard": "tensorboard",
     "trackio": "trackio",

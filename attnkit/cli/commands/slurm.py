@@ -14,7 +14,7 @@ from attnkit.cli.options import flag, value
 from attnkit.errors import StoppedError, UsageError
 from attnkit.recipe import load
 from attnkit.recipe.sweep import is_sweep
-from attnkit.text import one_line, quoted
+from attnkit.text import quoted
 
 TIME = re.compile(r"(\d+-)?\d+(:\d\d){0,2}", re.ASCII)
 """Slurm's forms: minutes, minutes:seconds, hours:minutes:seconds; days-hours, with :minutes and
@@ -122,7 +122,7 @@ def slurm(
     ]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
-        file=one_line(shlex.quote(save.name)) if save else "FILE",
+        file=shlex.quote(save.name) if save else "FILE",
         name=name,
         nodes=nodes,
         processes=max(gpus, 1),
