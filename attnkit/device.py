@@ -4,6 +4,9 @@ import os
 import re
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 
 from attnkit.errors import UnavailableError, UsageError
 
@@ -129,6 +132,20 @@ def threads_each(jobs: int) -> int:
     import torch
 
     return max(1, torch.get_num_threads() // jobs)
+
+
+@contextmanager
+def without_main() -> Iterator[None]:
+    """Inside, processes are started that do not import the main module.
+
+    None of ours needs it; a script without `if __name__ == "__main__"` would run again in each.
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def sharing(jobs: int, ranks: int = 1) -> str:

@@ -20,7 +20,7 @@ spreadsheet (`_cell`).
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -45,16 +45,16 @@ _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 Arrays = dict[str, Float[NDArray[np.float32], "L H T S"]]
 
 
-def check_suffix(path: Path) -> str:
-    """The suffix of a file that can be written, in small letters.
+def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
+    """The suffix of a file that can be written, one of the known ones, in small letters.
 
     Raises:
         UsageError: it is another one.
     """
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-        raise UsageError(f"{path}: suffix {quoted(path.suffix)} is not known; use {known}")
+    if suffix not in known:
+        names = f"{', '.join(known[:-1])} or {known[-1]}"
+        raise UsageError(f"{path}: suffix {quoted(path.suffix)} is not known; use {names}")
     return suffix
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from attnkit.api.calls import for_callers
+from attnkit.api.calls import for_callers, several_texts
 from attnkit.api.models import LoadedModel, PretrainedModel, RunModel
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import ask
@@ -69,6 +69,8 @@ def contexts(
     """
     if isinstance(contexts, str):
         raise UsageError("contexts must be a list of texts: put the text in brackets")
+    contexts = several_texts(contexts, "contexts")
+    (prompt,) = several_texts([prompt], "the prompt")
     reader: Any
     if isinstance(model, RunModel):
         from attnkit.device import pick_device
@@ -85,7 +87,7 @@ def contexts(
         raise UsageError("the first argument must be a model: attnkit.load(NAME)")
     spec = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, False)
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
-    (reply,) = ask(reader, pool, [list(contexts)], [prompt], spec, rule, traced=True)
+    (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule, traced=True)
     source = reply.context
     share = None if reply.source is None else reply.source.share
     return ContextAnswer(reply.text, source, None if source is None else contexts[source], share)

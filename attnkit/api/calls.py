@@ -1,17 +1,17 @@
 """What all functions of the Python API share: plug-ins, and remedies in the caller's terms."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from attnkit import mechanisms
-from attnkit.errors import AttnkitError
+from attnkit.errors import AttnkitError, UsageError
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-Plugins = Sequence[str | Path]
+Plugins = str | Path | Sequence[str | Path]
 
 _FLAGS = ("allow-change", "allow-damaged", "chat", "fresh", "offline", "sample")
 _PYTHON = (
@@ -55,5 +55,23 @@ def for_callers(function: Callable[Parameters, Result]) -> Callable[Parameters, 
 
 def plug_in(plugins: Plugins) -> None:
     """Register the mechanisms and metrics of some files."""
-    for file in plugins:
+    for file in [plugins] if isinstance(plugins, str | Path) else plugins:
         mechanisms.plug_in(file)
+
+
+def several(names: str | Sequence[str]) -> list[str]:
+    """Names as a list; a text is one name."""
+    return [names] if isinstance(names, str) else list(names)
+
+
+def several_texts(texts: str | Sequence[str], what: str = "texts") -> list[str]:
+    """Texts as a list; a text is one.
+
+    Raises:
+        UsageError: something is no text.
+    """
+    found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
+    for one in found:
+        if not isinstance(one, str):
+            raise UsageError(f"{what} must be text, not {one!r}")
+    return found

@@ -10,16 +10,17 @@ import yaml
 from rich.console import Console
 
 from attnkit import models
-from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.api.calls import Plugins, for_callers, plug_in, several
 from attnkit.api.curves import DrawnCurves
 from attnkit.api.progress import shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
-from attnkit.recipe import RecipeFile, resolve
+from attnkit.recipe import RecipeFile, build, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
+from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.runs import Run, find_runs, one_task
 from attnkit.runs.curves import learning_curves
 from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
@@ -103,7 +104,7 @@ def train(
     recipe: str | Path | Mapping[str, Any],
     overrides: Overrides = (),
     *,
-    variants: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
+    variants: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     seeds: Sequence[int] | None = None,
     name: str = "own",
     out: str | Path = "runs",
@@ -124,7 +125,7 @@ def train(
         recipe: name of a shipped recipe, a file, or the keys of one as a dict, which is written to
             OUT/NAME.yaml.
         overrides: KEY=VALUE texts, or a dict of dotted keys: {"train.steps": 200}.
-        variants: names of the variants to train; or new ones in place of the recipe's, each with
+        variants: name or names of those to train; or new ones in place of the recipe's, each with
             its overrides, which are written to OUT/NAME.yaml as well.
         seeds: instead of the recipe's.
         name: of a recipe that is written to OUT.
@@ -145,7 +146,7 @@ def train(
     if isinstance(recipe, Mapping) or own is not None:
         recipe = _written(recipe, own, Path(out), name)
     file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
-    chosen = None if variants is None or own is not None else list(variants)
+    chosen = None if variants is None or own is not None else several(variants)
     _check_variants(file, chosen)
     settings = TrainingSettings(
         file=file, out=Path(out), variants=chosen, seeds=seeds, fresh=fresh,
@@ -191,11 +192,12 @@ def _written(
     if not is_name(name):
         raise UsageError(f"name {name!r} cannot name a run folder")
     if isinstance(recipe, Mapping):
-        keys = _absolute(_plain(recipe))
+        keys = _plain(recipe)
     else:
         keys = {"extends": str(resolve(recipe).absolute())}
     if variants is not None:
         keys |= {"variants": _plain(variants)}
+    keys = _absolute(keys)
     try:
         text = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
@@ -208,19 +210,37 @@ def _written(
 
 
 def _absolute(keys: dict[str, Any]) -> dict[str, Any]:
-    """Paths of data and tokenizer from the current folder."""
-    keys = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in keys.items()
-    }
-    for section, names in (("data", ("train", "valid", "test")), ("tokenizer", ("model",))):
-        found: Any = keys.get(section)
-        for name in names if isinstance(found, dict) else ():
-            value = found.get(name)
-            if isinstance(value, list):
-                found[name] = [str(Path(one).absolute()) for one in value]
-            elif isinstance(value, str):
-                found[name] = str(Path(value).absolute())
+    """Names of files from the current folder, also in variants; what is not there stays as it is.
+
+    That may be in the data folder, a data set of Hugging Face, or a shipped recipe.
+    """
+    keys = _from_here(keys)
+    if isinstance(keys.get("extends"), str):
+        keys["extends"] = build.found(keys["extends"], COMMAND_LINE)
+    if isinstance(variants := keys.get("variants"), dict):
+        keys["variants"] = {
+            name: _from_here(changes) if isinstance(changes, dict) else changes
+            for name, changes in variants.items()
+        }
     return keys
+
+
+def _from_here(keys: dict[str, Any], section: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The values of `build.PATHS` as `build.found` has them, for nested and for dotted keys."""
+    out = dict[str, Any]()
+    for name, value in keys.items():
+        key = (*section, *name.split("."))
+        if isinstance(value, dict):
+            value = _from_here(value, key)
+        elif key in build.PATHS:
+            names = value if isinstance(value, list) else [value]
+            names = [
+                build.found(one, COMMAND_LINE, key == build.INIT) if isinstance(one, str) else one
+                for one in names
+            ]
+            value = names if isinstance(value, list) else names[0]
+        out[name] = value
+    return out
 
 
 def _check_variants(file: RecipeFile, chosen: Sequence[str] | None) -> None:
@@ -234,8 +254,8 @@ def _check_variants(file: RecipeFile, chosen: Sequence[str] | None) -> None:
 def evaluate(
     runs: str | Path | Sequence[str | Path],
     *,
-    splits: Sequence[str] | None = None,
-    metrics: Sequence[str] | None = None,
+    splits: str | Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     search: Mapping[str, Any] | None = None,
     baseline: str | None = None,
     fresh: bool = False,
@@ -248,8 +268,8 @@ def evaluate(
 
     Args:
         runs: folders with one or more runs, or "demo".
-        splits: names of splits; default those of each run's recipe.
-        metrics: names such as bleu, chrf, rouge; default those of each run's recipe.
+        splits: one name or several; default those of each run's recipe.
+        metrics: one name or several, such as bleu, chrf, rouge; default those of each run's recipe.
         search: keys of the search section, such as {"method": "beam", "beam": 4}.
         baseline: the variant that others are compared with; default the recipe's.
         fresh: decode and score again.
@@ -263,7 +283,7 @@ def evaluate(
     plug_in(plugins)
     found = find_runs([runs] if isinstance(runs, str | Path) else runs)
     one_task(found, "score each task by itself")
-    changes = {"metrics": expand(list(metrics))} if metrics else {}
+    changes = {"metrics": expand(several(metrics))} if metrics else {}
     words = [f"search.{key}={_flow(value)}" for key, value in (search or {}).items()]
     rows = list[ScoreRow]()
     for run in found:
@@ -272,7 +292,7 @@ def evaluate(
         asked = recipe.task == QUESTIONS
         module: Any = question_sets if asked else evaluation
         rows += module.evaluate(
-            run, splits or settings.splits, settings, search=recipe.search, force=fresh,
+            run, several(splits or settings.splits), settings, search=recipe.search, force=fresh,
             device=device, data_dir=data_dir, offline=offline,
             **({"spec": recipe.contexts} if asked else {}),
         )  # fmt: skip

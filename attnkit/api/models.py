@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.maps import Capture, Kind
-from attnkit.api.calls import Plugins, for_callers, plug_in
+from attnkit.api.calls import Plugins, for_callers, plug_in, several_texts
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.recipe.schema import SearchConfig
@@ -81,8 +81,9 @@ class TextAttention:
 
         if Path(path).suffix.lower() == ".html":
             write_output(Path(path), self._page())
-        else:
-            map_files.save(Path(path), self.capture)
+            return
+        map_files.check_suffix(Path(path), (".html", *map_files.SUFFIXES))
+        map_files.save(Path(path), self.capture)
 
     def _page(self) -> bytes:
         from attnkit.show.map_page import page
@@ -120,8 +121,7 @@ class LoadedModel(ABC):
         Raises:
             UsageError: an option that does not exist or is out of range.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        return self._generate(texts, self._search(search, sample))
+        return self._generate(several_texts(texts), self._search(search, sample))
 
     @for_callers
     def attention(
@@ -135,6 +135,9 @@ class LoadedModel(ABC):
             UsageError: the text or target is empty.
             DataError: it is longer than the model reads.
         """
+        (text,) = several_texts([text], "the text")
+        if target is not None:
+            (target,) = several_texts([target], "the target")
         spec = self._search(search, sample) if search or sample else None
         return TextAttention(self._capture(text, target, spec))
 

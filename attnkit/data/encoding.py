@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from attnkit.data.encoded import FORMAT, Encoded
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
-from attnkit.device import processes
+from attnkit.device import processes, without_main
 from attnkit.errors import MemoryLimitError
 from attnkit.storage.cache import read_or_build
 from attnkit.storage.files import DISK, sha256_json, write_synced
@@ -249,7 +249,8 @@ def _submit(pool: ProcessPoolExecutor, number: int, texts: Texts) -> "Future[_Ch
     resource_tracker.ensure_running()  # started later, it would unblock the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.submit(_encode, number, texts)
+        with without_main():
+            return pool.submit(_encode, number, texts)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -22,7 +22,7 @@ import torch
 
 from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData
-from attnkit.device import THREADS, sharing, threads_each
+from attnkit.device import THREADS, sharing, threads_each, without_main
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.data_of_recipes import PATIENCE
@@ -175,7 +175,8 @@ class WorkerProcess:
         connection, theirs = CONTEXT.Pipe()
         output.touch()
         process = CONTEXT.Process(target=serve, args=(theirs, output, start), daemon=True)
-        process.start()
+        with without_main():
+            process.start()
         theirs.close()
         worker = cls(process, connection, output, key)
         worker.begin(key)

@@ -4,7 +4,8 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from attnkit.errors import MissingInputError, OutputError, OutputPathError
+from attnkit.errors import DataError, OutputError, OutputPathError
+from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.cache import cache_dir, read_or_build
 
@@ -31,10 +32,12 @@ def located(name: str | Path) -> Path:
 
 
 def _require(folder: Path) -> Path:
-    """The folder, if all files are there."""
-    for file in SHIPPED.iterdir():
-        if not (folder / file.name).is_file():
-            raise MissingInputError(f"{folder / file.name}: is missing")
+    """The folder, if its files are those of the package; scores may have been added."""
+    manifest = folder / layout.MANIFEST
+    json_files.opened(files.read_json(manifest), json_files.Manifest, str(manifest))
+    for name, digest in files.read_json(SHIPPED / layout.MANIFEST)["files"].items():
+        if files.sha256_file(folder / name) != digest:
+            raise DataError(f"{folder / name}: is not the file of the package")
     return folder
 
 

@@ -19,7 +19,7 @@ from attnkit.storage.files import (
     temporary,
     writing,
 )
-from attnkit.storage.lock import exclusive
+from attnkit.storage.lock import exclusive_file
 
 Value = TypeVar("Value")
 
@@ -92,7 +92,7 @@ def read_or_build(
         return value, None
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
-    with exclusive(lock):  # saves double work; the rename keeps readers safe
+    with exclusive_file(lock):  # saves double work; the rename keeps readers safe
         value, damage = _try(path, read)
         if value is None:
             remove_leftovers(path.parent)

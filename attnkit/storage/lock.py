@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
-from attnkit.storage.files import writing
+from attnkit.storage.files import reading, writing
 
 _TRIED_FOR = 0.1
 """Seconds for which a lock is tried again that may only be looked at."""
@@ -99,12 +99,24 @@ _folders = _Folders()
 
 
 def exclusive(path: Path) -> AbstractContextManager[None]:
-    """Wait for a folder, or a lock file, which is made, and hold it against all others.
+    """Wait for a folder and hold it against all others.
 
     Where there are no locks nothing is waited for.  Not by filelock, which has to write a file:
     whoever may read a folder can hold the folder itself, and nothing is left in it.
+
+    Raises:
+        MissingInputError: there is no such folder (any more); nothing is made in its place.
     """
     return _hold(path, fcntl.LOCK_EX)
+
+
+def exclusive_file(path: Path) -> AbstractContextManager[None]:
+    """The same for a lock file, which is made.
+
+    Raises:
+        OutputPathError: it cannot be made.
+    """
+    return _hold(path, fcntl.LOCK_EX, made=True)
 
 
 def shared(path: Path) -> AbstractContextManager[None]:
@@ -113,8 +125,8 @@ def shared(path: Path) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def _hold(path: Path, kind: int) -> Iterator[None]:
-    """Hold a path in one of two ways; a thread that holds it already goes on."""
+def _hold(path: Path, kind: int, made: bool = False) -> Iterator[None]:
+    """Hold a folder, or a file that is made, in one of two ways; a thread that holds it goes on."""
     key = os.path.realpath(path)
     descriptor, before = _folders.held.get(key, (-1, 0))
     if descriptor >= 0:
@@ -122,9 +134,9 @@ def _hold(path: Path, kind: int) -> Iterator[None]:
             yield
             return
     else:
-        made = 0 if path.is_dir() else os.O_CREAT
-        with writing(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | made, 0o666)
+        flag = os.O_CREAT if made else os.O_DIRECTORY
+        with writing(path) if made else reading(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag, 0o666)
     try:
         with suppress(OSError):
             fcntl.flock(descriptor, kind)

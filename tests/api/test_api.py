@@ -14,6 +14,7 @@ from helpers import pretrained
 from helpers.shell import environment
 
 import attnkit
+from attnkit.api import comparing
 from attnkit.api.calls import in_python
 from attnkit.errors import (
     AttnkitError,
@@ -145,11 +146,51 @@ def test_rows_as_a_table(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyP
         compared[0].to_pandas()
 
 
-def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path) -> None:
+def test_a_dict_is_a_recipe_whose_faults_have_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").touch()
     recipe = {"task": "translation", "data": {"train": "a.csv"}, "train": {"lr": "fast"}}
     with pytest.raises(RecipeError, match=r"mine\.yaml:5:7: train\.lr: must be a number"):
-        attnkit.train(recipe, out=tmp_path, name="mine")
-    assert str(Path.cwd() / "a.csv") in (tmp_path / "mine.yaml").read_text()
+        attnkit.train(recipe, out="runs", name="mine")
+    assert str(tmp_path / "a.csv") in (tmp_path / "runs" / "mine.yaml").read_text()
+
+
+def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also dotted ones, those of variants, and below the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("a.csv", "b.model", "home/c.csv", "first/model", "base.yaml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    here = str(tmp_path)
+    recipe: Any = {
+        "extends": "base.yaml", "data": {"train": ["a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
+        "data.test": "~/c.csv", "tokenizer": {"model": "b.model", "size": 300},
+        "variants": {"own": {"data.train": "a.csv", "train": {"init": "first"}}, "dot": None},
+    }  # fmt: skip
+    assert comparing._absolute(recipe) == {
+        "extends": f"{here}/base.yaml",
+        "data": {"train": [f"{here}/a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
+        "data.test": f"{here}/home/c.csv", "tokenizer": {"model": f"{here}/b.model", "size": 300},
+        "variants": {
+            "own": {"data.train": f"{here}/a.csv", "train": {"init": f"{here}/first"}}, "dot": None,
+        },
+    }  # fmt: skip
+    assert comparing._absolute({"extends": "quickstart"}) == {"extends": "quickstart"}
+
+
+def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
+    """Each process ran it again."""
+    script = (
+        "import attnkit\nprint('once')\n"
+        f"attnkit.train('quickstart', {TINY!r}, variants='linear', seeds=[1, 2], jobs=2)\n"
+    )
+    run_blocks([script], tmp_path)
+    assert (tmp_path / "runs" / "quickstart" / "linear" / "seed-2" / "scores.json").is_file()
 
 
 @pytest.mark.parametrize(
@@ -170,6 +211,19 @@ def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path) -> None:
             lambda m: attnkit.train("quickstart", variants=["none"]),
             UsageError,
             "choose from scaled",
+        ),
+        (lambda m: attnkit.train("quickstart", variants="none"), UsageError, "variant 'none'"),
+        (lambda m: attnkit.load("demo", plugins="no.py"), MissingInputError, r"no\.py: no such"),
+        (lambda m: attnkit.evaluate("demo", metrics="bleux"), UsageError, "'bleux'"),
+        (lambda m: m.generate([None]), UsageError, "texts must be text, not None"),
+        (lambda m: m.generate(None), UsageError, "texts must be text, not None"),
+        (lambda m: m.attention(None), UsageError, "the text must be text, not None"),
+        (lambda m: attnkit.contexts(m, [None], "b"), UsageError, "contexts must be text"),
+        (lambda m: attnkit.contexts(m, ["a"], None), UsageError, "the prompt must be text"),
+        (
+            lambda m: m.attention("A king", "Ein").save("x.foo"),
+            UsageError,
+            r"use \.html, \.npz, \.safetensors or \.csv",
         ),
         (lambda m: attnkit.evaluate("nowhere"), MissingInputError, r"attnkit\.train\(RECIPE\)"),
     ],

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.errors import OutputPathError
+from attnkit.errors import MissingInputError, OutputPathError
 from attnkit.storage import lock
 
 
@@ -63,3 +63,12 @@ def test_a_folder_is_held_by_one_at_a_time_and_nothing_is_left_in_it(tmp_path: P
     tmp_path.chmod(0o700)
     assert order == ["first", "second"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
+    """An empty file in its place kept it from being moved back."""
+    with pytest.raises(MissingInputError, match="seed-1: cannot be read: No such file"):
+        lock.exclusive(tmp_path / "seed-1").__enter__()
+    with lock.exclusive_file(tmp_path / "cache.lock"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["cache.lock"]

@@ -1,0 +1,29 @@
+"""The copy of the demo in the cache."""
+
+from pathlib import Path
+
+import pytest
+
+from attnkit.runs import Run, demo
+from attnkit.storage.files import sha256_file
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in demo.SHIPPED.iterdir()))
+def test_a_damaged_copy_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    file = demo.located("demo") / name
+    whole = file.read_bytes()
+    for damaged in (whole[: len(whole) // 2], whole[:-9] + bytes(9)):
+        file.write_bytes(damaged)
+        assert demo.located("demo") / name == file
+        assert sha256_file(file) == sha256_file(demo.SHIPPED / name)
+
+
+def test_a_copy_with_scores_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
+    Run.open("demo").write_scores("valid", ["a"], {})
+    assert Run.open("demo").scores() == {"valid": {}}
