@@ -146,7 +146,8 @@ def train(
     if isinstance(recipe, Mapping) or own is not None:
         recipe = _written(recipe, own, Path(out), name)
     file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
-    chosen = None if variants is None or own is not None else several(variants)
+    named = None if isinstance(variants, Mapping) else variants
+    chosen = None if named is None else several(named)
     _check_variants(file, chosen)
     settings = TrainingSettings(
         file=file, out=Path(out), variants=chosen, seeds=seeds, fresh=fresh,
