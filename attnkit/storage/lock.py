@@ -105,7 +105,7 @@ def exclusive(path: Path) -> AbstractContextManager[None]:
     whoever may read a folder can hold the folder itself, and nothing is left in it.
 
     Raises:
-        MissingInputError: there is no such folder (any more); nothing is made in its place.
+        OutputPathError: there is no such folder (any more); nothing is made in its place.
     """
     return _hold(path, fcntl.LOCK_EX)
 
@@ -135,7 +135,7 @@ def _hold(path: Path, kind: int, made: bool = False) -> Iterator[None]:
             return
     else:
         flag = os.O_CREAT if made else os.O_DIRECTORY
-        with writing(path) if made else reading(path):
+        with writing(path) if kind == fcntl.LOCK_EX else reading(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag, 0o666)
     try:
         with suppress(OSError):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attnkit.errors import MissingInputError, OutputPathError
+from attnkit.errors import OutputPathError
 from attnkit.storage import lock
 
 
@@ -67,7 +67,7 @@ def test_a_folder_is_held_by_one_at_a_time_and_nothing_is_left_in_it(tmp_path: P
 
 def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
     """An empty file in its place kept it from being moved back."""
-    with pytest.raises(MissingInputError, match="seed-1: cannot be read: No such file"):
+    with pytest.raises(OutputPathError, match="seed-1: cannot be created: No such file"):
         lock.exclusive(tmp_path / "seed-1").__enter__()
     with lock.exclusive_file(tmp_path / "cache.lock"):
         pass
