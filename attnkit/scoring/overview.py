@@ -167,7 +167,7 @@ def rotary_baseline(runs: Sequence[Run]) -> str | None:
 
 
 def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
-    """The first metric of the first split but valid, if there is another: in the range of training, and at the largest length."""
+    """The first metric of a split, valid only if there is no other, in training and at the end."""
     out = []
     for title, length in _places(recipe, result.rows).items():
         metric = _metric(result)
