@@ -7,6 +7,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -79,21 +80,34 @@ def _required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty
 
 
+class _Loader(SourceLoader):
+    """Imports the bytes that were hashed: the file may be another by now, and its .pyc older."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = str(path), content
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: str) -> bytes:
+        return self.content
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        getattr(module, FUNCTION)
+
+
 def _imported_now(path: Path) -> tuple[str, ModuleType]:
     """The signature and the module of a file as it is now; it is imported again once it changed."""
     content = path.read_bytes()
     signature = _signature(path, content)
     if path not in _imported or _imported[path][0] != signature:
         name = f"attnkit_metric_{path.stem}"
-        spec = importlib.util.spec_from_file_location(name, path)
+        loader = _Loader(path, content)
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
-
-        def run() -> None:  # of these bytes: the loader would read the file, or a .pyc, again
-            exec(compile(content, str(path), "exec", dont_inherit=True), module.__dict__)
-            getattr(module, FUNCTION)
-
-        _called(path, run, {})
+        _called(path, loader.exec_module, {"module": module})
         sys.modules[name] = module
         _imported[path] = signature, module
     return _imported[path]
