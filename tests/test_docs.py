@@ -159,7 +159,7 @@ def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
     """By the command of docs/recipes.md, and with rows whose fields are no languages."""
     (block,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
     (tmp_path / "recipe.yaml").write_text(block, encoding="utf-8")
-    (line,) = [words for words in COMMANDS if "data.train" in words]
+    (line,) = [words for words in COMMANDS if "data.train=[" in words]
     rows = "".join(json.dumps({"source": f"a {n}", "target": f"b {n}"}) + "\n" for n in range(40))
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")

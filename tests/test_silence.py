@@ -70,11 +70,12 @@ def test_onnxruntime_writes_no_device_id_and_looks_nothing_up(seconds: int, tmp_
     assert not list(tmp_path.rglob(".ses"))
 
 
+RUN = "runs/toy/base/seed-1"
 COMMANDS = {
-    "transformers": "export run out --to huggingface",
-    "ctranslate2": "generate run text --engine ctranslate2",
-    "onnxruntime": "export run out --to onnx",
-    "matplotlib": "plot run --save plot.png",
+    "transformers": f"export {RUN} out --to huggingface",
+    "ctranslate2": f"generate {RUN} text --engine ctranslate2",
+    "onnxruntime": f"export {RUN} out --to onnx",
+    "matplotlib": f"visualize-attn {RUN} dog --save map.png",
     "tensorboard": "train quickstart train.steps=2 train.log_to=[tensorboard] --variant scaled-dot",
     "wandb": "train quickstart train.steps=2 train.log_to=[wandb] --variant scaled-dot",
     "trackio": "train quickstart train.steps=2 train.log_to=[trackio] --variant scaled-dot",
@@ -88,10 +89,10 @@ COMMANDS = {
 def test_a_command_that_imports_an_extra_looks_nothing_up(package: str, tmp_path: Path) -> None:
     if find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    make_run(tmp_path).path.rename(tmp_path / "run")
+    make_run(tmp_path)
     (tmp_path / "text").write_text("one red dog\n")
     if package == "huggingface_hub":
-        saved(tmp_path, "llama").rename(tmp_path / "model")
+        saved(tmp_path / "model", "llama")
     run(tmp_path, "-m", "attnkit", *COMMANDS[package].split(), ATTNKIT_CACHE=str(tmp_path / "c"))
     assert not seen(tmp_path)
     left = {path.name for path in (tmp_path / "home").iterdir()}

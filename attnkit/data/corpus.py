@@ -318,13 +318,15 @@ class _Files(Corpus):
             return
         chosen = self._split_rows.of_source
         for row in self._read_files("train", counts):
-            if chosen.get(digest_of(row, self._data), "train") == split:
+            if chosen.get(digest_of(row, self._data, self._causal), "train") == split:
                 yield row
 
     @cached_property
     def _split_rows(self) -> SplitRows:
         """Which rows of the training data are set aside."""
-        found = split_rows(self.name, self._read_files("train", Counts()), self._data)
+        rows = self._read_files("train", Counts())
+        file = str(self._path(self._parts["train"][0].files[0]))
+        found = split_rows(file, rows, self._data, self._causal)
         parts = ", ".join(f"{rows:,} {split}" for split, rows in found.rows.items())
         self.notes.append(f"data.split: {parts} rows, seed {self._data.seed}")
         return found

@@ -87,7 +87,7 @@ class QuestionSet:
         if len(known) < wanted:
             raise DataError(
                 f"row {number + 1} has {len(known)} passages without its answer, and {wanted} are "
-                "needed: ask with fewer contexts"
+                f"needed: contexts.counts may have at most {len(known) + len(needed)}"
             )
         contexts = known[:wanted]
         draw = Draw(f"places/{self._seed}/{number}/{count}")

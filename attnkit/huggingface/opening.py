@@ -219,6 +219,9 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
         config = library.AutoConfig.from_pretrained(place.path, **LOCAL)
     except Exception as error:
         raise DataError(f"{place.name}: {CONFIG} is malformed: {one_line(error)}") from error
+    layers = getattr(config, "num_hidden_layers", 1)
+    if not isinstance(layers, int) or layers < 1:  # transformers builds a model of no layers
+        raise DataError(f"{place.name}: {CONFIG} is malformed: a model of {layers} layers")
     kind, named = type(config), (read.architectures or [""])[0]
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
     masked = library.MODEL_FOR_MASKED_LM_MAPPING

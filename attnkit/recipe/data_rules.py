@@ -53,7 +53,7 @@ def data_issues(data: DataConfig, task: str) -> Iterator[ValidationIssue]:
 
 def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[ValidationIssue]:
     """What is wrong with `data.split`."""
-    wanted = [split for split in SPLITS[1:] if data.split_off(split)]
+    wanted, form = [split for split in SPLITS[1:] if data.split_off(split)], data.format
     for split in wanted:
         key = f"data.split.{split}"
         if data.corpus is not None:
@@ -62,7 +62,7 @@ def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[Val
             yield ValidationIssue(f"data.{split} names a file; remove one of both", key)
         elif "train" not in named:
             yield ValidationIssue("splits data.train, which is not set", key)
-        elif task == "language-modeling":
+        elif task == "language-modeling" and format_of(files_of(data, "train"), form) == "plain":
             text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
             yield ValidationIssue(text, key)
 
@@ -111,9 +111,10 @@ def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
         return "questions with contexts are read from one .jsonl file; name one"
     if task == "language-modeling" or kind != "plain":
         return ""
-    text = f"{task} needs pairs: two aligned files [source, target], or one .jsonl, .csv or .tsv"
+    text = f"{task} needs pairs: two aligned files [source, target], {HUGGING_FACE}NAME, or one"
     stem = name.name.removesuffix(".gz").removesuffix(".xz")
-    return f"{text} file; where {stem} has columns, say how they are separated: data.format=csv"
+    text += " .jsonl, .json, .csv, .tsv or .parquet file"
+    return f"{text}; where {stem} has columns, say how they are separated: data.format=csv"
 
 
 def _labels_refused(data: DataConfig, task: str) -> str:

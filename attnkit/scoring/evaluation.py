@@ -19,11 +19,12 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
 from attnkit.distributed import group
-from attnkit.errors import RecipeError
+from attnkit.errors import RecipeError, UsageError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.rules import OF_POSITIONS
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
@@ -51,7 +52,7 @@ from attnkit.scoring.saved_scores import (
     packed_scores,
     reusable_scores,
 )
-from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
+from attnkit.scoring.teacher_forced import NO_POSITIONS, encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, classify, translate
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
@@ -91,6 +92,7 @@ def evaluate(
             search is not among the results of a run without weights.
         DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
         RecipeError: a metric of output text for a language model, or a length that it cannot read.
+        UsageError: a metric of marked positions for another task than tagging.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
@@ -359,6 +361,8 @@ def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     names, task = expand(eval.metrics), recipe.task
     if wrong := [name for name in names if name in CONTEXT]:
         raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
+    if task != "tagging" and (wrong := [name for name in names if name in OF_POSITIONS]):
+        raise UsageError(f"{wrong[0]} {NO_POSITIONS}, and this run is of {task}")
     classifies = task == "classification"
     if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
         other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"

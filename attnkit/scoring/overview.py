@@ -112,8 +112,14 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
             notes.append(f"{recipe} is left out: not scored")
             continue
         base = rotary_baseline(known) or baselines.get(recipe) or known[0].variant
-        settings = known[0].recipe.eval
-        rows = [row for run in known for row in saved_rows(run)]
+        settings, rows = known[0].recipe.eval, list[ScoreRow]()
+        for run in known:
+            try:
+                rows += saved_rows(run)
+            except MissingInputError as error:  # some of its splits were never scored
+                notes.append(f"left out: {error}")
+        if not rows:
+            continue
         compared.append(
             side_by_side(
                 rows, {recipe: base}, resamples=settings.bootstrap, margins=Margins.of(settings)
@@ -161,11 +167,12 @@ def rotary_baseline(runs: Sequence[Run]) -> str | None:
 
 
 def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
-    """The first metric of the first split: in the range of training, and at the largest length."""
+    """The first metric of a split, valid only if there is no other, in training and at the end."""
     out = []
     for title, length in _places(recipe, result.rows).items():
         metric = _metric(result)
-        split = next((row.split for row in result.rows if row.length == length), None)
+        splits = [row.split for row in result.rows if row.length == length]
+        split = next((one for one in splits if one != "valid"), splits[0] if splits else None)
         some = [
             one for one in result.differences
             if one.metric == metric and (one.row.split, one.row.length) == (split, length)

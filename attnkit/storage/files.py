@@ -255,16 +255,23 @@ def remove_leftovers(
                 remove(path, fs)
 
 
+LONGEST_PARENT = 56
+"""Bytes of the path of a folder for sockets: their own paths have at most 104 bytes (macOS)."""
+
+
 @cache
 def process_folder() -> Path:
     """A folder for temporary files of this process and sockets of its children, for its lifetime.
 
     Those of processes that were killed are removed first.
     """
-    for path in Path(tempfile.gettempdir()).glob("attnkit-*.tmp-*"):
+    parent = tempfile.gettempdir()
+    if len(os.fsencode(parent)) > LONGEST_PARENT:
+        parent = "/tmp"
+    for path in Path(parent).glob("attnkit-*.tmp-*"):
         if (process := owner(path)) is not None and not _alive(process):
             shutil.rmtree(path, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix="attnkit-", suffix=f".tmp-{os.getpid()}"))
+    folder = Path(tempfile.mkdtemp(prefix="attnkit-", suffix=f".tmp-{os.getpid()}", dir=parent))
     atexit.register(remove_process_folder)
     return folder
 

@@ -4,9 +4,11 @@ import errno
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -210,18 +212,32 @@ def test_processes_leave_nothing_in_the_folder_of_temporary_files(
 ) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
     words = ["train", "toy.yaml", "--jobs", "2", "--device", "cpu"]
-    (tmp_path / "tmp").mkdir()
-    env = {**PYTHON, "TMPDIR": str(tmp_path / "tmp"), "ATTNKIT_CACHE": str(tmp_path / "cache")}
+    folder = Path(tempfile.mkdtemp())  # a short path
+    env = {**PYTHON, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "attnkit", *words]
     for killed_by in (number, 0):
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
-        while killed_by and not list((tmp_path / "tmp").glob("attnkit-*/listener-*")):
+        while killed_by and not list(folder.glob("attnkit-*/listener-*")):
             assert process.poll() is None
             time.sleep(0.05)
         if killed_by:
             process.send_signal(killed_by)
-        process.communicate()
-    assert not list((tmp_path / "tmp").glob("*"))
+        _, said = process.communicate()
+        assert killed_by or process.returncode == 0, said
+    assert not [path for path in folder.iterdir() if path.name[:5] != "torch"]  # its own cache
+    shutil.rmtree(folder)
+
+
+def test_sockets_have_short_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    long = tmp_path / ("x" * 80)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    files.process_folder.cache_clear()
+    try:
+        assert len(str(files.process_folder())) < 104 - len("/listener-12345678")
+        files.remove_process_folder()
+    finally:
+        files.process_folder.cache_clear()
 
 
 def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:

@@ -175,6 +175,27 @@ def test_a_split_that_cannot_be_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, valid="x.csv", split={"valid": 3})
 
 
+@pytest.mark.parametrize(("name", "text"), [("x.csv", "a,b\n"), ("x.json", "[]")])
+def test_a_file_without_rows_is_named(tmp_path: Path, name: str, text: str) -> None:
+    path = write(tmp_path, text, name)
+    with pytest.raises(DataError, match=f"^{path}: has no rows$"):
+        list(opened(tmp_path, name, split={"valid": 3}).rows("train"))
+
+
+def test_texts_of_a_language_model_are_split_by_themselves(tmp_path: Path) -> None:
+    texts = [f"t{at // 2}" for at in range(40)]
+    write(tmp_path, "text\n" + "".join(f"{text}\n" for text in texts), "x.csv")
+    data = DataConfig(train=str(tmp_path / "x.csv"), split={"valid": 6, "test": 4})
+    corpus = Corpus.open(data, "language-modeling")
+    rows = {name: [row.target for row in corpus.rows(name)] for name in corpus.splits}
+    assert {name: len(some) for name, some in rows.items()} == {"train": 30, "valid": 6, "test": 4}
+    assert sorted(text for some in rows.values() for text in some) == sorted(texts)
+    assert sum(len({*some}) for some in rows.values()) == 20
+    write(tmp_path, "text\n" + "a\n" * 9, "x.csv")
+    with pytest.raises(DataError, match="9 rows of 1 different texts cannot give 6 valid, 4 test"):
+        list(Corpus.open(data, "language-modeling").rows("train"))
+
+
 def test_recipes_of_one_file(tmp_path: Path) -> None:
     write(tmp_path, "a,b\nx,y\n", "x.csv")
     path = write(tmp_path, "task: translation\ndata: {train: x.csv}\n", "r.yaml")

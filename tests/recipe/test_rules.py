@@ -156,6 +156,16 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (FILES % "train: [a, b, c], valid: [a, b]", "", "must be one file, or two aligned files"),
         (FILES % "train: [], valid: [a, b]", "", "must be one file, or two aligned files, got 0"),
         (FILES % "train: a.txt, valid: [a, b]", "", "data.train: translation needs pairs: two"),
+        (
+            FILES % "train: a.txt, valid: [a, b]",
+            "",
+            "hf:NAME, or one .jsonl, .json, .csv, .tsv or .parquet file; where a.txt has columns",
+        ),
+        (
+            FILES.replace("translation", "language-modeling") % "train: a.txt, split: {valid: 1}",
+            "",
+            "data.split.valid: a text cannot be split by lines; cut it",
+        ),
         (FILES % "train: a.txt, valid: [a, b]", "", "how they are separated: data.format=csv"),
         (FILES % "train: a.csv, split: {valid: 1}, valid: b.csv", "", "data.valid names a file"),
         (FILES % "train: [a, ''], valid: [a, b]", "", "a path must be the name of a file"),

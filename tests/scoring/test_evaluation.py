@@ -18,13 +18,13 @@ from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.device import pick_device
-from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
+from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
 from attnkit.scoring import score, side_by_side
 from attnkit.scoring.comparison import first_baselines
-from attnkit.scoring.evaluation import evaluate
+from attnkit.scoring.evaluation import evaluate, model_scores
 from attnkit.scoring.saved_scores import comparison, saved_row
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
@@ -394,6 +394,18 @@ def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[
     assert tokens == sum(len(target.encode([line])[0]) + 1
                          for line in ("ein hund", "zwei katzen und ein hund"))  # fmt: skip
     assert entry.json()["decode_sentences_per_second"] is None
+
+
+@pytest.mark.parametrize("task", ["translation", "language-modeling"])
+def test_balanced_accuracy_without_marked_positions_is_refused(
+    make: Callable[..., Run], task: str
+) -> None:
+    """It was 0.00, and stored."""
+    run = make(task=task)
+    with pytest.raises(UsageError, match=f"balanced-accuracy is over .* this run is of {task}"):
+        evaluate(run, ["test"], EvalConfig(metrics=("balanced-accuracy",)), device="cpu")
+    with pytest.raises(UsageError, match="marked positions, which only tagging has"):
+        model_scores(["balanced-accuracy"], run.model("cpu"), run.tokenizer(), ROWS, run.recipe)
 
 
 def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]) -> None:

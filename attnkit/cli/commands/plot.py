@@ -9,7 +9,7 @@ from attnkit.cli import completion, console, options, output
 from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import choice, value
 from attnkit.errors import UsageError
-from attnkit.text import quoted
+from attnkit.text import nearest, quoted
 
 VIEWS = ("overview", "differences")
 AXES = ("updates", "tokens", "time", "parameters", "length")
@@ -77,6 +77,8 @@ def plot(
     if save is not None:
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
+    if len(names) == 1 and (meant := nearest(names[0], VIEWS)) and names[0] not in VIEWS:
+        raise UsageError(f"--y {quoted(names[0])}: did you mean {meant}?")
     if {*names} & {*VIEWS}:
         if len(names) > 1 or x is not None:
             raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")

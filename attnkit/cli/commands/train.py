@@ -391,6 +391,9 @@ def _next_commands(plan: "TrainingSettings") -> None:
     runs = [str(plan.out / file.name)] if len(planned) > 1 else [folder]
     console.say("")
     console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
-    if len({variant for variant, _ in planned}) > 1 and recipe.task != "language-modeling":
+    if len({variant for variant, _ in planned}) > 1 and recipe.task not in (
+        "language-modeling",
+        "tagging",  # which write no text
+    ):
         console.say(f"see examples:   {shlex.join(['attnkit', 'compare', *runs, *plugins])}")
     console.say(f"use one model:  {use_command(recipe, folder)}")

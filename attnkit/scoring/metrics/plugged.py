@@ -7,7 +7,9 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.abc import SourceLoader
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,14 @@ from attnkit.scoring.metrics.base import References, Score
 
 TEXTS = ("outputs", "references", "sources")
 """Parameters that the function may have; others need defaults."""
+_imported: dict[Path, tuple[str, ModuleType]] = {}
+"""The signature of the bytes of a file that were imported last, and what they gave."""
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
     """Import the files.  Raises UsageError where one fails."""
     for name in names:
-        _function(metric_files()[name])
+        _imported_now(metric_files()[name])
 
 
 def scores(
@@ -42,30 +46,33 @@ def scores(
     out = {}
     for name in names:
         path = metric_files()[name]
-        function = _function(path)
+        signature, module = _imported_now(path)
+        function = getattr(module, FUNCTION)
         given: dict[str, Any] = {**texts, "sources": None if sources is None else [*sources]}
         parameters = inspect.signature(function).parameters
         if "sources" in parameters and sources is None and _required(parameters["sources"]):
             raise UsageError(f"{path}: {name} reads source texts, which are not known here")
         values = _called(path, function, {key: given[key] for key in TEXTS if key in parameters})
-        if len(values) != len(hypotheses) or not all(map(math.isfinite, values)):
-            raise UsageError(
-                f"{path}: {FUNCTION} must return one finite number for each of "
-                f"{len(hypotheses):,} lines, not {len(values):,} numbers"
-            )
+        must = f"{path}: {FUNCTION} must return one finite number for each of "
+        must += f"{len(hypotheses):,} lines"
+        if len(values) != len(hypotheses):
+            raise UsageError(f"{must}, not {len(values):,} numbers")
+        for line, value in enumerate(values, 1):
+            if not math.isfinite(value):
+                raise UsageError(f"{must}, not {value} for line {line:,}")
         statistics = np.array([[value, 1.0] for value in values])
-        out[name] = Score.of(name, statistics, _signature(path))
+        out[name] = Score.of(name, statistics, signature)
     return out
 
 
 def current(score: Score) -> bool:
     """Whether a stored score is by the plug-in as it is now; True of other metrics."""
     path = metric_files().get(score.metric)
-    return path is None or score.signature == _signature(path)
+    return path is None or score.signature == _signature(path, path.read_bytes())
 
 
-def _signature(path: Path) -> str:
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+def _signature(path: Path, content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()[:8]
     return f"file:{path.name}|sha256:{digest}"
 
 
@@ -73,18 +80,37 @@ def _required(parameter: inspect.Parameter) -> bool:
     return parameter.default is inspect.Parameter.empty
 
 
-def _function(path: Path) -> Callable[..., Any]:
-    """The function of a file, which is imported once."""
-    name = f"attnkit_metric_{path.stem}"
-    if name not in sys.modules or sys.modules[name].__file__ != str(path):
-        spec = importlib.util.spec_from_file_location(name, path)
+class _Loader(SourceLoader):
+    """Imports the bytes that were hashed: the file may be another by now, and its .pyc older."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self.path, self.content = str(path), content
+
+    def get_filename(self, fullname: str) -> str:
+        return self.path
+
+    def get_data(self, path: str) -> bytes:
+        return self.content
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        getattr(module, FUNCTION)
+
+
+def _imported_now(path: Path) -> tuple[str, ModuleType]:
+    """The signature and the module of a file as it is now; it is imported again once it changed."""
+    content = path.read_bytes()
+    signature = _signature(path, content)
+    if path not in _imported or _imported[path][0] != signature:
+        name = f"attnkit_metric_{path.stem}"
+        loader = _Loader(path, content)
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
         assert spec is not None
-        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        _called(path, spec.loader.exec_module, {"module": module})
+        _called(path, loader.exec_module, {"module": module})
         sys.modules[name] = module
-    function: Callable[..., Any] = getattr(sys.modules[name], FUNCTION)
-    return function
+        _imported[path] = signature, module
+    return _imported[path]
 
 
 def _called(path: Path, function: Callable[..., Any], options: dict[str, Any]) -> list[float]:

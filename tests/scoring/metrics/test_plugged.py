@@ -10,7 +10,7 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe import load, mechanism_registry, metric_plugins
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring.metrics import check_available, score
+from attnkit.scoring.metrics import Score, check_available, plugged, score
 
 LENGTH = '''"""Difference of the lengths in characters.
 
@@ -66,6 +66,20 @@ def test_a_recipe_may_name_it_once_it_is_plugged_in(write: Write) -> None:
     assert recipe.eval.metrics == ("bleu", "length-gap")
 
 
+def test_a_file_that_was_edited_is_imported_again(write: Write) -> None:
+    """The old function's number was stored with the hash of the new file."""
+    text, found = "def score(outputs):\n    return [{} for _ in outputs]\n", list[Score]()
+    for number in (1, 7):  # of the same length, within a second
+        mechanism_registry.plug_in(write("own.py", text.format(number)))
+        assert not any(map(plugged.current, found))
+        found.append(score(["own"], ["a"], [["x"]], EvalConfig())["own"])
+        assert plugged.current(found[-1])
+    assert [one.value for one in found] == [1, 7]
+    write("own.py", "other = 1\n")
+    with pytest.raises(UsageError, match=r"own\.py:1: AttributeError: .* 'score'"):
+        score(["own"], ["a"], [["x"]], EvalConfig())
+
+
 def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
     text = "def score(outputs, sources, by=2):\n    return [by * (outputs[0] == sources[0]), 0]"
     mechanism_registry.plug_in(write("copied.py", text))
@@ -79,7 +93,7 @@ def test_sources_are_given_where_they_are_asked_for(write: Write) -> None:
     ("text", "message"),
     [
         ("def score(outputs):\n    return [1]\n", "one finite number for each of 2 lines, not 1"),
-        ("def score(outputs):\n    return [1, float('nan')]\n", "one finite number for each"),
+        ("def score(outputs):\n    return [1, float('nan')]\n", "2 lines, not nan for line 2"),
         ("def score(outputs):\n    return 1 / 0\n", r"own\.py:2: ZeroDivisionError"),
         ("import no_such\ndef score(outputs):\n    pass\n", r"own\.py:1: ModuleNotFoundError"),
     ],
