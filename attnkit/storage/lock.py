@@ -12,7 +12,7 @@ from pathlib import Path
 from attnkit.errors import OutputPathError
 from attnkit.storage.files import reading, writing
 
-_TRIED_FOR = 0.1
+_TRIED_FOR = 0.5
 """Seconds for which a lock is tried again that may only be looked at."""
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _ours: dict[Path, os.stat_result] = {}
