@@ -20,7 +20,7 @@ _PYTHON = (
     (r"`attnkit train RECIPE` makes (one|runs)", r"attnkit.train(RECIPE) makes \1"),
     (r"run `attnkit train` again", "call attnkit.train again"),
     (r"run the same command again", "call it again"),
-    (r"--([a-z][a-z-]*[a-z])(?: ([A-Z0-9][\w.]*))?(?=\W|$)", None),
+    (r"--([a-z](?:[a-z-]*[a-z])?)(?: ([A-Z0-9][\w.]*))?(?=\W|$)", None),
 )
 """Wording of the command line, and of Python."""
 

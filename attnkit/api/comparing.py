@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from rich.console import Console
 
@@ -175,7 +176,9 @@ def _flow(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Values that YAML knows: paths as text, tuples as lists."""
+    """Values that YAML knows: paths as text, tuples as lists, NumPy's numbers as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

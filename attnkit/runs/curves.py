@@ -13,7 +13,7 @@ from attnkit.recipe.metrics import METRICS
 from attnkit.runs.layout import TRIAL, WINDOWS
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, nearest, quoted
 
 Point = tuple[float, float]
 Record = Mapping[str, Any]
@@ -111,6 +111,8 @@ def learning_curves(
         DataError: the log or the scores of all runs are damaged.
         MissingInputError: the plug-in of a run is missing.
     """
+    if x is not None and x not in AXES:
+        raise UsageError(f"--x {quoted(x)}: {hint(x, AXES)}")
     tasks = {run.recipe.task: run.path for run in runs}
     if len(tasks) > 1:
         listed = " and ".join(f"{task} ({path})" for task, path in tasks.items())
@@ -164,8 +166,8 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
         )
     if name not in known:
         near = nearest(name, known)
-        hint = f"did you mean {near}? " if near else ""
-        raise UsageError(f"--y {quoted(name)}: {hint}choose from {', '.join(known)}")
+        meant = f"did you mean {near}? " if near else ""
+        raise UsageError(f"--y {quoted(name)}: {meant}choose from {', '.join(known)}")
 
 
 def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:

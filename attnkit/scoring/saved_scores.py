@@ -23,7 +23,7 @@ from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
-from attnkit.runs.layout import WINDOWS, windows_name
+from attnkit.runs.layout import WINDOWS
 from attnkit.scoring.comparison import first_baselines, side_by_side
 from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugged
 from attnkit.scoring.metrics.base import Statistics
@@ -309,13 +309,6 @@ def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]
         if isinstance(known, Mapping) and search_key(known) == search_key(search):
             return name
     return None
-
-
-def stored_splits(eval: EvalConfig) -> list[str]:
-    """Under what names an evaluation stores the splits of a recipe."""
-    if not eval.lengths:
-        return [*eval.splits]
-    return [windows_name(split, length) for split in eval.splits for length in eval.lengths]
 
 
 def _name_of(split: str, search: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def held(path: Path, what: str) -> Iterator[str | None]:
     try:
         with writing(path):
             try:
-                lock.acquire(timeout=_TRIED_FOR, poll_interval=_TRIED_FOR / 5)
+                lock.acquire(timeout=_TRIED_FOR, poll_interval=_TRIED_FOR / 25)
             except Timeout as error:
                 holder = path.read_text("utf-8", "replace")[:200].strip()
                 raise OutputPathError(

@@ -115,10 +115,23 @@ def test_train_gives_rows_and_differences(compared: tuple[Any, Path]) -> None:
     assert len(model.generate(["a", "b"])) == 2
 
 
+def test_numbers_of_numpy_are_numbers(compared: tuple[Any, Path]) -> None:
+    """The runs are those that were trained with Python's."""
+    out = compared[1]
+    settings = TINY | {"train.steps": np.int64(TINY["train.steps"])}
+    again = attnkit.train(
+        "quickstart", settings, variants={"plain": {}, "linear": {"model.attention": "linear"}},
+        name="two", out=out, progress=False,
+    )  # fmt: skip
+    assert [row.weights for row in again.rows] == [row.weights for row in compared[0].rows]
+
+
 def test_curves_are_drawn_and_saved(compared: tuple[Any, Path], tmp_path: Path) -> None:
     curves = compared[0].curves("training-loss")
     assert [series.name for one in curves.curves for series in one.series] == ["plain", "linear"]
     assert "training" in str(curves)
+    with pytest.raises(UsageError, match="^x 'tme': did you mean time"):
+        compared[0].curves("training-loss", x="tme")
     assert "<svg" in curves._repr_svg_()
     curves.save(tmp_path / "curves.png")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")

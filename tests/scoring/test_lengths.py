@@ -15,13 +15,15 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
 from attnkit.runs import Run, run_path
+from attnkit.runs.layout import windows_name
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.saved_scores import comparison, saved_rows, stored_splits
+from attnkit.scoring.saved_scores import comparison, saved_rows
 from attnkit.scoring.teacher_forced import encode_rows
 
 LENGTHS = (3, LENGTH, 50)
 METRICS = EvalConfig(metrics=("perplexity", "accuracy"), lengths=LENGTHS, bootstrap=20)
+STORED = [windows_name("test", length) for length in LENGTHS]
 MASKING = Tokenizer.train(
     TokenizerConfig(size=60, special=("<mask>",)), [Row("", PARAGRAPHS)] * 3
 )  # fmt: skip
@@ -87,7 +89,7 @@ def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Pa
         scores = [entry.scores[name].value for name in METRICS.metrics]
         assert scores == pytest.approx(plain(run, rows, length, hidden), rel=1e-4)
         assert f"|blocks:{length}|" in entry.scores["perplexity"].signature
-    assert [*run.scores()] == stored_splits(METRICS)
+    assert [*run.scores()] == STORED
     assert [e.length for e in saved_rows(run)] == [*LENGTHS]
 
 
@@ -98,7 +100,7 @@ def test_each_length_is_compared_by_itself(tmp_path: Path) -> None:
     tests = [one for one in found.json()["comparisons"] if one["metric"] == "perplexity"]
     assert [(one["variant"], one["length"]) for one in tests] == [("other", n) for n in LENGTHS]
     assert not any(one["not_comparable"] for one in tests)
-    assert comparison(runs, stored_splits(METRICS), resamples=20).differences
+    assert comparison(runs, STORED, resamples=20).differences
 
 
 def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def test_a_window_that_is_longer_than_the_text_is_refused(tmp_path: Path) -> Non
     longer = METRICS.model_copy(update={"lengths": (3, 10**6)})
     with pytest.raises(DataError, match=r"test has \d+ tokens, fewer than .* \(1,000,000\)"):
         evaluate(run, ["test"], longer, device="cpu")
-    assert stored_splits(METRICS.model_copy(update={"lengths": (3,)})) == [*run.scores()]
+    assert [*run.scores()] == [windows_name("test", 3)]
 
 
 def test_learned_positions_do_not_reach_longer_texts(tmp_path: Path) -> None:
