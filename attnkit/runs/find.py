@@ -80,7 +80,8 @@ def find_runs(
             if isinstance(run, AttnkitError):
                 if path == folder:
                     raise run
-                damaged.append(run)
+                if not Run(path).in_training:
+                    damaged.append(run)
                 skipped.append(f"{run}; left out")
             elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)

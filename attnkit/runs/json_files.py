@@ -119,7 +119,7 @@ def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict
     if sealed and entries.get(OWN) != files.sha256_json(rest):
         raise DataError(
             f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
-            f"{OWN}); restore it from a copy, or train again with --fresh"
+            f"{OWN})"
         )
     parse(rest, schema, where)
     return {key: value for key, value in rest.items() if key != _FORMAT}

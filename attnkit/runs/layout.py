@@ -56,6 +56,11 @@ def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
     return Path(out).joinpath(*map(component, parts))
 
 
+def without_path(error: Exception, path: Path) -> str:
+    """What was wrong, without the path of the run or file that it is told beside."""
+    return str(error).replace(f"{path}: ", "").replace(f"{path}/", "")
+
+
 def is_inside(path: Path, folder: Path) -> bool:
     """Whether a path leads into a folder, through links or not."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

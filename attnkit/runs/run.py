@@ -66,8 +66,10 @@ class Run(Results):
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not run.has(name):
-                near = layout.near(run.path)
-                raise MissingInputError(f"{run.path}: not a run: {name} is missing{near}")
+                why = f"not a run: {name} is missing{layout.near(run.path)}"
+                if run.in_training:
+                    why = f"is being trained; {name} is not written yet"
+                raise MissingInputError(f"{run.path}: {why}")
         run.check_file(layout.RECIPE)
         return run
 
@@ -200,10 +202,14 @@ class Run(Results):
         Raises:
             MissingInputError, DataError: the file is missing or damaged.
         """
-        entries = self.read_json(layout.MANIFEST)
-        self.sealed = json_files.OWN in entries
         where = str(self.path / layout.MANIFEST)
-        return json_files.opened(entries, json_files.Manifest, where)
+        try:
+            entries = self.read_json(layout.MANIFEST)
+            self.sealed = json_files.OWN in entries
+            return json_files.opened(entries, json_files.Manifest, where)
+        except DataError as error:
+            remedy = "restore it from a copy, or train again with --fresh"
+            raise DataError(f"{error}; {remedy}") from error
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.

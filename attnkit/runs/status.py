@@ -67,7 +67,7 @@ def statuses(folder: Path) -> list[RunStatus]:
         if isinstance(run, Run):
             found.append((order(run), _status(run)))
         else:
-            damaged.append(_damaged(path, str(run)))
+            damaged.append(_damaged(path, layout.without_path(run, path)))
     if not found and not damaged:
         raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
     listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]
@@ -180,7 +180,7 @@ def _status(run: Run) -> RunStatus:
         try:
             facts |= read(run)
         except AttnkitError as error:
-            faults.append(str(error).replace(f"{run.path}/", ""))
+            faults.append(layout.without_path(error, run.path))
     checkpoints = layout.checkpoint_folders(run.path) if state == "done" else []
     return RunStatus(
         run.path,
@@ -284,7 +284,7 @@ def _damaged(path: Path, fault: str) -> RunStatus:
         path.parent.parent.name,
         path.parent.name,
         int(seed) if seed.isdecimal() and seed.isascii() else None,
-        "damaged",
+        "training" if Run(path).in_training else "damaged",
         changed=_changed(path),
         bytes=layout.size_of(path),
         fault=fault,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import __version__
-from attnkit.errors import DataError, MissingInputError
+from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
@@ -151,13 +151,15 @@ class SavedScores:
             self._write(results, path)
 
     def _write(self, results: Results, path: Path) -> None:
-        packed = io.BytesIO()
-        tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
+        packed, others = io.BytesIO(), self._others(results)
+        text = "".join(f"{text}\n" for text in self.texts)
+        tables: dict[str, Any] = {name: table for name, (_, table) in others.items()}
+        tables |= {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)
         files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
-        text = "".join(f"{text}\n" for text in self.texts)
+        measured = {name: told for name, (told, _) in others.items()}
         scores = {
-            "metrics": {name: value.json() for name, value in self.scores.items()},
+            "metrics": measured | {name: value.json() for name, value in self.scores.items()},
             "sentences": self.sentences,
             "empty_references": self.empty_references,
             **({"decode": vars(self.decoding)} if self.decoding else {}),
@@ -175,6 +177,32 @@ class SavedScores:
             },
         }
         results.write_scores(self.name, self.texts, scores)
+
+    def _others(self, results: Results) -> dict[str, tuple[Any, Statistics]]:
+        """What is stored of metrics that are not measured now, such as those of other plug-ins.
+
+        Outputs and what is known of them stay too, where no metric that is measured reads them.
+        """
+        try:
+            entry = results.scores().get(self.name, {})
+            old = SavedScores.read(results, self.split, self.name)
+            ours = (self.weights, self.source, self.references, self.search, self.scoring)
+            if old is None or ours != (
+                old.weights, old.source, old.references, old.search, old.scoring
+            ):  # fmt: skip
+                return {}
+            if not self.texts:
+                self.texts, self.decoding, self.warnings = old.texts, old.decoding, old.warnings
+                self.empty_references = old.empty_references
+            path = _statistics_path(results.output_path(self.name))
+            tables = _tables(_verified(results, path, entry["digests"]["statistics"]))
+        except (AttnkitError, *MALFORMED):
+            return {}
+        return {
+            name: (told, tables[name])
+            for name, told in entry["metrics"].items()
+            if name not in self.scores and (self.texts == old.texts or name in TEACHER_FORCED)
+        }
 
     def _set_aside(self, results: Results) -> None:
         """Give what another search left under this name a name of its own."""

@@ -213,6 +213,7 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
         OutputPathError, OutputError: a file cannot be written.
     """
     open_file(archive).close()
+    remove_leftovers(archive.parent, of=archive.name)
     with _scratch(archive) as folder:
         found = set[str]()
         try:

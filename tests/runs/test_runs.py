@@ -301,11 +301,12 @@ def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> Non
         ),
         ("{}", "recipe is missing"),
         ('{"sha256": "0"}', r"was changed since attnkit wrote it"),
+        ("[" * 100_000, "not valid JSON"),
     ],
 )
 def test_a_malformed_manifest_is_named(finished: Run, text: str, reason: str) -> None:
     (finished.path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match=rf"manifest\.json: {reason}"):
+    with pytest.raises(DataError, match=rf"manifest\.json: {reason}.*; .*with --fresh"):
         assert Run.open(finished.path).seed
 
 
@@ -536,6 +537,21 @@ def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) 
             find_runs([root / "a/v/seed-1"])
     checks = [check for path, fault in run_paths(root) for check in verify(path, 0, fault=fault)]
     assert any(re.search(said, one.text) and one.state == "different" for one in checks)
+
+
+@pytest.mark.parametrize("there", ["", "recipe.yaml", "manifest.json", "checkpoints/", "outputs/"])
+def test_a_run_that_is_just_begun_is_being_trained_not_damaged(root: Path, there: str) -> None:
+    path = root / "a/v/seed-1"
+    shutil.rmtree(path)
+    notes: list[str] = []
+    with Run(path).lock():
+        (path / there).mkdir() if there.endswith("/") else (path / (there or "x")).touch()
+        assert len(find_runs([root], note=notes.append)) == 3
+        states = [run.state for run in statuses(root) if run.path == path]
+        checks = [one for at, fault in run_paths(root) for one in verify(at, 0, fault=fault)]
+    assert "not a run" not in str(notes)
+    assert states == ["training"] * bool(there)
+    assert all(one.state != "different" for one in checks if one.run == path.as_posix())
 
 
 def test_a_link_to_a_run_that_is_found_anyway_says_nothing(root: Path) -> None:
