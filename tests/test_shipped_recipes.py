@@ -28,7 +28,7 @@ MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail")
 NARROW = ["model.width=32", "model.heads=4"]
 
 
-QUICK = ("quickstart", "classification/sst2", "long-context/passages", "translation/baselines")
+QUICK = ("quickstart", "long-context/passages", "translation/baselines")
 """Recipes that are trained by a plain `pytest`, too."""
 
 
