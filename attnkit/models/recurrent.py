@@ -102,12 +102,12 @@ class RecurrentModel(EncoderDecoder):
         memory_states: State,
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
         """Each token reads the output of the one before."""
-        *cells, (fed,) = state
+        cells, (fed,) = state[:-1], state[-1]
         one, given = Mask.cross(mask.valid, 1), memory
         read, outputs = list[Tensor](), list[Tensor]()
         mechanism = self.attention.mechanism
         recorded, mechanism.recorded = mechanism.recorded, False
-        for token in x.split(1, 1):
+        for token in torch.split(x, 1, 1):
             query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
             out = self.attention(query, one, memory=given, state=memory_states)
             given, memory_states = None, out.state

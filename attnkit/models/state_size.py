@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from attnkit.attention import Mask, State
+from attnkit.attention import Attention, Mask, State
 from attnkit.models.transformer import Stack
 from attnkit.recipe import schema
 
@@ -24,9 +24,9 @@ def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
         mask = Mask.packed(length, torch.device("cpu"), causal=True)
         _, states, _ = stack(torch.zeros(1, length, model.width), mask)
     total = 0
-    for block, state in zip(stack.blocks, states, strict=True):
-        seen = block.attention.mechanism.keys_seen_later(length)
-        total += _bytes(state) * seen // length
+    layers = (part for part in stack.modules() if isinstance(part, Attention))
+    for mechanism, state in zip(layers, states, strict=True):
+        total += _bytes(state) * mechanism.keys_seen_later(length) // length
     return total
 
 
