@@ -14,7 +14,7 @@ from attnkit.cli import COMMANDS, load
 HEAVY = ["torch", "numpy", "sacrebleu", "sentencepiece", "rouge_score", "safetensors"]
 PLUGIN = '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'
 PLUGIN += "class Mine(Kernel):\n    cost = 'T'\n"
-LOOK = """
+LOOK = r"""
 import json, os, sys
 from attnkit.cli import main
 for words, code, banned in json.loads(sys.argv[1]):
