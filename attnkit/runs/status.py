@@ -58,8 +58,7 @@ class RunStatus:
 def statuses(folder: Path) -> list[RunStatus]:
     """Every run in a folder, sorted as by `find_runs`; damaged ones come last.
 
-    Raises:
-        MissingInputError: there is no such folder, or no run in it.
+    Raises MissingInputError: there is no such folder, or no run in it.
     """
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
@@ -86,8 +85,7 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
 
     A run that is being trained, or whose weights are damaged, is passed over with a note.
 
-    Raises:
-        OutputPathError: a folder cannot be changed.
+    Raises OutputPathError: a folder cannot be changed.
     """
     removed = 0
     for status in runs:
@@ -112,10 +110,8 @@ def remove_checkpoints(run: Run) -> None:
     It is used and scored as before, but can no longer be trained further.  Call it holding the
     lock.
 
-    Raises:
-        MissingInputError: training is not finished.
-        DataError: the weights are damaged.
-        OutputPathError: the folder cannot be changed.
+    Raises MissingInputError: training is not finished; DataError: the weights are damaged;
+    OutputPathError: the folder cannot be changed.
     """
     run.require_finished()
     run.check_file(layout.MODEL)
@@ -230,8 +226,7 @@ def _score(run: Run) -> dict[str, Any]:
 def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float]]:
     """(split, metric, score) of all that was evaluated, the recipe's first split and metric first.
 
-    Raises:
-        DataError: scores.json is damaged.
+    Raises DataError: scores.json is damaged.
     """
     found = []
     stored = run.scores()

@@ -209,21 +209,6 @@ class PairedTest:
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
 
-    @classmethod
-    def of_average(cls, tests: Sequence["PairedTest"]) -> "PairedTest":
-        """The test of each system's average over tests of the same systems and seeds.
-
-        Each test has sentences of its own, drawn by a seed of its own: a stratified bootstrap.
-        """
-        made = cls.__new__(cls)
-        both = zip(*(test.drawn for test in tests), strict=True)
-        made.drawn = [np.mean(same, 0) for same in both]
-        made.values = [np.mean(same, 0) for same in zip(*(t.values for t in tests), strict=True)]
-        made.sentences = sum(test.sentences for test in tests)
-        made.better, made.resampled, made.ratio = tests[0].better, True, False
-        made.margin = tests[0].margin
-        return made
-
     def against(self, baseline: int) -> dict[int, Difference]:
         """The differences of all other systems to one of them, by their places.
 
@@ -257,6 +242,14 @@ class PairedTest:
             self.margin, within, self.better, self.spread(system, baseline).degrees, percent,
         )  # fmt: skip
 
+    def interval(self, system: int) -> tuple[float, float, float]:
+        """The mean over the seeds of one system, and its 95 % interval over sentences and seeds."""
+        value = float(self._scaled(self.values[system]).mean())
+        low, high, _ = _judged(value, self._noise(system))
+        ends = (value, low, high)
+        value, low, high = (math.exp(end) for end in ends) if self.ratio else ends
+        return value, low, high
+
     def spread(self, *systems: int) -> SeedSpread:
         """The spread over seeds of these systems together, weighted by their degrees of freedom."""
         squares, shared, degrees = 0.0, 0.0, 0
@@ -268,17 +261,22 @@ class PairedTest:
             degrees += len(scores) - 1
         return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
 
-    def _noise(self, system: int, baseline: int) -> _Noise:
-        """How far the difference of two systems would move with other sentences and seeds."""
-        spread = self.spread(system, baseline)
-        gaps = self._scaled(self.drawn[system].mean(0)) - self._scaled(self.drawn[baseline].mean(0))
+    def _noise(self, system: int, *baseline: int) -> _Noise:
+        """How far a score, or the difference to a baseline, would move with other sentences and
+        seeds.
+        """
+        systems = (system, *baseline)
+        spread = self.spread(*systems)
+        gaps = self._scaled(self.drawn[system].mean(0))
+        for place in baseline:
+            gaps = gaps - self._scaled(self.drawn[place].mean(0))
         if self.sentences == 1 and self.resampled:  # which tells nothing of others
             return _Noise(0.0, 0)
         others = max(self.sentences - 1, 1)
         of_sentences = float(gaps.var()) * self.sentences / others
         if not spread.degrees:
             return _Noise(math.sqrt(of_sentences), others)
-        share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
+        share = sum(1 / len(self.values[place]) for place in systems)
         of_seeds = share * spread.variance
         alone = max(0.0, of_sentences - share * spread.interaction)
         total = of_seeds + alone
