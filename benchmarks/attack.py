@@ -94,7 +94,13 @@ READERS = (
 WRITERS = ("eval runs/toy --fresh --device cpu --metrics bleu", "runs clean runs/toy --yes",
            "eval runs/toy --fresh --device cpu --metrics chrf",
            "train toy.yaml --device cpu --fresh --quiet")  # fmt: skip
-IN_TRAINING = ("is being trained", "is not finished", "unfinished", "was trained meanwhile")
+IN_TRAINING = (
+    "is being trained",
+    "not scored yet",
+    "is not finished",
+    "unfinished",
+    "was trained meanwhile",
+)
 """What readers may refuse a run for, beside a training."""
 FORKED = ("transformers", "torch.fx.experimental.symbolic_shapes", "sacrebleu", "numpy",
           "attnkit.experiment.experiment", "attnkit.experiment.verification")  # fmt: skip
@@ -195,16 +201,16 @@ def started(words: str, folder: Path, fresh: bool = False) -> "subprocess.Popen[
     def forked() -> None:  # never returns; closes the pipe that would tell of a failed start
         os.closerange(3, 1024)
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "rww"[n]) for n in range(3))
-        os.environ.update(environment)
+        os.environ.update(own)
         tempfile.tempdir, sys.argv = None, ["attnkit", *words.split()]
         script()
 
-    environment = surroundings(folder)
+    own = surroundings(folder)
     if not fresh:
         for name in FORKED:
             import_module(name)
     return subprocess.Popen(
-        attnkit(*words.split()), cwd=folder, env=environment, text=True,
+        attnkit(*words.split()), cwd=folder, env=own, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         preexec_fn=None if fresh else forked,
     )  # fmt: skip

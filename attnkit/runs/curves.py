@@ -274,7 +274,7 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     title = f"{title_of(metric)} on {windows[1] if windows else split}"
     if windows and x != "length":
         title += f" at length {windows[2]}"
-    series, conditions = [], set[str]()
+    series, conditions = list[Series](), set[str]()
     for group in groups:
         lines = []
         state = _state(group.runs[0], windows) if x == "state" else None

@@ -36,6 +36,7 @@ CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
+MADE_FROM = ("weights", "source", "references", "search", "scoring")
 SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
 
@@ -102,8 +103,7 @@ class SavedScores:
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
         """What is saved of a split in a folder, under its own or another name, or None.
 
-        Raises:
-            DataError: a file is missing or is not the one that was saved.
+        Raises DataError: a file is missing or is not the one that was saved.
         """
         name = name or split
         try:
@@ -186,14 +186,10 @@ class SavedScores:
         try:
             entry = results.scores().get(self.name, {})
             old = SavedScores.read(results, self.split, self.name)
-            ours = (self.weights, self.source, self.references, self.search, self.scoring)
-            if old is None or ours != (
-                old.weights, old.source, old.references, old.search, old.scoring
-            ):  # fmt: skip
+            if old is None or any(getattr(old, k) != getattr(self, k) for k in MADE_FROM):
                 return {}
-            if not self.texts:
-                self.texts, self.decoding, self.warnings = old.texts, old.decoding, old.warnings
-                self.empty_references = old.empty_references
+            for name in () if self.texts else ("texts", "decoding", "warnings", "empty_references"):
+                setattr(self, name, getattr(old, name))
             path = _statistics_path(results.output_path(self.name))
             tables = _tables(_verified(results, path, entry["digests"]["statistics"]))
         except (AttnkitError, *MALFORMED):
@@ -257,15 +253,12 @@ def reusable_scores(
     `weights`, `source` (what is decoded) and `references` are SHA-256 digests.  `own`: it is the
     search of the run's own recipe, whose outputs have the name of the split.
 
-    Raises:
-        DataError: the scores are damaged, without `force`.
+    Raises DataError: the scores are damaged, without `force`.
     """
     scoring = {
         **_settings(eval),
         "attnkit": __version__,
-        "sacrebleu": version("sacrebleu"),
-        "rouge-score": version("rouge-score"),
-        "nltk": version("nltk"),
+        **{name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")},
     }
     saved = SavedScores(weights, source, references, search, scoring, split, split)
     try:
@@ -285,8 +278,8 @@ def reusable_scores(
     if old is None or (old.weights, old.source) != (weights, source):
         return saved
     saved.texts, saved.decoding, saved.unknown = old.texts, old.decoding, old.unknown
-    saved.sentences = old.sentences
-    saved.empty_references, saved.warnings = old.empty_references, old.warnings
+    for name in ("sentences", "empty_references", "warnings"):
+        setattr(saved, name, getattr(old, name))
     if (old.scoring, old.references) == (scoring, references):
         saved.scores = {
             name: score for name, score in old.scores.items() if is_current(score, eval)
@@ -303,8 +296,7 @@ def packed_scores(
     versions of packages, which the signatures name, are not.  None where there is nothing, or the
     run has its weights.
 
-    Raises:
-        DataError: what was saved is damaged.
+    Raises DataError: what was saved is damaged.
     """
     name = stored_name(run.scores(), split, search) if run.left_out else None
     saved = None if name is None else SavedScores.read(run, split, name)
@@ -359,9 +351,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 
     Metrics that were measured beside those of the recipe follow them.
 
-    Raises:
-        MissingInputError: nothing was scored.
-        DataError: what was saved is damaged.
+    Raises MissingInputError: nothing was scored; DataError: what was saved is damaged.
     """
     names, usual = scored_splits(run), list(run.recipe.eval.splits)
     if run.recipe.task == "question-answering":
@@ -380,9 +370,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 def saved_row(run: Run, split: str) -> ScoreRow:
     """What was saved of a split: by the search of the run's recipe, else what has its name.
 
-    Raises:
-        MissingInputError: there was none.
-        DataError: what it saved is damaged.
+    Raises MissingInputError: there was none; DataError: what it saved is damaged.
     """
     search = one_best(run.recipe.search).model_dump(mode="json")
     asked = run.recipe.task == "question-answering"
@@ -402,12 +390,11 @@ def one_best(search: SearchConfig) -> SearchConfig:
 
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
-    return list(
-        dict.fromkeys(
-            str(entry.get("split", name)) if isinstance(entry, Mapping) else name
-            for name, entry in run.scores().items()
-        )
+    found = (
+        str(entry.get("split", name)) if isinstance(entry, Mapping) else name
+        for name, entry in run.scores().items()
     )
+    return [*dict.fromkeys(found)]
 
 
 def comparison(
@@ -421,17 +408,9 @@ def comparison(
 ) -> Comparison:
     """Evaluated runs side by side, from what was saved: nothing is decoded, no model is loaded.
 
-    Args:
-        runs: in the order in which they are shown.
-        splits: all that were scored when None.
-        metrics: all that were scored when None.
-        baseline: the variant that others are compared with, or that of each recipe by its name;
-            the first run's variant when None.
-        resamples, margins: as of `side_by_side`.
-
-    Raises:
-        MissingInputError: a run was not evaluated on a split.
-        DataError: what was saved is damaged.
+    All splits and metrics that were scored, where none are named; `baseline` is a variant, or that
+    of each recipe by its name, and the first run's by default.  Raises MissingInputError: a run was
+    not evaluated on a split; DataError: what was saved is damaged.
     """
     names = None if metrics is None else expand(metrics)
     if names is not None and "perplexity" in names:
