@@ -313,7 +313,8 @@ def main() -> int:
             f"{(time.monotonic() - begun) / 60:.0f} min",
         }
         body = table(["kind", *verdicts], rows)
-        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER") for case in bad]
+        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER").replace(f"{ROOT}/", "")
+                 for case in bad]  # fmt: skip
         publish_part("attack", "Attacks", f"Attack on {part}", order, facts, body)
     return 1 if faults else 0
 

@@ -330,6 +330,8 @@ class _Verification:
             return found
 
         def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
+            if not places:  # nor is the model made
+                return []
             sources = [rows[place].source for place in places]
             return list(answers(self.model, run.tokenizer(), sources, recipe, search))
 

@@ -63,7 +63,8 @@ def read_note(path: Path, form: Any) -> Any:
     with suppress(AttnkitError, ValueError):
         found = read_json(path)
         if found.get("sha256") == sha256_json(found.get("value")):
-            return TypeAdapter(form).validate_python(found["value"])
+            value = json_text(found.get("value"))
+            return TypeAdapter(form).validate_json(value, strict=True)
     return None
 
 
