@@ -7,6 +7,7 @@ from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
 from attnkit.runs import Run, is_run
+from attnkit.runs.demo import named
 
 
 def open_model(
@@ -64,7 +65,7 @@ def open_run(run: Run, device: str = "cpu") -> ContextReader:
 
     if run.recipe.model.shape == "encoder":
         raise UsageError(f"{run.path}: an encoder alone writes no answers")
-    model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
+    model, tokenizer, name = run.model(device), run.tokenizer(), named(str(run.path))
     longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
         reader: ContextReader = EncoderDecoderReader(model, tokenizer, name, longest)
