@@ -3,10 +3,9 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attnkit.api.calls import for_callers, several_texts
-from attnkit.api.models import LoadedModel, PretrainedModel, RunModel
+from attnkit.api.models import LoadedModel
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import POOLS, Rule
@@ -71,22 +70,11 @@ def contexts(
         raise UsageError("contexts must be a list of texts: put the text in brackets")
     contexts = several_texts(contexts, "contexts")
     (prompt,) = several_texts([prompt], "the prompt")
-    reader: Any
-    if isinstance(model, RunModel):
-        from attnkit.device import pick_device
-        from attnkit.nbce.opening import open_run
-
-        reader = open_run(model.run, pick_device(model.device))
-    elif isinstance(model, PretrainedModel):
-        from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
-
-        reads_source = model.opened.shape == "encoder-decoder"
-        kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
-        reader = kind(model.opened, chat=chat, template=template)
-    else:
+    if not isinstance(model, LoadedModel):
         raise UsageError("the first argument must be a model: attnkit.load(NAME)")
     spec = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, False)
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
+    reader = model.reader(chat, template)
     (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule, traced=True)
     source = reply.context
     share = None if reply.source is None else reply.source.share

@@ -1,7 +1,7 @@
 """Prompts answered from many contexts by any method: what the command and evaluation call."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
@@ -39,6 +39,13 @@ class Reply(NamedTuple):
     """A sentence on what was cut off the contexts; "": nothing."""
     source: Source | None = None
     """How the contexts share in a merged answer, where the call was traced."""
+    probabilities: Mapping[str, float] = {}
+    """Of choices, with sum 1, where one was chosen; the text is the likeliest."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is an answer that was not cut at its maximum length."""
+        return bool(self.hypotheses) and self.hypotheses[0].complete
 
 
 def reply_of(reader: ContextReader, answer: Answer, cut: str = "") -> Reply:
@@ -140,7 +147,9 @@ def rows_of(
     output: int,
     limit: int | None,
 ) -> tuple[list[PromptRow], str]:
-    """The rows that are merged, or the one row that is continued; and what was cut off."""
+    """The rows that are merged or chosen from, or the one that is continued; what was cut off."""
+    if method in ("best", "retrieval"):
+        return [reader.row(text, prompt) for text in contexts], ""
     if method == "none":
         return [reader.row("", prompt)], ""
     if method == "window":
@@ -162,7 +171,7 @@ def _choose(
 
     Of equal ones the first.
     """
-    each = [[reader.row(text, prompt) for text in some] for some, prompt in pairs]
+    each = [rows_of(reader, method, *pair, 0, None)[0] for pair in pairs]
     rows = [row for some in each for row in some]
     if method == "retrieval":
         values = iter(prompt_perplexities(reader, rows))

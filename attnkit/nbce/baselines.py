@@ -3,13 +3,11 @@
 import math
 from collections.abc import Sequence
 from os.path import commonprefix
-from typing import cast
 
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
-from attnkit.search.base import score_type
+from attnkit.nbce.reader import ContextReader, PromptRow
 
 JOIN = "\n\n"
 """Between the contexts of one row."""
@@ -33,8 +31,8 @@ def concatenated(
     """
     if limit is not None and limit < (least := reader.row("", prompt).longest + output):
         raise UsageError(
-            f"--limit {limit} leaves no room: the prompt and {output:,} tokens of answer need "
-            f"{least:,}; raise --limit or lower --max-length"
+            f"a row of {limit:,} tokens has no room for the prompt and an answer of {output:,}, "
+            f"which need {least:,}: lower --max-length"
         )
 
     def excess(row: PromptRow) -> int:
@@ -81,36 +79,17 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
         UsageError: a row does not fit.
     """
     reader.check(rows, 0)
-    begun = [row for row in rows if row.head]
-    many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))
-    parts = [begun[place : place + many] for place in range(0, len(begun), many)]
-    fast = isinstance(reader, CausalReader) and reader.scores_tails
-    measured = _perplexities if fast else perplexities_by_step
-    found = iter([value for some in parts for value in measured(reader, some)])
-    return [next(found) if row.head else math.inf for row in rows]
-
-
-def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """`prompt_perplexities` of one batch; all tokens of a tail are scored in one pass."""
-    _, scores = reader.begin_scored(
-        [PromptRow(row.head[:-1], (row.head[-1], *row.tail)) for row in rows]
-    )
-    return [
-        math.exp(-score / len(row.tail)) for score, row in zip(scores.tolist(), rows, strict=True)
-    ]
-
-
-def perplexities_by_step(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """The same, a token at a time, as every reader can."""
-    state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows])
-    tokens, real = (
-        table.to(reader.device) for table in padded([(row.head[-1], *row.tail) for row in rows])
-    )
-    real = real[:, 1:]
-    total = torch.zeros(len(rows), dtype=torch.float64, device=reader.device)
-    for column in range(real.shape[1]):
-        logits, state = reader.step(tokens[:, column : column + 1], state)
-        logprobs = logits.to(score_type(logits)).log_softmax(-1)
-        chosen = logprobs.gather(1, tokens[:, column + 1 : column + 2])[:, 0]  # [R]
-        total += chosen.double().masked_fill(~real[:, column], 0)
-    return cast(list[float], (-total / real.sum(1)).exp().tolist())
+    found = [math.inf] * len(rows)
+    begun = [place for place, row in enumerate(rows) if row.head]
+    many = max(1, reader.batch_tokens // max((rows[at].longest for at in begun), default=1))
+    if not reader.scores_tails:
+        many = 1  # a row alone has no padding
+    for first in range(0, len(begun), many):
+        places = begun[first : first + many]
+        # all tokens of the tail are scored, the first one behind the last of the head
+        moved = [
+            PromptRow(rows[at].head[:-1], (rows[at].head[-1], *rows[at].tail)) for at in places
+        ]
+        for at, score in zip(places, reader.begin_scored(moved)[1].tolist(), strict=True):
+            found[at] = math.exp(-score / len(rows[at].tail))
+    return found

@@ -1,34 +1,18 @@
 """Labels instead of text: which of a few answers a model finds likeliest, with many contexts."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.errors import NotFiniteError, UsageError
-from attnkit.nbce.answer import check_method, context_pairs, merging_rule, rows_of
+from attnkit.nbce.answer import Reply, check_method, context_pairs, merging_rule, rows_of
 from attnkit.nbce.baselines import prompt_perplexities
 from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.reader import ContextReader, PromptRow, padded
-from attnkit.nbce.sources import Source, named_source
+from attnkit.nbce.sources import named_source
 from attnkit.search.base import score_type
-
-
-class ChoiceReply(NamedTuple):
-    """What a method chooses for one prompt."""
-
-    choice: int
-    """The likeliest one, the first of equal ones."""
-    probabilities: tuple[float, ...]
-    """Of each choice, with sum 1."""
-    context: int | None
-    """The context that decided, from 0: the one chosen (best, retrieval), or the named source."""
-    source: Source | None = None
-    """How the contexts share in a merged choice."""
-    cut: str = ""
-    """A sentence on what was cut off the contexts; "": nothing."""
 
 
 @torch.inference_mode()
@@ -42,13 +26,13 @@ def choose(
     *,
     alpha: float = 0.5,
     limit: int | None = None,
-) -> list[ChoiceReply]:
+) -> list[Reply]:
     """The likeliest of the choices for each prompt, by any method of `answer.ask`.
 
     A choice is scored by the log-probability of all its tokens behind the prompt; no end token is
     asked for.  Each row's scores are made a distribution over the choices, which pools merge by
     their formula: with `entropy` the context decides that is surest of one choice.  Nothing is
-    cut: `top_p`, `top_k` and `eta` do nothing.
+    cut: `top_p` and `eta` do nothing.
 
     Args:
         reader, method, contexts, prompts, rule, alpha, limit: as `answer.ask`.
@@ -59,17 +43,16 @@ def choose(
         NotFiniteError: the model answers NaN.
     """
     check_method(reader, method)
-    pairs = context_pairs(method, contexts, prompts)
     encoded = encode_choices(reader, choices)
     longest = max(map(len, encoded))
-    merging = merging_rule(method, rule._replace(eta=0, top_p=1, top_k=0), alpha)
+    merging = merging_rule(method, rule._replace(eta=0, top_p=1), alpha)
     found = []
-    for texts, prompt in pairs:
-        rows, cut = _rows(reader, method, texts, prompt, longest, limit)
+    for texts, prompt in context_pairs(method, contexts, prompts):
+        rows, cut = rows_of(reader, method, texts, prompt, longest, limit)
         if merging is not None:
             merging.check(len(rows) - 1)
         reader.check(rows, longest)
-        at = None
+        at = source = None
         if method == "retrieval":
             perplexities = prompt_perplexities(reader, rows)
             at = perplexities.index(min(perplexities))
@@ -78,7 +61,6 @@ def choose(
         if method == "best":
             at = int(scores.amax(1).argmax())
             scores = scores[at : at + 1]
-        source = None
         if merging is None:
             logprobs = scores[0].log_softmax(-1)
         else:
@@ -89,22 +71,9 @@ def choose(
             parts = scores[1:].log_softmax(-1)[:, best].tolist()
             source = named_source(len(texts), [parts], asked)
             at = source.context
-        found.append(ChoiceReply(best, tuple(logprobs.exp().tolist()), at, source, cut))
+        probabilities = dict(zip(choices, logprobs.exp().tolist(), strict=True))
+        found.append(Reply(choices[best], [], [], at, (), cut, source, probabilities))
     return found
-
-
-def _rows(
-    reader: ContextReader,
-    method: str,
-    contexts: Sequence[str],
-    prompt: str,
-    longest: int,
-    limit: int | None,
-) -> tuple[list[PromptRow], str]:
-    """The rows that a method scores, and what was cut off."""
-    if method in ("best", "retrieval"):
-        return [reader.row(text, prompt) for text in contexts], ""
-    return rows_of(reader, method, contexts, prompt, longest, limit)
 
 
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> list[list[int]]:

@@ -1,13 +1,16 @@
 """Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
 from attnkit.runs import Run, is_run
 from attnkit.runs.demo import named
+
+if TYPE_CHECKING:
+    from attnkit.huggingface import Pretrained
 
 
 def open_model(
@@ -44,15 +47,20 @@ def open_model(
             raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
-    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 
     opened = huggingface.open_model(
         name, device=device, dtype=dtype, offline=offline, quantization=quantization
     )
-    reads_source = opened.shape == "encoder-decoder"
-    kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
-    reader: ContextReader = kind(opened, chat=chat, template=template)
-    return reader
+    return pretrained_reader(opened, chat=chat, template=template)
+
+
+def pretrained_reader(opened: "Pretrained", *, chat: bool, template: str) -> ContextReader:
+    """The reader of an opened Hugging Face model; raises UsageError as `open_model`."""
+    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
+
+    if opened.shape == "encoder-decoder":
+        return HuggingFaceEncoderDecoder(opened, chat=chat, template=template)
+    return HuggingFaceReader(opened, chat=chat, template=template)
 
 
 def open_run(run: Run, device: str = "cpu") -> ContextReader:

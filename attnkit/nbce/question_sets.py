@@ -374,11 +374,16 @@ class _Evaluation:
         asked = [(texts, row.source) for row, texts in questions]
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
         options = {"alpha": spec.alpha, "limit": spec.limit or self.model.limit}
-        how = method, self.search, rule, options
         for place in range(0, len(portions), ranks := group.world_size()):
-            mine = portions[place : place + ranks][group.rank() :][:1]
-            for part in group.all_gather_object(_answer_part(reader, mine, *how)):
-                replies += part
+            mine = [
+                reply
+                for portion in portions[place : place + ranks][group.rank() :][:1]
+                for reply in ask(
+                    reader, method, [one[0] for one in portion], [one[1] for one in portion],
+                    self.search, rule, traced=True, **options,
+                )
+            ]  # fmt: skip
+            replies += [reply for part in group.all_gather_object(mine) for reply in part]
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)
@@ -393,20 +398,6 @@ class _Evaluation:
             chosen=None if None in chosen else [at for at in chosen if at is not None],
             cut=sum(bool(reply.cut) for reply in replies),
         )
-
-
-def _answer_part(
-    reader: ContextReader, portions: Sequence[Sequence[tuple[Sequence[str], str]]], method: str,
-    search: SearchConfig, rule: Rule, options: Mapping[str, Any],
-) -> list[Reply]:  # fmt: skip
-    """The answers to this rank's portions, of which there is at most one."""
-    return [
-        reply
-        for contexts, prompts in (zip(*portion, strict=True) for portion in portions)
-        for reply in ask(
-            reader, method, list(contexts), list(prompts), search, rule, traced=True, **options
-        )
-    ]
 
 
 def answers(model: EvaluatedModel, condition: Condition, search: SearchConfig) -> list[str]:

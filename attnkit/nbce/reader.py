@@ -72,6 +72,9 @@ class ContextReader(ABC):
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     scores_prompts: bool = False
     """Whether it has learned to predict prompts, so that their probability says something."""
+    scores_tails: bool = True
+    """Whether `begin_scored` can score tails of several rows: padding between tokens does no harm.
+    A causal reader scores a single row in any case."""
     progress: Callable[[int, int], object] | None = None
     """Called with the rows read so far and all of them, where they are read in several passes."""
     keep_contexts: bool = False
@@ -159,8 +162,6 @@ class ContextReader(ABC):
 class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
-    scores_tails: bool = True
-    """Whether `begin_scored` can score tails: padding between tokens does no harm."""
     _kept: tuple[list[tuple[int, ...]], Decode] | None = None
     """The heads of the last prompt, and what was read of them."""
 
@@ -184,7 +185,7 @@ class CausalReader(ContextReader):
         return super().select(state, rows)
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        if not self.scores_tails:
+        if not self.scores_tails and len(rows) > 1:
             return super().begin_scored(rows)
         state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
         if all(len(row.tail) == 1 for row in rows):

@@ -64,7 +64,6 @@ def headline(trace: "Trace") -> str:
     parts = [f"beta {rule.beta:g}"]
     parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
     parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
-    parts += [f"top-k {rule.top_k}"] if rule.top_k else []
     noun = "context" if many == 1 else "contexts"
     return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
 
