@@ -18,7 +18,7 @@ def fitted(
 ) -> tuple[SearchConfig, list[str]]:
     """The search, with answers shortened to what rows leave room for unless their length is fixed.
 
-    Also a sentence on rows longer than those that the model was trained on.
+    Also sentences on that, and on rows longer than those that the model was trained on.
 
     Raises:
         UsageError: a row does not fit the model.
@@ -32,6 +32,8 @@ def fitted(
     window = row.longest - bare - reader.excess(row, answer)
     advice = f"split the context (--window {window})" if window > 0 else "shorten the prompt"
     reader.check([row], length, advice)
+    if length < spec.max_length:
+        notes.append(f"--max-length is {length}: there is no room for longer answers")
     if reader.beyond(row, 0):
         window = row.longest - bare - reader.beyond(row, answer)
         advice = f"--window {window}" if window > 0 else "a shorter prompt"

@@ -162,10 +162,9 @@ def test_prompts_are_answered_one_a_line_as_each_is_alone(nbce: Any, runs: Any) 
     [
         (["--pool", "mean", "--beta", "-1"], Rule("mean", beta=-1)),
         (["--pool", "weighted", "--weights", "1,0,0"], Rule("weighted", weights=(1.0, 0.0, 0.0))),
-        (["--beta", "1", "--eta", "2", "--top-p", "0.5", "--top-k", "3"],
-         Rule("entropy", 1, 2, 0.5, 3)),
+        (["--beta", "1", "--eta", "2", "--top-p", "0.5"], Rule("entropy", 1, 2, 0.5)),
     ],
-)  # fmt: skip
+)
 def test_options_of_merging_reach_the_rule(
     nbce: Any, runs: Any, words: list[str], rule: Rule
 ) -> None:
@@ -263,11 +262,11 @@ def test_options_of_baselines_reach_them(nbce: Any, runs: Any) -> None:
     strong = said("--baseline", "cad", "--alpha", "3")["cad"]["text"]
     assert strong == one_row(run, "cad", alpha=3.0)
     assert strong != one_row(run, "cad")
-    concat = said("--baseline", "concat", "--limit", "20")["concat"]
-    assert concat["text"] == one_row(run, "concat", limit=20)
+    Path("long.txt").write_text(" ".join(TEXTS * 10))
+    concat = said("--context", "long.txt", "--baseline", "concat", *SHORT)["concat"]
     (note,) = concat["notes"]
     assert note.startswith("the last ")
-    assert note.endswith("since a row may have 20 tokens, output included")
+    assert note.endswith(f"since a row may have {LENGTH + 1 + 8} tokens, output included")
 
 
 def test_the_baselines_are_those_that_there_are() -> None:
@@ -343,11 +342,8 @@ BAD = [
     ((*ASK, "--beta", "-2"), 2, "beta must be at least -1, got -2"),
     ((*ASK, "--top-p", "2"), 2, "top_p must be at least 0, at most 1, got 2"),
     ((*ASK, "--baseline", "concta"), 2, "--baseline 'concta': did you mean concat?"),
-    ((*ASK, "--alpha", "1"), 2, "--alpha is for cad: add --baseline cad"),
-    ((*ASK, "--baseline", "concat", "--alpha", "1"), 2, "--alpha is for cad: add --baseline cad"),
-    ((*ASK, "--baseline", "cad", "--alpha", "-1"), 2, "--alpha -1: must be at least 0"),
-    ((*ASK, "--baseline", "best", "--limit", "9"), 2, "--limit is for concat and cad: add"),
-    ((*ASK, "--baseline", "concat", "--limit", "0"), 2, "'--limit': must be >= "),
+    ((*ASK, "--baseline", "concat", "--alpha", "1"), 2, "of at least 0, for --baseline cad"),
+    ((*ASK, "--baseline", "cad", "--alpha", "-1"), 2, "--alpha -1: is a number of at least 0"),
     ((*ASK, "--overlap", "2"), 2, "--overlap 2: add --window N"),
     ((*ASK, "--window", "3", "--overlap", "3"), 2, "--overlap 3: must be below --window 3"),
     ((*ASK, "--window", "0"), 2, "'--window': must be >= 1"),
@@ -403,13 +399,6 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8",
                 "--baseline", "concat")  # fmt: skip
     assert "tokens of context were cut off" in " ".join(done.out.split())
-    options = ("--context", "long.txt", "--prompt", "ein", "--window", "8", "--baseline", "concat")
-    done = nbce(*options, "--limit", "20")
-    assert done.code == 0, done.err
-    assert "--max-length is 8: there is no room for longer answers" in done.err
-    done = nbce(*options, "--limit", "1")
-    assert done.code == 2
-    assert "--limit 1 leaves no room" in done.err
 
 
 def beyond(done: Done) -> tuple[str, ...] | None:
@@ -427,9 +416,9 @@ def beyond(done: Done) -> tuple[str, ...] | None:
 @pytest.mark.parametrize(
     ("more", "way"),
     [
-        ((), r"--window \d+ --max-length 8"),
+        ((), r"--window \d+"),
         (SHORT, r"--window \d+"),
-        ((*SHORT, "--baseline", "concat"), rf"--window \d+ --limit {LENGTH + 1}"),
+        ((*SHORT, "--baseline", "concat"), r"--window \d+"),
     ],
 )
 def test_rows_beyond_the_trained_length_are_told_of_with_what_fits(
@@ -442,8 +431,7 @@ def test_rows_beyond_the_trained_length_are_told_of_with_what_fits(
     found = beyond(nbce(*asked, *more, "--json"))
     assert found is not None
     reader = open_run(Run.open(nbce.run))
-    longest = f"{text}\n\n{TEXTS[0]}" if "concat" in more else text
-    tokens = max(reader.row(longest, prompt).longest for prompt in ("ein", "zwei")) - 1
+    tokens = max(reader.row(text, prompt).longest for prompt in ("ein", "zwei")) - 1
     assert found[:2] == (str(tokens), str(LENGTH))
     assert re.fullmatch(way, found[2])
     assert beyond(nbce(*asked, *more, *found[2].split())) is None
@@ -455,20 +443,6 @@ def test_a_window_leaves_room_for_prompt_and_answer_and_no_more(nbce: Any) -> No
     found = beyond(nbce("--context", "long.txt", "--prompt", "ein", *SHORT))
     assert found is not None
     assert found[2] == f"--window {LENGTH - len(reader.encode('ein')) - 8}"
-
-
-@pytest.mark.parametrize("method", ["concat", "cad"])
-def test_one_row_of_all_contexts_is_told_of_where_each_alone_fits(nbce: Any, method: str) -> None:
-    many = [word for number in range(9) for word in ("--context", f"{number}.txt")]
-    for number in range(9):
-        Path(f"{number}.txt").write_text(f"{TEXTS[number % 3]} {number}")
-    assert beyond(nbce(*many, "--prompt", "ein", *SHORT)) is None
-    asked = (*many, "--prompt", "ein", "--baseline", method)
-    assert beyond(nbce(*asked, *SHORT))[2:] == (f"--limit {LENGTH + 1}",)
-    assert beyond(nbce(*asked, *SHORT, "--limit", str(LENGTH + 1))) is None
-    found = beyond(nbce(*asked))
-    assert found[2].startswith(f"--limit {LENGTH + 1} --max-length ")
-    assert beyond(nbce(*asked, *found[2].split())) is None
 
 
 def test_nothing_is_said_of_rows_within_the_trained_length(nbce: Any) -> None:

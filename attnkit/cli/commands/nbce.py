@@ -1,5 +1,6 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
