@@ -106,7 +106,6 @@ def main() -> None:
         scoring: dict[str, Sequence[str | Path]] = {
             "train, scoring included": ("train", "recipe.yaml", "--quiet"),
             "eval": ("eval", runs),
-            "eval --details": ("eval", runs, "--details"),
             "eval --fresh": ("eval", runs, "--fresh"),
             "compare": ("compare", one, other),
             "compare --save": ("compare", one, other, "--save", "page.html"),

@@ -1,6 +1,6 @@
 """Many demonstrations in windows: a causal model classifies from 1 to 16 windows of examples.
 
-    python benchmarks/nbce_few_shot.py MODEL [--items N] [--draws 5] --data-dir DIR
+    python benchmarks/nbce_few_shot.py MODEL [--items N] [--draws 10] --data-dir DIR
     python benchmarks/nbce_few_shot.py --tables
 
 MODEL is a Hugging Face folder.  Each draw takes demonstrations at random and deals them into 16
@@ -59,11 +59,11 @@ class Task(NamedTuple):
 
 TASKS = {
     "sst2": Task("Review: {0}\nSentiment:", {"negative": " negative", "positive": " positive"},
-                 4, 30, 16),
+                 4, 30, 60),
     "rte": Task("Premise: {0}\nHypothesis: {1}\nPrediction:",
-                {"not_entailment": " False", "entailment": " True"}, 2, 60, 16),
+                {"not_entailment": " False", "entailment": " True"}, 2, 60, 30),
     "boolq": Task("Passage: {1}\nQuestion: {0}?\nAnswer:", {"no": " no", "yes": " yes"},
-                  1, 100, 16),
+                  1, 100, 20),
 }  # fmt: skip
 
 
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--items", type=int)
-    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--data-dir", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(cores())

@@ -116,15 +116,6 @@ def _budget(recipe: Recipe, processes: int) -> Budget | None:
     return Budget(spec.steps, spec.batch_tokens, spec.accumulate * processes)
 
 
-class ScoreDetails(NamedTuple):
-    """More about a score, for `attnkit eval --details`."""
-
-    interval: tuple[float, float] | None
-    """95 % over test sentences; None where the metric is not resampled."""
-    parts: Mapping[str, float]
-    """What it is made of."""
-
-
 class OutputFiles(NamedTuple):
     """The files that a row was scored from."""
 
@@ -166,7 +157,6 @@ class ScoreRow:
     """Questions that lost some of their contexts."""
     name: str = ""
     """Tells the system from others of its variant; see `attnkit.scoring.comparison.name_systems`"""
-    details: Mapping[str, ScoreDetails] = field(default_factory=dict)
 
     @property
     def recipe(self) -> str | None:
@@ -200,8 +190,6 @@ class ScoreRow:
         """The row of `attnkit eval --format json`."""
         system, cost = self.system, self.system.cost
         metrics = {name: score.json() for name, score in self.scores.items()}
-        for name, (interval, parts) in self.details.items():
-            metrics[name] |= {"interval": interval and [*interval], "parts": dict(parts)}
         head: dict[str, Any] = {
             "recipe": system.recipe, "variant": system.variant, "seed": system.seed,
             "split": self.split, **({} if self.length is None else {"length": self.length}),
@@ -349,59 +337,6 @@ class PublishedFigures(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AverageRow:
-    """One variant on all tasks."""
-
-    variant: str
-    seeds: tuple[int | None, ...]
-    """Those that all tasks have."""
-    scores: Mapping[str, float]
-    """By recipe: the mean over metrics and seeds."""
-    average: float
-    sd: float | None
-    """Of the average over seeds."""
-    value: float | None
-    """Difference to the baseline, as of `SystemDifference`."""
-    tested: Difference | None
-    not_comparable: tuple[str, ...]
-    runs: Mapping[str, tuple[str | None, ...]]
-    """By recipe."""
-
-    def json(self) -> dict[str, Any]:
-        """One of the rows of an item of `averages`."""
-        return {
-            "variant": self.variant, "seeds": [*self.seeds], "scores": dict(self.scores),
-            "average": self.average, "sd": self.sd, "difference": self.value,
-            "not_comparable": [*self.not_comparable],
-            **(self.tested.json() if self.tested else UNTESTED),
-            "runs": {recipe: [*runs] for recipe, runs in self.runs.items()},
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Averages:
-    """The average of each variant over several recipes, on one split."""
-
-    split: str | None
-    baseline: str | None
-    metrics: Mapping[str, tuple[str, ...]]
-    """By recipe."""
-    rows: tuple[AverageRow, ...]
-    left_out: Mapping[str, str]
-    """Variants that some recipe lacks, and why."""
-    resamples: int
-
-    def json(self) -> dict[str, Any]:
-        """An item of `averages`."""
-        return {
-            "split": self.split, "baseline": self.baseline,
-            "metrics": {recipe: [*names] for recipe, names in self.metrics.items()},
-            "rows": [row.json() for row in self.rows], "left_out": dict(self.left_out),
-            "resamples": self.resamples,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
 class Comparison:
     """Systems side by side."""
 
@@ -414,13 +349,9 @@ class Comparison:
     published: tuple[PublishedFigures, ...] = ()
     resamples: int = 0
     """Of the paired bootstrap."""
-    averages: tuple[Averages, ...] | None = None
 
     def json(self) -> dict[str, Any]:
         """The object that `attnkit eval --format json` prints."""
-        averages = {} if self.averages is None else {
-            "averages": [one.json() for one in self.averages]
-        }  # fmt: skip
         return {
             "rows": [row.json() for row in self.rows],
             "baseline": self.baseline,
@@ -429,5 +360,4 @@ class Comparison:
             "published": [one.json() for one in self.published],
             "resamples": self.resamples,
             "bootstrap_seed": SEED,
-            **averages,
         }

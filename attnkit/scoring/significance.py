@@ -209,21 +209,6 @@ class PairedTest:
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
 
-    @classmethod
-    def of_average(cls, tests: Sequence["PairedTest"]) -> "PairedTest":
-        """The test of each system's average over tests of the same systems and seeds.
-
-        Each test has sentences of its own, drawn by a seed of its own: a stratified bootstrap.
-        """
-        made = cls.__new__(cls)
-        both = zip(*(test.drawn for test in tests), strict=True)
-        made.drawn = [np.mean(same, 0) for same in both]
-        made.values = [np.mean(same, 0) for same in zip(*(t.values for t in tests), strict=True)]
-        made.sentences = sum(test.sentences for test in tests)
-        made.better, made.resampled, made.ratio = tests[0].better, True, False
-        made.margin = tests[0].margin
-        return made
-
     def against(self, baseline: int) -> dict[int, Difference]:
         """The differences of all other systems to one of them, by their places.
 

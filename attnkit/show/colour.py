@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
-Palette = Literal["cividis", "viridis", "difference"]
-PALETTES: tuple[Palette, ...] = ("cividis", "viridis")
-"""For weights; "difference" is for signed values alone: 0.5 is its neutral middle."""
+Palette = Literal["weights", "difference"]
+"""The second is for signed values alone: 0.5 is its neutral middle."""
 
 CONTEXT_COLOURS = ("77aadd", "ee8866", "eedd88", "44bb99", "ffaabb", "99ddff", "bbcc33", "aaaa00")
 """Backgrounds of black text that tell contexts apart, also for the colour-blind: the light scheme
@@ -26,17 +25,12 @@ SHADES = " ░▒▓█"
 SHADES_ASCII = " .:-=+*#%@"
 
 # Step (0 to 255) and colour; linear between.  Chosen so that lightness rises at every one of the
-# 256 steps, after rounding to 8 bits too, within 3/255 of the maps of these names.
-# cividis: Nunez, Anderton, Renslow 2018 (PLoS ONE 13(7): e0199239); viridis: Smith, van der Walt.
+# 256 steps, after rounding to 8 bits too, within 3/255 of the map of this name:
+# cividis: Nunez, Anderton, Renslow 2018 (PLoS ONE 13(7): e0199239).
 _ANCHORS: dict[Palette, str] = {
-    "cividis": (
+    "weights": (
         "0:00234f 20:003070 23:013270 28:11356f 44:2e416d 86:585d6d 134:82807a 151:928d77 "
         "191:bbaf6e 219:d9c75d 233:e8d44f 244:f4df40 251:ffe335 255:fce838"
-    ),
-    "viridis": (
-        "0:440051 8:490f63 23:482273 29:482b7b 50:404188 81:30618b 120:22888c 132:20948e "
-        "139:1f9b87 151:1ea883 157:25a984 166:2fb47a 177:41bb73 190:5cc864 203:77d254 "
-        "233:c6de23 239:d6e21b 242:dbe31a 246:e7e416 251:f5e521 255:fde625"
     ),
     # Blue to orange (kept apart by every common colour blindness) over a light grey, both sides
     # with the same CIELAB lightness: 94, 80, 66, 52, 38.
@@ -48,7 +42,7 @@ _ANCHORS: dict[Palette, str] = {
 
 
 @cache
-def table(palette: Palette = "cividis") -> UInt8[NDArray[np.uint8], "256 3"]:
+def table(palette: Palette = "weights") -> UInt8[NDArray[np.uint8], "256 3"]:
     """The colours of the values 0, 1/255, ..., 1.  Not to be written to."""
     anchors = [anchor.split(":") for anchor in _ANCHORS[palette].split()]
     places = [float(place) for place, _ in anchors]
@@ -65,7 +59,7 @@ def steps(values: Float[NDArray[np.floating], "..."]) -> UInt8[NDArray[np.uint8]
 
 
 def colours(
-    values: Float[NDArray[np.floating], "..."], palette: Palette = "cividis"
+    values: Float[NDArray[np.floating], "..."], palette: Palette = "weights"
 ) -> UInt8[NDArray[np.uint8], "... 3"]:
     """The colour of each value from 0 to 1."""
     return np.asarray(table(palette)[steps(values)])

@@ -1,31 +1,23 @@
-"""Comparisons of systems as tables: side by side, averages over tasks, the details of scores."""
+"""Systems side by side as a table."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.results import AverageRow, Averages, Comparison, ScoreRow
+from attnkit.scoring.results import Comparison, ScoreRow
 from attnkit.scoring.significance import UNTESTED, Difference
 from attnkit.show.comparison_notes import (
     changes_of,
     comparison_notes,
     joined,
     metrics_of,
-    not_comparable_note,
     search_of,
     trained,
 )
-from attnkit.show.differences import (
-    NO_TESTS,
-    difference_text,
-    interval_note,
-    scope_note,
-    signed,
-    significance_note,
-)
+from attnkit.show.differences import difference_text, signed
 from attnkit.show.quantities import amount
-from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Field, Table, Value
+from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
 Fact = Callable[[ScoreRow], float | None]
 MEMORY = "train_peak_memory_bytes"
@@ -254,133 +246,3 @@ def _fact_cell(name: str, facts: Iterable[float | None]) -> Cell:
     if name == MEMORY:
         return Cell(amount(int(max(values))), {name: max(values)})
     return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
-
-
-def average_table(averages: Averages) -> Table:
-    """One row a variant, one column a task; then the average and its difference to the baseline."""
-    tasks = list(averages.metrics)
-    short = [task.rpartition("/")[2] for task in tasks]
-    titles = short if len({*short}) == len(short) else tasks
-    columns = (
-        Column("variant", "left"),
-        *map(Column, titles),
-        Column("average"),
-        Column("difference", under=True),
-    )
-    best = {task: _highest(row.scores[task] for row in averages.rows) for task in tasks}
-    top = _highest(row.average for row in averages.rows)
-    body = tuple(_average_row(row, best, top) for row in averages.rows)
-    title = f"average over {len(tasks)} tasks: {averages.split}"
-    return Table(title, columns, body, tuple(_average_notes(averages)))
-
-
-def _highest(values: Iterable[float]) -> str | None:
-    """The highest value as it is shown; None where all are equal."""
-    shown = {f"{value:.2f}" for value in values}
-    return max(shown, key=float) if len(shown) > 1 else None
-
-
-def _average_row(row: AverageRow, best: dict[str, str | None], top: str | None) -> tuple[Cell, ...]:
-    spread = "" if row.sd is None else f" {PLUS_MINUS} {row.sd:.2f}"
-    text = f"{row.average:.2f}"
-    return (
-        Cell(row.variant, {"variant": row.variant, "seeds": joined(row.seeds)}),
-        *(
-            Cell(f"{score:.2f}", {task: score}, f"{score:.2f}" == best[task])
-            for task, score in row.scores.items()
-        ),
-        Cell(text + spread, {"average": row.average, "average_sd": row.sd}, text == top),
-        difference_cell(row.value, row.tested, row.not_comparable),
-    )
-
-
-def _average_notes(averages: Averages) -> list[str]:
-    rows, base = averages.rows, averages.baseline
-    notes = ["average: the mean over tasks, each of which counts the same, as in GLUE; of a task "
-             "with several metrics their mean counts"]  # fmt: skip
-    named: dict[str, list[str]] = {}
-    for task, metrics in averages.metrics.items():
-        named.setdefault(joined(metric_facts(name).title for name in metrics), []).append(task)
-    notes += [f"{titles}: {', '.join(tasks)}" for titles, tasks in named.items()]
-    seeds = {joined(row.seeds): row.variant for row in reversed(rows)}
-    listed = "; ".join(
-        text if len(seeds) == 1 else f"{text} ({variant}, ...)" for text, variant in seeds.items()
-    )
-    spread = f" (mean {PLUS_MINUS} standard deviation over seeds)" if "," in listed else ""
-    notes += [f"seeds: {listed}{spread}"] if rows else []
-    notes += not_comparable_note(
-        (row.variant, str(base), row.not_comparable) for row in rows if base
-    )
-    notes += [f"{name} is left out: {why}" for name, why in averages.left_out.items()]
-    if base is None or len(rows) < 2:
-        return notes
-    tested = [(row.variant, row.tested) for row in rows if row.tested]
-    text = f"difference: to {base}"
-    if not tested:
-        return [*notes, text] if averages.resamples else [*notes, text, NO_TESTS]
-    over = "the sentences of each task"
-    about = significance_note(over, averages.resamples, len(tested), "variants")
-    notes += [f"{text}; {about}", interval_note(test for _, test in tested)]
-    return [*notes, scope_note(tested, "sentences", True)]
-
-
-DETAILS = (
-    "interval: 95 %, by bootstrap over the sentences of one run; whether two runs differ is told "
-    "by the paired test above, not by whether their intervals overlap"
-)
-
-
-def details_table(rows: Sequence[ScoreRow]) -> Table:
-    """A row a run, split and metric: the interval of its score, and what it is made of."""
-    told = [key for key in ("split", "seed") if len({getattr(row, key) for row in rows}) > 1]
-    same = [f"{key} {getattr(rows[0], key)}" for key in ("split", "seed")
-            if key not in told and getattr(rows[0], key) is not None]  # fmt: skip
-    on_axis = ("method", "contexts", "length")
-
-    def name(item: tuple[ScoreRow, str]) -> str:
-        shown = [key for key in on_axis if getattr(item[0], key) is not None]
-        return ", ".join(
-            [item[0].name, *(f"{key} {getattr(item[0], key)}" for key in (*told, *shown))]
-        )
-
-    def ends(item: tuple[ScoreRow, str]) -> tuple[float, float] | None:
-        return item[0].details[item[1]].interval
-
-    def record(item: tuple[ScoreRow, str]) -> dict[str, Value]:
-        row, metric = item
-        named: dict[str, Value] = {
-            "recipe": row.recipe,
-            "variant": row.variant,
-            "system": row.name,
-            "seed": row.seed,
-            "split": row.split,
-            "run": row.run,
-        }
-        named |= {key: getattr(row, key) for key in on_axis if getattr(row, key) is not None}
-        low, high = ends(item) or (None, None)
-        score = row.scores[metric].json()["score"]
-        named |= {"metric": metric, "score": score, "low": low, "high": high}
-        return named | dict(row.details[metric].parts)
-
-    fields = (
-        Field("run", name, align="left"),
-        Field("metric", lambda item: metric_facts(item[1]).title, align="left"),
-        Field("score", lambda item: item[0].scores[item[1]].json()["score"], "{:.2f}"),
-        Field("interval", lambda it: (e := ends(it)) and f"{e[0]:.2f} to {e[1]:.2f}"),
-        Field("made of", lambda it: _parts(it[0].details[it[1]].parts), align="left", wrap=True),
-    )
-    items = [(row, metric) for row in rows for metric in row.details]
-    return Table.of(", ".join(["details", *same]), items, fields, [DETAILS], record=record)
-
-
-def _parts(parts: Mapping[str, float]) -> str:
-    """What a score is made of, in a line."""
-    precisions = [f"{value:.1f}" for key, value in parts.items() if key.startswith("precision_")]
-    words = [f"precisions {'/'.join(precisions)}"] if precisions else []
-    forms = {"brevity_penalty": ".3f", "precision": ",.2f", "recall": ",.2f"}
-    words += [
-        f"{key.replace('_', ' ')} {value:{forms.get(key, ',.0f')}}"
-        for key, value in parts.items()
-        if not key.startswith("precision_")
-    ]
-    return ", ".join(words) or NONE

@@ -11,7 +11,7 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from attnkit.show.attention_matrix import AttentionMatrix
-from attnkit.show.colour import Palette, Scale, Scaled, pooled, scaled
+from attnkit.show.colour import Scale, Scaled, pooled, scaled
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned, labels_of, upright
 from attnkit.text import one_line
@@ -35,7 +35,6 @@ class Heatmap:
 
     matrix: AttentionMatrix
     scale: Scale = "linear"
-    palette: Palette = "cividis"  # of weights; differences have the diverging colours
     bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -46,8 +45,7 @@ class Heatmap:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
-            palette: Palette = "difference" if matrix.signed else self.palette
-            colours = TerminalColours(colour_system(console), ascii_only, palette)
+            colours = TerminalColours(colour_system(console), ascii_only, matrix.signed)
             drawing = _Drawing(matrix, shares, colours, options.max_width)
             yield Segments(drawing.lines())
             yield Segments(colours.bar(shares, options.max_width))

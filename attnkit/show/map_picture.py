@@ -21,7 +21,7 @@ from attnkit.show.attention_matrix import (
     selection_text,
     sides_of,
 )  # fmt: skip
-from attnkit.show.colour import Palette, Scale, limits, pooled, scaled
+from attnkit.show.colour import Scale, limits, pooled, scaled
 from attnkit.show.figure import RESOLUTION, Picture, matplotlib_defaults, rendered, require
 from attnkit.show.token_labels import cut, labels_of
 from attnkit.text import safe_text
@@ -84,23 +84,19 @@ def picture(
     kind: Kind,
     format: str,
     *,
-    mean: bool = False,
     scale: Scale = "linear",
-    palette: Palette = "cividis",
 ) -> Picture:
     """Draw the maps of one kind; the same maps give the same bytes.
 
-    One layer and head, or the mean over the heads of one layer, is drawn in full with every token
-    that fits; more become small multiples under one colour scale.  Several captures stand side by
-    side, with their differences to the first where tokens, layers and heads are the same.
+    One layer and head is drawn in full with every token that fits; more become small multiples
+    under one colour scale.  Several captures stand side by side, with their differences to the
+    first where tokens, layers and heads are the same.
 
     Args:
         captures: of one text; their maps hold what is to be shown (see `AttentionMaps.choose`).
         kind: which of their maps.
         format: png, svg or pdf.
-        mean: over the heads of each layer.
         scale: of the colours; a difference is always linear.
-        palette: the colours of weights; differences have their own.
 
     Raises:
         UsageError: no such format; a capture has no maps of this kind.
@@ -113,17 +109,17 @@ def picture(
         facts = (f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}", static, selection_text(maps),
                  _line(hidden_text(maps)))  # fmt: skip
         title = f"{_line(capture.model)}\n{'; '.join(filter(None, facts))}"
-        blocks.append(_panels(title, maps, maps.weights, mean))
+        blocks.append(_panels(title, maps, maps.weights))
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
         reason = no_difference(shown[0], maps)
         if reason is None:
             title = f"{_line(capture.model)}\nminus {_line(captures[0].model)}"
             difference = maps.weights - shown[0].weights
-            blocks.append(_panels(title, maps, difference, mean, signed=True))
+            blocks.append(_panels(title, maps, difference, signed=True))
         else:
             notes.append(f"no difference of {capture.model} and {captures[0].model}: {reason}")
     names = ", ".join(capture.model for capture in captures)
-    drawn = draw_panels(blocks, f"{NAMES[kind]}: {names}", format, scale, palette)
+    drawn = draw_panels(blocks, f"{NAMES[kind]}: {names}", format, scale)
     return drawn._replace(warnings=(*notes, *drawn.warnings))
 
 
@@ -140,14 +136,10 @@ def _panels(
     title: str,
     maps: AttentionMaps,
     weights: Float[NDArray[np.float32], "L H T S"],
-    mean: bool,
     signed: bool = False,
 ) -> Panels:
     """Layers down and heads across; a single row or column of many maps is folded."""
     heads = [f"head {number}" for number in maps.heads]
-    if mean:
-        weights = weights.mean(1, keepdims=True, dtype=np.float32)
-        heads = ["mean of all heads" if len(heads) > 1 else heads[0]]
     several = len({layer.mechanism for layer in maps.layers}) > 1
     layers = [
         f"layer {layer.number}" + (f"\n{_line(layer.mechanism)}" if several else "")
@@ -173,7 +165,6 @@ def draw_panels(
     title: str,
     format: str,
     scale: Scale = "linear",
-    palette: Palette = "cividis",
 ) -> Picture:
     """Blocks of panels with one colour scale for weights and one for differences.
 
@@ -184,7 +175,7 @@ def draw_panels(
     """
     require(format)
     with matplotlib_defaults(text for block in blocks for text in block.texts()) as missing:
-        drawing = _PanelFigure(blocks, scale, palette)
+        drawing = _PanelFigure(blocks, scale)
         data = rendered(drawing.figure, format, title)
     return Picture(data, (*missing, *drawing.warnings))
 
@@ -233,11 +224,10 @@ def _sizes(block: Panels) -> _PanelSizes:
 class _PanelFigure:
     """One figure."""
 
-    def __init__(self, blocks: Sequence[Panels], scale: Scale, palette: Palette) -> None:
+    def __init__(self, blocks: Sequence[Panels], scale: Scale) -> None:
         from matplotlib.figure import Figure
 
-        self.scale, self.palette = scale, palette
-        self.warnings: list[str] = []
+        self.scale, self.warnings = scale, list[str]()
         self.bounds = {
             signed: limits([m for b in blocks if b.signed == signed for row in b.rows for m in row],
                            signed)
@@ -360,7 +350,7 @@ class _PanelFigure:
     def _colours(self, block: Panels) -> Any:
         from matplotlib.colors import ListedColormap
 
-        return ListedColormap(colour.table("difference" if block.signed else self.palette) / 255)
+        return ListedColormap(colour.table("difference" if block.signed else "weights") / 255)
 
 
 def _number(text: str) -> str:

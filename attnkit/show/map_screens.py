@@ -24,7 +24,7 @@ from attnkit.show.attention_matrix import (
     selection_text,
     sides_of,
 )
-from attnkit.show.colour import Palette, Scale, Scaled, limits, pooled, scaled
+from attnkit.show.colour import Scale, Scaled, limits, pooled, scaled
 from attnkit.show.heatmap import Heatmap, layout, text
 from attnkit.show.terminal_colours import DIM, TerminalColours, colour_system
 from attnkit.show.token_labels import aligned, labels_of
@@ -45,7 +45,6 @@ class MapGrid:
 
     maps: AttentionMaps
     scale: Scale = "linear"
-    palette: Palette = "cividis"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         maps, ascii_only = self.maps, options.ascii_only
@@ -54,7 +53,7 @@ class MapGrid:
         if not maps.weights.size:
             yield text("nothing to show: no token is left on an axis", "", ascii_only)
             return
-        colours = TerminalColours(colour_system(console), ascii_only, self.palette)
+        colours = TerminalColours(colour_system(console), ascii_only)
         layout = _GridLayout.of(maps, options.max_width, colours.half_blocks)
         bounds = limits([maps.weights])
         shares = [
@@ -159,10 +158,7 @@ class MapComparison:
     They stand side by side where all of them fit as squares, else below each other.
     """
 
-    def __init__(
-        self, captures: Sequence[Capture], kind: Kind, *, scale: Scale = "linear",
-        palette: Palette = "cividis",
-    ) -> None:  # fmt: skip
+    def __init__(self, captures: Sequence[Capture], kind: Kind, scale: Scale = "linear") -> None:
         """The first capture is what the others are compared with.
 
         Raises:
@@ -170,7 +166,7 @@ class MapComparison:
         """
         self.captures = captures
         self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
-        self.heatmap = partial(Heatmap, scale=scale, palette=palette)
+        self.heatmap = partial(Heatmap, scale=scale)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         ascii_only = options.ascii_only

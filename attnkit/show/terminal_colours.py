@@ -42,7 +42,12 @@ class TerminalColours(NamedTuple):
 
     system: str | None  # of colours
     ascii_only: bool
-    palette: Palette
+    signed: bool = False
+    """Differences, which have their own colours."""
+
+    @property
+    def palette(self) -> Palette:
+        return "difference" if self.signed else "weights"
 
     @property
     def half_blocks(self) -> bool:
@@ -68,7 +73,7 @@ class TerminalColours(NamedTuple):
         elif self.system:
             for step, count in _runs(upper):
                 yield Segment(" " * (count * width), _style(self.system, self.palette, None, step))
-        elif self.palette == "difference":
+        elif self.signed:
             yield Segment(self._signs(values[row], width))
         else:
             shades = colour.shades(values[row], self.ascii_only)

@@ -128,8 +128,6 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
         (["eval", "runs/a", "--metrics", "bleu"], "bleu does not score runs of classification"),
         (["eval", "runs/pretrain", "--metrics", "f1"], "f1 does not score runs of language-model"),
         (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "no list of labels"),
-        (["eval", "runs/a", "--average"], "--average needs runs of two recipes or more"),
-        (["eval", "runs/a", "runs/pretrain", "--average"], "of perplexity higher is not better"),
         (["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
          "an encoder alone writes no answers"),
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
@@ -155,26 +153,3 @@ def test_a_mistake_gives_one_line(
     assert done.code not in (0, 1)
     (line,) = [text for text in done.err.splitlines() if "error:" in text]
     assert message in line
-
-
-def test_variants_are_averaged_over_recipes_as_in_glue(here: Caller) -> None:
-    done = here("eval", "runs/a", "runs/b", "--average", "--format", "json")
-    assert done.code == 0, done.err
-    result = json.loads(done.out)
-    (table,) = result["averages"]
-    assert table["metrics"] == {"a": ["label-accuracy"], "b": ["matthews", "f1"]}
-    for row in table["rows"]:
-        of = {
-            task: [m["score"] for r in result["rows"]
-                   if (r["recipe"], r["variant"]) == (task, row["variant"])
-                   for m in r["metrics"].values()]
-            for task in ("a", "b")
-        }  # fmt: skip
-        assert row["scores"] == pytest.approx({t: sum(v) / len(v) for t, v in of.items()})
-        assert row["average"] == pytest.approx(sum(row["scores"].values()) / 2)
-    plain, other = table["rows"]
-    assert table["baseline"] == plain["variant"] == "plain"
-    assert other["difference"] == pytest.approx(other["average"] - plain["average"])
-    shown = here("eval", "runs/a", "runs/b", "--average").out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "average over 2 tasks: test" in shown

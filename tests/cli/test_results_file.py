@@ -66,7 +66,7 @@ def as_of_runs(text: str) -> str:
 
 @pytest.mark.parametrize("format", ["json", "csv", "markdown", "latex", "table"])
 def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: str) -> None:
-    words = ("--format", format, "--metrics", ",".join(METRICS), "--details", "--device", "cpu")
+    words = ("--format", format, "--metrics", ",".join(METRICS), "--device", "cpu")
     runs = here("eval", "runs", *words)
     without_rows()
     results = here("eval", "results", *words)

@@ -5,31 +5,28 @@ import pytest
 from helpers.colours import lab
 
 from attnkit.show import colour
-from attnkit.show.colour import PALETTES, SCALES, Palette, limits, pooled, scaled
+from attnkit.show.colour import SCALES, Palette, limits, pooled, scaled
 
 
 def lightness(palette: Palette) -> np.ndarray:
     return lab(colour.table(palette))[:, 0]
 
 
-@pytest.mark.parametrize("palette", PALETTES)
-def test_lightness_rises_at_every_step(palette: Palette) -> None:
-    assert np.diff(lightness(palette)).min() > 0
+def test_lightness_rises_at_every_step() -> None:
+    assert np.diff(lightness("weights")).min() > 0
 
 
-@pytest.mark.parametrize("palette", PALETTES)
-def test_lightness_rises_evenly(palette: Palette) -> None:
+def test_lightness_rises_evenly() -> None:
     """No tenth of the map has less than half or more than twice its share of the range."""
-    rises = np.diff(lightness(palette)[np.linspace(0, 255, 11).astype(int)])
+    rises = np.diff(lightness("weights")[np.linspace(0, 255, 11).astype(int)])
     share = rises / rises.mean()
     assert 0.5 < share.min() < share.max() < 2
 
 
-@pytest.mark.parametrize("palette", PALETTES)
-def test_maps_are_those_of_their_names(palette: Palette) -> None:
+def test_weights_are_cividis() -> None:
     matplotlib = pytest.importorskip("matplotlib")
-    theirs = np.round(matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255)
-    assert np.abs(colour.table(palette) - theirs).max() <= 3
+    theirs = np.round(matplotlib.colormaps["cividis"](np.arange(256))[:, :3] * 255)
+    assert np.abs(colour.table() - theirs).max() <= 3
 
 
 def test_differences_are_equally_light_on_both_sides() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from attnkit.scoring import ScoreRow
     from attnkit.scoring.results import PublishedFigures
 
-OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model", "average")
+OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 
@@ -120,10 +120,6 @@ def eval(
             "[default: the recipe's, or the first]",
         ),
     ] = None,
-    average: Annotated[
-        bool,
-        flag("--average", "Average each variant over the recipes, as GLUE does over its tasks."),
-    ] = False,
     model: Annotated[
         list[str] | None,
         value(
@@ -138,15 +134,6 @@ def eval(
     format: options.Format = "table",
     columns: options.Columns = None,
     notes: options.Notes = None,
-    details: Annotated[
-        bool,
-        flag(
-            "--details",
-            "Also show the 95 % interval of each score and its components: BLEU's precisions, "
-            "brevity penalty and lengths, ROUGE's precision and recall. In csv instead of the "
-            "table.",
-        ),
-    ] = False,
     out: options.Out = Path("runs"),
     nproc: options.Processes = 1,
     device: options.Device = "auto",
@@ -167,7 +154,6 @@ def eval(
       attnkit eval translation/multi30k --split test_2017
       attnkit eval runs/quickstart --metrics bleu,chrf --format markdown
       attnkit eval runs/quickstart search.method=beam search.beam=4
-      attnkit eval transfer/sst2 transfer/cola transfer/rte --average
       attnkit eval --hyp output.txt --ref reference.txt --metrics bleu,chrf,ter
       attnkit eval long-context/nq-passages --model Qwen/Qwen2.5-0.5B-Instruct --chat
       attnkit eval questions.jsonl --model ./model contexts.beta=0,0.25,1 data.source=question
@@ -205,23 +191,8 @@ def eval(
             raise UsageError(
                 f"{files[0]}: a file of questions needs --model NAME, who answers them"
             )
-        scored = _runs(targets, device, request, mixed=average)
-    if details:
-        scored = _detailed(scored)
-    if not details or format != "csv":
-        _print(scored, format, columns, notes, average=average)
-    if details and format != "json":
-        from attnkit.show.comparison_tables import details_table
-
-        console.write("\n" * (format != "csv"))
-        output.write_tables([details_table(scored.rows)], format)
-
-
-def _detailed(scored: ScoredRows) -> ScoredRows:
-    """The same with the intervals and parts of all scores."""
-    from attnkit.scoring.details import with_details
-
-    return scored._replace(rows=with_details(scored.rows, scored.settings.bootstrap))
+        scored = _runs(targets, device, request)
+    _print(scored, format, columns, notes)
 
 
 def _changes(
@@ -343,7 +314,7 @@ def _models(
     return ScoredRows(rows, baselines, method, settings)
 
 
-def _runs(targets: Sequence[str], device: str, request: EvalRequest, *, mixed: bool) -> ScoredRows:
+def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredRows:
     """Decode and score the finished runs that the command line names, each once."""
     from attnkit.runs import one_task
 
@@ -354,8 +325,7 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest, *, mixed: b
         for target in targets
     )
     tasks = [_with_settings(task, request.changes) for task in found.runs]
-    if not mixed:
-        one_task((one.run for one in tasks), "score each task by itself")
+    one_task((one.run for one in tasks), "score each task by itself")
     question_recipes = [one.recipe for one in tasks if one.run.recipe.task == QUESTIONS]
     methods = dict.fromkeys(
         method for recipe in question_recipes for method in recipe.contexts.methods
@@ -394,38 +364,24 @@ def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
     return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
 
 
-def _print(
-    scored: ScoredRows,
-    format: str,
-    columns: str | None,
-    notes: str | None,
-    *,
-    average: bool,
-) -> None:
+def _print(scored: ScoredRows, format: str, columns: str | None, notes: str | None) -> None:
     """Warnings to standard error, the comparison to standard output."""
     from attnkit.scoring import side_by_side
-    from attnkit.scoring.averages import averages
     from attnkit.scoring.significance import Margins
     from attnkit.show import axis_tables
-    from attnkit.show.comparison_tables import average_table, comparison_table, warning_lines
+    from attnkit.show.comparison_tables import comparison_table, warning_lines
 
     rows, baselines, method, settings, published = scored
-    resamples, margins = settings.bootstrap, Margins.of(settings)
     result = side_by_side(
-        rows, baselines, method=method, published=published, margins=margins,
-        resamples=resamples if format == "json" or not average else 0,
+        rows, baselines, method=method, published=published, margins=Margins.of(settings),
+        resamples=settings.bootstrap,
     )  # fmt: skip
-    if average:
-        found = averages(rows, baselines, resamples=resamples, margins=margins)
-        result = replace(result, averages=found)
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":
         output.write_json(result.json())
         return
-    if average:
-        tables = [average_table(one) for one in found]
-    elif format == "table":
+    if format == "table":
         tables = axis_tables.tables(result)
     else:
         # programs want a column per metric

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
-Palette = Literal["cividis", "viridis"]
 VIEWS = ("full", "grid", "numbers")
 NUMBERS = (".npz", ".safetensors", ".csv")
 PAGES = (".html", ".htm")
@@ -41,11 +40,9 @@ class Look(NamedTuple):
     """How maps are drawn."""
 
     scale: ScaleWord
-    colours: Palette
     words: bool
     hide_special: bool
     hide_first: bool
-    mean: bool
     views: Sequence[str]
     all_layers: bool  # those shown were asked for by number
     all_heads: bool
@@ -109,10 +106,6 @@ def visualize_attn(
             "Colour scale: linear, log, or row (each row relative to its maximum).",
         ),
     ] = "linear",
-    colours: Annotated[
-        Palette,
-        choice("--colours", ("cividis", "viridis"), "Colour map: cividis or viridis.", "NAME"),
-    ] = "cividis",
     words: Annotated[
         bool,
         flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
@@ -125,9 +118,6 @@ def visualize_attn(
             "Hide the first column, the attention sink of many decoders, and scale colours to "
             "the others.",
         ),
-    ] = False,
-    mean: Annotated[
-        bool, flag("--mean", "In pictures, average over the heads of each layer.")
     ] = False,
     beam: options.Beam = None,
     sample: options.Sample = False,
@@ -173,8 +163,7 @@ def visualize_attn(
     if target is not None and request.searches:
         raise UsageError("--target fixes the output: leave out the search options")
     look = Look(
-        scale, colours, words, hide_special, hide_first, mean, view or ("full", "grid"),
-        bool(layer), bool(head),
+        scale, words, hide_special, hide_first, view or ("full", "grid"), bool(layer), bool(head),
     )  # fmt: skip
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
     for one in captures:
@@ -296,15 +285,12 @@ def _adapted(captures: "Sequence[Capture]", look: Look) -> "list[Capture]":
     return [replace(c, maps={k: adapt(maps) for k, maps in c.maps.items()}) for c in captures]
 
 
-def _drawn(
-    captures: "Sequence[Capture]", kind: "Kind", look: Look, mean: bool = False
-) -> "list[Capture]":
-    """The layers and heads of which each gets a map; `mean`: its heads are averaged."""
+def _drawn(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "list[Capture]":
+    """The layers and heads of which each gets a map."""
     most = max(MOST_MAPS // len(captures), FEWEST_MAPS)
 
     def chosen(maps: "AttentionMaps") -> "AttentionMaps":
-        room = most * len(maps.heads) if mean else most
-        return maps.spread(room, all_layers=look.all_layers, all_heads=look.all_heads or mean)
+        return maps.spread(most, all_layers=look.all_layers, all_heads=look.all_heads)
 
     return [
         replace(one, maps={kind: chosen(one.maps[kind])} if kind in one.maps else {})
@@ -319,15 +305,14 @@ def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator
     from attnkit.show.head_tables import statistics_table
     from attnkit.show.map_screens import MapComparison, MapGrid
 
-    drawn: dict[str, Any] = {"scale": look.scale, "palette": look.colours}
     if "full" in look.views:
-        yield MapComparison(_adapted(captures, look), kind, **drawn)
+        yield MapComparison(_adapted(captures, look), kind, look.scale)
     for one, some in zip(captures, _drawn(captures, kind, look), strict=True):
         if len(captures) > 1 and {*look.views} != {"full"}:
             yield Text(f"\n{safe_text(one.model)}", "bold")
         if "grid" in look.views and one.maps[kind].weights.shape[:2] != (1, 1):
             yield Text()
-            yield MapGrid(some.maps[kind], **drawn)
+            yield MapGrid(some.maps[kind], look.scale)
         if "numbers" in look.views:
             yield Text()
             yield statistics_table(one.maps[kind])
@@ -342,12 +327,11 @@ def _suggest(captures: "Sequence[Capture]", kind: "Kind", look: Look, picture: b
     from attnkit.show.attention_matrix import selection_text, sink_text
 
     every = [one.maps[kind] for one in captures]
-    mean = picture and look.mean
-    drawn = _drawn(captures, kind, look, mean) if picture or "grid" in look.views else []
+    drawn = _drawn(captures, kind, look) if picture or "grid" in look.views else []
     for maps, one in zip(every, drawn, strict=False):
         if text := selection_text(one.maps[kind]):
             numbers = [_written([layer.number for layer in maps.layers]), _written(maps.heads)]
-            words = f"--layer {numbers[0]}" + ("" if mean else f" --head {numbers[1]}")
+            words = f"--layer {numbers[0]} --head {numbers[1]}"
             console.say(f"{text}; all of them: {words}, or --save maps.html")
             break
     for sink in filter(None, map(attention_sink, every)):
@@ -383,15 +367,12 @@ def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, loo
         command = console.again(without=("--save", str(path)))
         content = page(
             captures, command=command, kind=kind, scale=look.scale, words=look.words,
-            hide_special=look.hide_special, hide_first=look.hide_first, colours=look.colours,
+            hide_special=look.hide_special, hide_first=look.hide_first,
         )  # fmt: skip
         output.save(path, content)
     else:
         from attnkit.show.map_picture import picture
 
         kind = kind or _first_kind(captures)
-        shown = _drawn(captures, kind, look, look.mean)
-        drawn = picture(
-            shown, kind, suffix[1:], mean=look.mean, scale=look.scale, palette=look.colours
-        )
+        drawn = picture(_drawn(captures, kind, look), kind, suffix[1:], scale=look.scale)
         output.save_picture(path, drawn)

@@ -45,7 +45,6 @@ def page(
     words: bool = False,
     hide_special: bool = False,
     hide_first: bool = False,
-    colours: Palette = "cividis",
 ) -> bytes:
     """The page of one text through one model, or through several to compare.
 
@@ -64,7 +63,6 @@ def page(
         scale: "linear", "log" or "row", to open with.
         words, hide_special, hide_first: whether pieces are merged to words, and special tokens or
             the first column hidden, when it opens.
-        colours: of weights; differences have a map of their own.
 
     Raises:
         UsageError: no capture has a map with a token on each axis.
@@ -82,7 +80,7 @@ def page(
     }  # fmt: skip
     data = {
         "captures": records, "axes": axes.records, "command": safe_text(command),
-        "colours": {"sequential": _hex(colours), "diverging": _hex("difference")},
+        "colours": {"sequential": _hex("weights"), "diverging": _hex("difference")},
         "floor": FLOOR, "kinds": NAMES, "sides": {maps.kind: sides_of(maps) for maps in every},
         "numbers": NUMBERS, "start": start, "omitted": "",
         "texts": [*_texts([capture for capture, _ in drawable]), *_sink(every)],
