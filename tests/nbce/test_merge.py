@@ -97,7 +97,7 @@ def test_beta_of_minus_one_gives_what_the_model_says_without_context(
 ) -> None:
     logits = torch.randn(5, 50, dtype=torch.float64)
     merged, _ = merge(logits, pool, beta=-1, top_p=top_p)
-    alone = filtered(torch.log_softmax(logits[0], 0), top_p, 0)
+    alone = filtered(torch.log_softmax(logits[0], 0), top_p)
     torch.testing.assert_close(merged, alone.log_softmax(0), atol=1e-12, rtol=0)
 
 
