@@ -19,6 +19,7 @@ MERGING = ("entropy", "mean", "max", "weighted")
 METHODS = (*MERGING, "retrieval", "best", "concat", "window")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
+ALPHA = 0.5
 FILES = (".html", ".htm", ".json")
 
 
@@ -103,9 +104,7 @@ def nbce(
             "METHOD",
         ),
     ] = None,
-    alpha: Annotated[
-        float | None, value("A", "Strength of contrast of cad. [default: 0.5]")
-    ] = None,
+    alpha: Annotated[float, value("A", "Strength of contrast of cad.")] = ALPHA,
     trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
     save: Annotated[
         list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
@@ -157,7 +156,7 @@ def nbce(
     questions = _prompts(prompt or [], None if piped else prompts, piped)
     spec = _search(beam, sample, temperature, seed, max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    if alpha is not None and not ("cad" in methods and 0 <= alpha < math.inf):
+    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
         raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
     given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
              "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
@@ -194,8 +193,7 @@ def nbce(
     if unread := unknown_note(reader.unknown([*(one.text for one in kept), *questions])):
         console.warn(unread)
     request = nbce_output.NbceRequest(
-        reader, kept, methods, rule, spec, max_length is not None,
-        0.5 if alpha is None else alpha, labels, trace, as_json,
+        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json,
         save or (),
     )  # fmt: skip
     nbce_output.answer(request, questions, _piped() if piped else None)
