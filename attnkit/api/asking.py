@@ -75,7 +75,7 @@ def contexts(
     spec = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, False)
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
     reader = model.reader(chat, template)
-    (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule, traced=True)
+    (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule)
     source = reply.context
     share = None if reply.source is None else reply.source.share
     return ContextAnswer(reply.text, source, None if source is None else contexts[source], share)

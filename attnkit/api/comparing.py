@@ -17,7 +17,7 @@ from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
-from attnkit.recipe import RecipeFile, build, resolve
+from attnkit.recipe import build, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
 from attnkit.recipe.issues import COMMAND_LINE
@@ -142,11 +142,9 @@ def train(
     if isinstance(recipe, Mapping) or own is not None:
         recipe = _written(recipe, own, Path(out), name)
     file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
-    named = None if isinstance(variants, Mapping) else variants
-    chosen = None if named is None else several(named)
-    _check_variants(file, chosen)
+    named = [] if variants is None or isinstance(variants, Mapping) else several(variants)
     settings = TrainingSettings(
-        file=file, out=Path(out), variants=chosen, seeds=seeds, fresh=fresh,
+        file=file, out=Path(out), variants=file.chosen(named), seeds=seeds, fresh=fresh,
         allow_change=allow_change, device=device, offline=offline,
         data_dir=None if data_dir is None else Path(data_dir),
     )  # fmt: skip
@@ -224,13 +222,6 @@ def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
     if isinstance(value, list):
         return [_absolute(one, key) for one in value]
     return build.found(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
-
-
-def _check_variants(file: RecipeFile, chosen: Sequence[str] | None) -> None:
-    for variant in chosen or ():
-        if variant not in file.variants:
-            known = ", ".join(file.variants)
-            raise UsageError(f"{file.name} has no variant {variant!r}; choose from {known}")
 
 
 @for_callers

@@ -41,11 +41,6 @@ class NbceRequest(NamedTuple):
         """Whether several methods answer side by side."""
         return len(self.methods) > 1
 
-    @property
-    def traced(self) -> bool:
-        """Whether the answers or their files name the context of each token."""
-        return self.trace or self.as_json or self.table or bool(self.files)
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, without space around it."""
         return self.reader.decode(ids).strip()
@@ -156,7 +151,7 @@ def _ask(
         if stream is not None:
             console.write(safe_text(stream.add(token)))
 
-    reader, rule, merged = request.reader, request.rule, method == request.rule.pool
+    reader, rule = request.reader, request.rule
     contexts = [[one.text for one in request.contexts]] * len(prompts)
     # rows of several contexts are cut to the length of training, as in evaluation
     limit = None if reader.trained is None else reader.trained + 1 + request.spec.max_length
@@ -166,7 +161,7 @@ def _ask(
     elif request.choices:
         replies = choose(reader, method, contexts, prompts, request.choices, rule, **how)
     else:
-        how |= {"traced": request.traced and merged, "emit": emit if stream is not None else None}
+        how["emit"] = emit if stream is not None else None
         replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
     found = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True), first):

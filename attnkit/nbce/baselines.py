@@ -24,10 +24,7 @@ def concatenated(
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
     A row has room for `output` tokens more, and at most `limit` with them where that is less than
-    the model's own; the contexts lose their end, never the prompt.
-
-    Raises:
-        UsageError: `limit` leaves no room for the prompt and `output`.
+    the model's own (else a UsageError); the contexts lose their end, never the prompt.
     """
     if limit is not None and limit < (least := reader.row("", prompt).longest + output):
         raise UsageError(

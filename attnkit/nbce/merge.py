@@ -36,8 +36,8 @@ class MergedDistributions(NamedTuple):
     """The context that was selected, from 0; -1 where the pool mixes them."""
     entropies: Float[Tensor, "R n"]
     """Of each context after the cut, in nats, not renormalised."""
-    disjoint: Bool[Tensor, " R"]
-    """No token was kept by all contexts, and the merge is over the union of what they kept."""
+    rows: Float[Tensor, "R rows V"]
+    """Log-probabilities under each row, uncut."""
 
 
 class Rule(NamedTuple):
@@ -144,7 +144,6 @@ def merge_rows(
     kept, entropies = kept.view_as(whole), entropies.view(whole.shape[:2])[:, 1:]
     alone = _cut(whole[:, 0], kept[:, 0])
     chosen = torch.full_like(previous, -1)
-    disjoint = torch.zeros_like(previous, dtype=torch.bool)
     if rule.pool == "entropy":
         again = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
         chosen = (entropies - rule.eta * again.to(entropies.dtype)).argmin(1)
@@ -159,7 +158,7 @@ def merge_rows(
         elif rule.weights is not None:
             weights = entropies.new_tensor(rule.weights).expand_as(entropies)
         merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
-        disjoint = (merged == -math.inf).all(-1)
+        disjoint = (merged == -math.inf).all(-1)  # no token was kept by all contexts
         if bool(disjoint.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
             every = whole[:, 1:] != -math.inf
@@ -167,7 +166,7 @@ def merge_rows(
             merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
             # where no token of the union is possible for all, any that is
             merged = torch.where((merged == -math.inf).all(-1, keepdim=True), uncut, merged)
-    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, disjoint)
+    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, whole)
 
 
 def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:

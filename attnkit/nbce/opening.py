@@ -25,14 +25,8 @@ def open_model(
 ) -> ContextReader:
     """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
 
-    Args:
-        name: folder, or OWNER/MODEL.
-        device: auto takes a GPU where there is one.
-        dtype: of a Hugging Face model; see `attnkit.huggingface.open_model`.
-        offline: forbid downloads.
-        chat: use the chat template of a Hugging Face model, and ask for a short answer.
-        template: of a Hugging Face model: text with {context} and, behind it, {prompt}.
-        quantization: of a Hugging Face model; see `attnkit.huggingface.open_model`.
+    `chat` uses the chat template of a Hugging Face model and asks for a short answer, `template` is
+    text with {context} and, behind it, {prompt}; the rest as `attnkit.huggingface.open_model`.
 
     Raises:
         MissingInputError: there is no such model, or a path leads to no folder.

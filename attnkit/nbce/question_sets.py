@@ -183,12 +183,9 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """`evaluate_model` of a run on the questions of its corpus.
+    """`evaluate_model` of a run on its corpus, by its recipe's `spec` and `search` where None.
 
-    `spec` and `search` are the recipe's when None; the rest as `scoring.evaluation.evaluate`.
-
-    Raises:
-        MissingInputError: the run is not finished; and as `evaluate_model`.
+    The rest is as in `scoring.evaluation.evaluate`; raises MissingInputError if it is not finished.
     """
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     model = EvaluatedModel.of_run(run, pick_device(device))
@@ -233,19 +230,9 @@ def evaluate_model(
 ) -> list[ScoreRow]:
     """Answer the questions of splits by every method from every number of contexts, and score.
 
-    Args:
-        model: what answers.
-        corpus: of questions; it need not be the one that the model was trained on.
-        splits: names of splits that the corpus has.
-        eval: metrics and their settings.
-        spec: methods and numbers.
-        search: how answers are found; always one a question.
-        force: answer and score again what is known.
-        progress: called after every `PORTION` answers.
-
-    Returns:
-        One row a split, number of contexts and method, also stored in the model's folder; it
-        has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
+    The corpus need not be the one that the model was trained on; `force` answers and scores again
+    what is known, `progress` is called after every `PORTION` answers.  One row a split, number of
+    contexts and method is returned, and stored in the model's folder.
 
     Raises:
         MissingInputError: the corpus has no such split.
@@ -361,8 +348,8 @@ class _Evaluation:
         recipe = self.model.recipe
         if recipe is None:
             return True
-        searches = [effective(one.model_dump()) for one in (self.search, recipe.search)]
-        return searches[0] == searches[1] and merging == _merging(recipe.contexts)
+        ours, own = (effective(one.model_dump()) for one in (self.search, recipe.search))
+        return ours == own and merging == _merging(recipe.contexts)
 
     def answer(self, condition: Condition) -> tuple[list[Reply], Decoding]:
         """Answers, and how fast they came."""
@@ -373,14 +360,14 @@ class _Evaluation:
         start = time.perf_counter()
         asked = [(texts, row.source) for row, texts in questions]
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-        options = {"alpha": spec.alpha, "limit": spec.limit or self.model.limit}
+        limit = spec.limit or self.model.limit
         for place in range(0, len(portions), ranks := group.world_size()):
             mine = [
                 reply
                 for portion in portions[place : place + ranks][group.rank() :][:1]
                 for reply in ask(
                     reader, method, [one[0] for one in portion], [one[1] for one in portion],
-                    self.search, rule, traced=True, **options,
+                    self.search, rule, alpha=spec.alpha, limit=limit,
                 )
             ]  # fmt: skip
             replies += [reply for part in group.all_gather_object(mine) for reply in part]

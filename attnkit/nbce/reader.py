@@ -144,12 +144,14 @@ class ContextReader(ABC):
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
             if self.excess(row, output):
-                size = row.longest - len(row.tail)
-                raise UsageError(
-                    f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an "
-                    f"output of {output:,} do not fit the {self.limit:,} positions of {self.name}"
-                    f": {advice}, or shorten the output (--max-length)"
-                )
+                raise UsageError(f"{self._too_long(row, output)}: {advice}")
+
+    def _too_long(self, row: PromptRow, output: int) -> str:
+        size = row.longest - len(row.tail)
+        return (
+            f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an output of "
+            f"{output:,} (--max-length) do not fit the {self.limit:,} positions of {self.name}"
+        )
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
         """`begin`, and the log-probability (nats) of each tail but for its first token."""
@@ -270,19 +272,18 @@ class SourceReader(ContextReader):
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
         """See `ContextReader.check`; sources and outputs have limits of their own."""
-        for row in rows:
-            if not row.head:
-                raise UsageError("the prompt is empty: say what the model should answer")
-            if self.excess(row, output):
-                raise UsageError(
-                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
-                    f"reads {self.source_limit:,} at most: {advice}"
-                )
-            if self.limit is not None and len(row.tail) + output > self.limit:
-                raise UsageError(
-                    f"an output of {output:,} tokens does not fit the {self.limit:,} of "
-                    f"{self.name}: shorten it (--max-length)"
-                )
+        super().check([row if row.head else row._replace(tail=()) for row in rows], output, advice)
+        if self.limit is not None and any(len(row.tail) + output > self.limit for row in rows):
+            raise UsageError(
+                f"an output of {output:,} tokens does not fit the {self.limit:,} of {self.name}: "
+                "shorten it (--max-length)"
+            )
+
+    def _too_long(self, row: PromptRow, output: int) -> str:
+        return (
+            f"a context and its prompt have {len(row.head):,} tokens, and {self.name} reads "
+            f"{self.source_limit:,} at most"
+        )
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal sources are read once."""

@@ -11,7 +11,7 @@ from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import MergedStep
 from attnkit.nbce.sources import Source
 
-FORMAT, VERSION = "attnkit nbce trace", 3
+FORMAT, VERSION = "attnkit nbce trace", 4
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
 DIGITS = 4
 """Decimals of entropies and weights, which are float32 or less to begin with."""
@@ -28,20 +28,12 @@ class TracedToken(NamedTuple):
     """The selected context, from 0; None where the pool mixes them."""
     entropies: tuple[float, ...]
     """Of each context after the cut, in nats."""
-    disjoint: bool = False
-    """No token was kept by all contexts, and the merge is over the union of what they kept."""
     agreed: bool = False
     """It is the likeliest token without any context too, and of the selected one if there is."""
     logprobs: tuple[float, ...] = ()
     """Of the token under each context, in nats; () where they are not known."""
     end: bool = False
     """It ended the answer."""
-
-    @property
-    def runner_up(self) -> int | None:
-        """The context of least entropy but the main one; None where there is no other."""
-        others = [at for at in range(len(self.entropies)) if at != self.main_context]
-        return min(others, key=self.entropies.__getitem__, default=None)
 
     @property
     def main_context(self) -> int:
@@ -98,11 +90,6 @@ class Trace:
             return []
         return list(dict.fromkeys(token.main_context for token in self.text_tokens))
 
-    @property
-    def disjoint(self) -> int:
-        """Tokens for which no token was kept by all contexts."""
-        return sum(token.disjoint for token in self.tokens)
-
     def json(self) -> dict[str, Any]:
         """All of it as JSON's types; contexts are counted from 1, entropies are in nats.
 
@@ -134,18 +121,14 @@ class Trace:
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
             "contexts": contexts,
             "tokens": [self._token(token) for token in self.tokens],
-            "apart": self.disjoint,
         }
 
     def _token(self, token: TracedToken) -> dict[str, Any]:
-        other, weights = token.runner_up, self.weights(token)
+        weights = self.weights(token)
         fields = {
             "text": token.text,
             "context": None if token.chosen is None else token.chosen + 1,
             "entropy": round(token.entropies[token.main_context], DIGITS),
-            "runner_up": None if other is None else other + 1,
-            "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
-            "apart": token.disjoint,
             "agreed": token.agreed,
             "end": token.end,
             "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
@@ -193,11 +176,8 @@ class TextStream:
     """Text as it is being written: what the next token can no longer change."""
 
     def __init__(self, decode: Decode) -> None:
-        self.decode = decode
-        self.ids: list[int] = []
-        self.before = ""
-        """The text of the tokens before the last."""
-        self.written = ""
+        self.decode, self.ids = decode, list[int]()
+        self.before, self.written = "", ""  # the text of the tokens before the last; what was given
 
     def add(self, token: int) -> str:
         """The text that is settled once this token is there, and was not before."""

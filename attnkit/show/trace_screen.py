@@ -94,12 +94,6 @@ def notes(trace: "Trace", everything: bool = False, ascii_only: bool = False) ->
             f"grey{'' if everything else ' (.)'}: {agreed:,} of {len(trace.text_tokens):,} tokens, "
             "which the model would write without any context too"
         )
-    if trace.disjoint:
-        sign = "" if everything else "^ "
-        yield (
-            f"{sign}{trace.disjoint:,} of {len(trace.tokens):,} tokens: no token was kept by all "
-            "contexts, so the union of what they kept was merged"
-        )
 
 
 def context_marks(trace: "Trace", coloured: bool = False) -> dict[int, ContextMark]:
@@ -165,7 +159,7 @@ def _answer(
             if mark:
                 below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
             else:
-                sign = "^" if token.disjoint else "." if token.agreed else " "
+                sign = "." if token.agreed else " "
                 below += sign * wide
         yield Segment.line()
         if below.strip():

@@ -218,11 +218,11 @@ def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
 ) -> None:
     chosen = reader(variant="alibi")
     spec = SearchConfig(method="sample", n_best=2, max_length=5, seed=3, batch_tokens=100_000)
-    together = ask(chosen, method, CONTEXTS, PROMPTS, spec, traced=True)
+    together = ask(chosen, method, CONTEXTS, PROMPTS, spec)
     small = spec.model_copy(update={"batch_tokens": 1})
     with monkeypatch.context() as patch:
         patch.setattr(type(chosen), "batch_tokens", 5)
-        parts = ask(chosen, method, CONTEXTS, PROMPTS, small, traced=True)
+        parts = ask(chosen, method, CONTEXTS, PROMPTS, small)
     for one, other in zip(together, parts, strict=True):
         assert [h.ids for h in one.hypotheses] == [h.ids for h in other.hypotheses]
         assert [h.logprob for h in one.hypotheses] == pytest.approx(
@@ -231,7 +231,7 @@ def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
         assert one.context == other.context
         assert one.scores == pytest.approx(other.scores, abs=1e-9)
     # a line's draws follow from its number, so the first prompt can be asked by itself
-    (first,) = ask(chosen, method, CONTEXTS[:1], PROMPTS[:1], spec, traced=True)
+    (first,) = ask(chosen, method, CONTEXTS[:1], PROMPTS[:1], spec)
     assert [h.ids for h in first.hypotheses] == [h.ids for h in together[0].hypotheses]
     assert first.context == together[0].context
 
@@ -241,7 +241,7 @@ def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
 def test_the_source_is_named_from_question_and_answer(pool: str, shape: str) -> None:
     """From whole passes; an encoder-decoder gives the question no probability."""
     chosen, (contexts, prompt) = reader(shape), (CONTEXTS[0], PROMPTS[0])
-    (reply,) = ask(chosen, pool, [contexts], [prompt], GREEDY, traced=True)
+    (reply,) = ask(chosen, pool, [contexts], [prompt], GREEDY)
     rows, ids = [chosen.row(text, prompt) for text in contexts], reply.hypotheses[0].ids
     tokens = [
         [float(alone(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows]

@@ -71,7 +71,6 @@ def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:
     return {
         "text": safe_text(token.text),
         "context": token.chosen,
-        "apart": token.disjoint,
         "agreed": token.agreed,
         "end": token.end,
         "surest": [[at, round(token.entropies[at], 4)] for at in order],
