@@ -191,10 +191,14 @@ def check_method(reader: ContextReader, method: str) -> None:
     """Raise UsageError for a method that is not known, or that the model cannot follow."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    why = reader.window_refusal if method == "window" else ""
-    if method == "retrieval" and not isinstance(reader, CausalReader):
-        why = "an encoder-decoder reads the prompt in its source and gives it no probability"
-    if why:
+    if why := refusal(reader, method):
         raise UsageError(
             f"method {method} does not work with {reader.name}: {why}; choose another method"
         )
+
+
+def refusal(reader: ContextReader, method: str) -> str:
+    """Why a model cannot follow a method; "" where it can."""
+    if method == "retrieval" and not isinstance(reader, CausalReader):
+        return "an encoder-decoder reads the prompt in its source and gives it no probability"
+    return reader.window_refusal if method == "window" else ""

@@ -6,8 +6,8 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -20,7 +20,7 @@ from attnkit.data.questions import QuestionSet, accepted
 from attnkit.device import pick_device
 from attnkit.distributed import group
 from attnkit.errors import DataError, UsageError
-from attnkit.nbce.answer import Reply, ask, check_method
+from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
@@ -236,7 +236,7 @@ def evaluate_model(
 
     Raises:
         MissingInputError: the corpus has no such split.
-        DataError: a split has no contexts, or too few.
+        DataError: a split has no contexts, or none of the numbers asked for.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
     names = expand(eval.metrics)
@@ -250,33 +250,14 @@ def evaluate_model(
     asked = group.broadcast_object(asked)
     total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, one_best(search), force, progress, total)
-    return [job.row(one) for one in asked]
-
-
-def possible(
-    spec: ContextsConfig,
-    given: Collection[str],
-    reader: ContextReader,
-    corpus: Corpus | RunCorpus,
-    splits: Sequence[str],
-) -> ContextsConfig:
-    """Without methods that the model cannot follow and numbers that lack passages, if not given."""
-
-    def works(key: str, value: Any) -> bool:
-        one = spec.model_copy(update={"counts": (1,), "methods": ("none",), key: (value,)})
-        try:
-            check_method(reader, pooling(one.methods[0], one)[0])
-            for split in splits:
-                list(conditions(corpus, split, one))
-        except (DataError, UsageError):
-            return False
-        return True
-
-    kept = {}
-    for key in {"counts", "methods"} - {word.removeprefix("contexts.") for word in given}:
-        values = getattr(spec, key)
-        kept[key] = tuple(value for value in values if works(key, value)) or values[:1]
-    return spec.model_copy(update=kept)
+    lacking = sorted({*spec.counts} - {one.number for one in asked})
+    if lacking and not asked:
+        raise DataError(f"no question has {lacking[0]} passages: set contexts.counts")
+    first, *others = [job.row(one) for one in asked]
+    if lacking:
+        text = f"no question has {', '.join(map(str, lacking))} passages: left out"
+        first = replace(first, warnings=(*first.warnings, text))
+    return [first, *others]
 
 
 def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:

@@ -173,23 +173,20 @@ def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
 
 
 class TextStream:
-    """Text as it is being written: what the next token can no longer change."""
+    """Text as it is being written."""
 
     def __init__(self, decode: Decode) -> None:
-        self.decode, self.ids = decode, list[int]()
-        self.before, self.written = "", ""  # the text of the tokens before the last; what was given
+        self.decode, self.ids, self.written = decode, list[int](), ""
 
     def add(self, token: int) -> str:
-        """The text that is settled once this token is there, and was not before."""
+        """The text that is there with this token, and was not before."""
         self.ids.append(token)
-        now = self.decode(self.ids)
-        # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
-        settled = commonprefix((self.before, now)).rstrip("\ufffd")
-        self.before, written = now, self.written
-        if not settled.startswith(written):
+        # a character whose bytes are not all there yet ends in U+FFFD, however many are missing
+        now, before = self.decode(self.ids).rstrip("\ufffd"), self.written
+        if not now.startswith(before):
             return ""
-        self.written = settled
-        return settled[len(written) :]
+        self.written = now
+        return now[len(before) :]
 
     def close(self, whole: str) -> str:
         """The rest of the final text; all of it on a new line where it begins otherwise."""

@@ -89,10 +89,10 @@ def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]
     assert told == whole or told.endswith(f"\n{whole}")
 
 
-def test_a_stream_lags_by_one_token_at_most_where_nothing_changes() -> None:
+def test_a_stream_tells_each_token_where_nothing_changes() -> None:
     stream = TextStream(bytewise)
-    assert [stream.add(token) for token in b"abcd"] == ["", "a", "b", "c"]
-    assert stream.close("abcd") == "d"
+    assert [stream.add(token) for token in b"abcd"] == ["a", "b", "c", "d"]
+    assert stream.close("abcd") == ""
 
 
 def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:

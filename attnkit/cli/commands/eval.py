@@ -272,14 +272,13 @@ def _models(
     settings = recipe.eval.model_copy(update=request.changes)
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
+    from attnkit.nbce.answer import refusal
     from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
     corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
-    splits, given = (
-        request.splits or settings.splits,
-        {word.partition("=")[0] for word in request.overrides},
-    )
+    splits = request.splits or settings.splits
+    given = any(word.startswith("contexts.methods=") for word in request.overrides)
     methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
     baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
 
@@ -296,8 +295,9 @@ def _models(
             reading["template"] = opening["template"] or CHAT_TEMPLATE
         with loading(model):
             reader = open_model(model, **opening)
-        if is_questions(targets[0]):
-            spec = question_sets.possible(recipe.contexts, given, reader, corpus, splits)
+        if is_questions(targets[0]) and not given:
+            able = tuple(one for one in spec.methods if not refusal(reader, one))
+            spec = spec.model_copy(update={"methods": able})
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
