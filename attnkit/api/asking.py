@@ -54,13 +54,12 @@ def contexts(
     """Answer a prompt from any number of contexts, none of which is longer than the model reads.
 
     Args:
-        model: what `load` gave.
+        model: what `load` gave; a Hugging Face model is asked as `chat` and `template` say.
         contexts: texts, each read with the prompt in a row of its own.
         prompt: the question.
         pool: entropy, mean, max, weighted; or another method of `attnkit nbce`: concat, best, ...
         beta, eta, top_p: of the pool, as in `attnkit.nbce.merge`.
         max_length: tokens of the answer, at most.
-        chat, template: how a Hugging Face model is asked.
 
     Raises:
         UsageError: the method is unknown, or the model reads no contexts.

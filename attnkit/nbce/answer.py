@@ -4,19 +4,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.merge import POOLS, Rule, unknown
-from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
+from attnkit.nbce.merged_search import Answer, Emit, TracedToken, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.nbce.sources import Source, named_source
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 
-Baseline = Literal["concat", "window", "cad", "best", "retrieval", "none"]
-BASELINES: tuple[str, ...] = get_args(Baseline)
+BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 METHODS = POOLS + BASELINES
 
 
@@ -27,7 +26,7 @@ class Reply(NamedTuple):
     """Of the best hypothesis; "" where there is none."""
     hypotheses: list[Hypothesis]
     """Best first; ids are the reader's."""
-    steps: list[MergedStep]
+    steps: list[TracedToken]
     """Of the best hypothesis, where contexts were merged."""
     context: int | None
     """The context that answered, from 0: the one chosen (best, retrieval), or the named source of

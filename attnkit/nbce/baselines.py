@@ -46,12 +46,9 @@ def concatenated(
         left = max(0, left - over)
         # half a character at the edge of a byte-level cut would be read as another one
         row = reader.row(reader.decode(ids[:left]).strip("\ufffd"), prompt)
-    reason = f"no more fit {reader.name}"
-    if limit is not None and (reader.limit is None or limit < reader.limit):
-        reason = f"a row may have {limit:,} tokens, output included"
     return row, (
-        f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off, since "
-        f"{reason}"
+        f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off to fit "
+        + (reader.name if limit is None else f"{limit:,} tokens, output included")
     )
 
 

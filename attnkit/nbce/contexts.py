@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import regex
 
@@ -96,7 +96,7 @@ def find(names: Iterable[str]) -> list[str]:
 def from_file(path: str, *, lines: bool = False) -> list[Context]:
     """The contexts of a file, or of standard input ("-").
 
-    JSON lines hold a context each (see `_texts`), tables one a row, in the column `text` or the
+    JSON lines hold a context each (see `_context`), tables one a row, in the column `text` or the
     only one; any other file is one context.  With `lines` a file is JSON lines or a table whatever
     its suffix.
 
@@ -120,13 +120,8 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
         raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
     if suffix != ".jsonl" and not lines:
         return [Context(_printable(text), name)]
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        texts = _texts(line, f"{name}:{number}") if line.strip() else []
-        for place, one in enumerate(texts, 1):
-            part = f".{place}" if len(texts) > 1 else ""
-            found.append(Context(_printable(one), f"{name}:{number}{part}"))
-    return found
+    lines_of = enumerate(text.split("\n"), 1)
+    return [_context(line, f"{name}:{number}") for number, line in lines_of if line.strip()]
 
 
 def _typed() -> str:
@@ -260,24 +255,15 @@ def _printable(text: str) -> str:
     return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def _texts(line: str, place: str) -> list[str]:
-    """The contexts of a line of JSON: a string, {"text": ...}, or {"contexts": [...]} with several.
-
-    Other fields are left alone.
-    """
+def _context(line: str, place: str) -> Context:
+    """The context of a line of JSON: a string, or {"text": ...} with any other fields."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{place}:{error.colno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
         raise DataError(f"{place}: not JSON that can be read: {error}") from error
-    many = isinstance(value, dict) and "contexts" in value
-    inside = value["contexts"] if many else [value]
-    inside = inside if isinstance(inside, list) else [None]
-    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in inside]
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(
-            f'{place}: a line must be a string, {{"text": "..."}} or {{"contexts": '
-            "[...]}, a list of those"
-        )
-    return texts
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise DataError(f'{place}: a line must be a string or {{"text": "..."}}')
+    return Context(_printable(text), place)

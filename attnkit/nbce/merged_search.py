@@ -22,18 +22,29 @@ TRACED = 64
 """Likeliest tokens whose log-probabilities under each context are kept for the trace."""
 
 
-class MergedStep(NamedTuple):
-    """What the contexts contributed to one token."""
+class TracedToken(NamedTuple):
+    """One token of an answer, and what the contexts contributed to it."""
 
+    text: str
+    """What it adds to the answer, once known; "" where a later token completes the character."""
     chosen: int | None
     """The selected context, from 0; None where the pool mixes them."""
     entropies: tuple[float, ...]
     """Of each context, after the cut, in nats."""
     agreed: bool = False
-    """The token is the likeliest without any context too, and of the selected one if there is."""
+    """It is the likeliest token without any context too, and of the selected one if there is."""
     logprobs: tuple[float, ...] = ()
     """Of the token under each context, in nats; () where it was not among the `TRACED` likeliest,
     which sampling may do."""
+    end: bool = False
+    """It ended the answer."""
+
+    @property
+    def main_context(self) -> int:
+        """The selected context, or that of least entropy where the pool mixes them."""
+        if self.chosen is not None:
+            return self.chosen
+        return min(range(len(self.entropies)), key=self.entropies.__getitem__)
 
 
 class Answer(NamedTuple):
@@ -41,7 +52,7 @@ class Answer(NamedTuple):
 
     hypotheses: list[Hypothesis]
     """Best first; ids are the reader's."""
-    steps: list[MergedStep]
+    steps: list[TracedToken]
     """Of the best one where contexts were merged, a step a token, its end token included."""
     prompt: tuple[float, ...] = ()
     """Log-probability (nats) of the prompt under each context; () where it is not known."""
@@ -90,14 +101,13 @@ class MergedModel:
     ) -> None:
         """`rule` None: each prompt has one row, which is continued as it is.
 
-        `emit` is given each token (the reader's) once it is read, which makes sense for one prompt
-        and one hypothesis.
+        `emit` is given each token (the reader's) once it is read: for one prompt and hypothesis.
         """
         self.reader, self.rule, self.emit = reader, rule, emit
         self.output, self.out_features = self, reader.size + reader.special
         self.prompts: list[tuple[float, ...]] = []
         """By line: log-probability of the prompt under each context."""
-        self.steps: dict[tuple[int, ...], dict[int | None, MergedStep]] = {}
+        self.steps: dict[tuple[int, ...], dict[int | None, TracedToken]] = {}
         """By line and tokens before: the step of each likely token, and of any other (None)."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
@@ -158,7 +168,7 @@ class MergedModel:
             merged.chosen.tolist(), merged.entropies.tolist(), alone.tolist(), selected.tolist(),
             likeliest.tolist(), known.mT.tolist(), strict=True,
         ):  # fmt: skip
-            step = MergedStep(None if chosen < 0 else chosen, tuple(entropies))
+            step = TracedToken("", None if chosen < 0 else chosen, tuple(entropies))
             self.steps[line, *prefix] = {None: step} | {
                 one: step._replace(agreed=one == token == other, logprobs=tuple(row))
                 for one, row in zip(tokens, logprobs, strict=True)

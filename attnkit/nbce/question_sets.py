@@ -65,11 +65,9 @@ LONGEST_NAME = 120
 class EvaluatedModel:
     """A model, its description, and where its answers are stored."""
 
-    name: str
-    """For messages."""
+    name: str  # for messages
     system: System
-    results: Results
-    """Where its answers and scores are stored."""
+    results: Results  # where its answers and scores are stored
     weights: str
     """SHA-256 of its weights: answers of others are not taken for its own."""
     limit: int | None
@@ -119,8 +117,7 @@ class Condition(NamedTuple):
 
     split: str
     method: str
-    number: int
-    """Of contexts."""
+    number: int  # of contexts
     questions: list[tuple["Row", tuple[str, ...]]]
     """With their contexts; those that have so many."""
     spec: ContextsConfig

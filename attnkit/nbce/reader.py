@@ -130,15 +130,10 @@ class ContextReader(ABC):
         """Tokens by which a row is too long for an output of `output` tokens; 0 where it fits."""
         return 0 if self.limit is None else max(0, row.longest + output - self.limit)
 
-    def beyond(self, row: PromptRow, output: int) -> int:
-        """As `excess`, of the length that it was trained for; 0 where that is unknown."""
-        return 0 if self.trained is None else max(0, row.longest - 1 + output - self.trained)
-
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """Refuse rows that leave no room for `output` tokens; `advice` is for too long contexts.
+        """Raise UsageError for rows that are empty or leave no room for `output` tokens.
 
-        Raises:
-            UsageError: a row is empty or too long.
+        `advice` is for contexts that are too long.
         """
         for row in rows:
             if not row.tail:
@@ -207,8 +202,7 @@ class CausalReader(ContextReader):
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
 
-        Raises:
-            UsageError: rows have several windows, which the model cannot see at once.
+        Raises UsageError: rows have several windows, which the model cannot see at once.
         """
         if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
             if self.window_refusal:

@@ -34,8 +34,8 @@ def fitted(
     reader.check([row], length, advice)
     if length < spec.max_length:
         notes.append(f"--max-length is {length}: there is no room for longer answers")
-    if reader.beyond(row, 0):
-        window = row.longest - bare - reader.beyond(row, answer)
+    if reader.trained is not None and row.longest - 1 > reader.trained:
+        window = reader.trained + 1 - answer - bare
         advice = f"--window {window}" if window > 0 else "a shorter prompt"
         notes.append(
             f"the longest row has {row.longest - 1:,} tokens, but {reader.name} was trained on "

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
 
 FORMAT, VERSION = "attnkit nbce trace", 4
@@ -17,30 +17,6 @@ DIGITS = 4
 """Decimals of entropies and weights, which are float32 or less to begin with."""
 
 Decode = Callable[[Sequence[int]], str]
-
-
-class TracedToken(NamedTuple):
-    """One token of an answer."""
-
-    text: str
-    """What it adds to the answer; "" where a later token completes the character."""
-    chosen: int | None
-    """The selected context, from 0; None where the pool mixes them."""
-    entropies: tuple[float, ...]
-    """Of each context after the cut, in nats."""
-    agreed: bool = False
-    """It is the likeliest token without any context too, and of the selected one if there is."""
-    logprobs: tuple[float, ...] = ()
-    """Of the token under each context, in nats; () where they are not known."""
-    end: bool = False
-    """It ended the answer."""
-
-    @property
-    def main_context(self) -> int:
-        """The selected context, or that of least entropy where the pool mixes them."""
-        if self.chosen is not None:
-            return self.chosen
-        return min(range(len(self.entropies)), key=self.entropies.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -142,7 +118,7 @@ def trace(
     contexts: Iterable[Context],
     rule: Rule,
     ids: Sequence[int],
-    steps: Sequence[MergedStep],
+    steps: Sequence[TracedToken],
     source: Source,
     decode: Decode,
 ) -> Trace:
@@ -152,8 +128,8 @@ def trace(
     output's `ids`, and one more where the end token was written.
     """
     texts = pieces(decode, ids)
-    tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]
-    tokens += [TracedToken("", *step, end=True) for step in steps[len(ids) :]]
+    tokens = [step._replace(text=text) for text, step in zip(texts, steps, strict=False)]
+    tokens += [step._replace(end=True) for step in steps[len(ids) :]]
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens), source)
 
 

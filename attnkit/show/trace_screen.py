@@ -19,7 +19,8 @@ from attnkit.show.token_labels import clusters, cut
 from attnkit.text import one_line, safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Trace, TracedToken
+    from attnkit.nbce.merged_search import TracedToken
+    from attnkit.nbce.trace import Trace
 
 LETTERS = ascii_uppercase + ascii_lowercase
 OTHERS = "*"  # marks contexts for which no letter is left

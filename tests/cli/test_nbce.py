@@ -268,7 +268,7 @@ def test_options_of_baselines_reach_them(nbce: Any, runs: Any) -> None:
     concat = said("--context", "long.txt", "--baseline", "concat", *SHORT)["concat"]
     (note,) = concat["notes"]
     assert note.startswith("the last ")
-    assert note.endswith(f"since a row may have {LENGTH + 1 + 8} tokens, output included")
+    assert note.endswith(f"cut off to fit {LENGTH + 1 + 8} tokens, output included")
 
 
 def test_the_baselines_are_those_that_there_are() -> None:
@@ -459,14 +459,6 @@ def test_nothing_is_said_of_rows_within_the_trained_length(nbce: Any) -> None:
     assert beyond(nbce(*asked)) is None
     Path("full.txt").write_text(f"{words} ein")
     assert beyond(nbce(*asked)) is not None
-
-
-def test_sources_of_pairs_leave_no_room_for_answers(nbce: Any) -> None:
-    """A decoder of pairs has learned sources and targets of the recipe's length, each."""
-    run = Run.open(nbce.run)
-    pairs = LanguageModelReader(run.model(), run.tokenizer(), "toy", pairs=True, trained=LENGTH)
-    row = pairs.row(" ".join(TEXTS * 10), "ein")
-    assert pairs.beyond(row, 50) == pairs.beyond(row, 0) == row.longest - 1 - LENGTH > 0
 
 
 def test_a_source_that_is_too_long_names_a_window_that_fits(nbce: Any) -> None:

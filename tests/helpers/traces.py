@@ -2,8 +2,9 @@
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
-from attnkit.nbce.trace import Trace, TracedToken
+from attnkit.nbce.trace import Trace
 
 
 def context(name: str, text: str) -> Context:

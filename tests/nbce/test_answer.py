@@ -127,8 +127,8 @@ def test_a_concatenation_that_does_not_fit_is_cut_and_says_so() -> None:
     room = 1 + 12 + len(chosen.encode("a dog")) + GREEDY.max_length
     (reply,) = ask(chosen, "concat", [texts], ["a dog"], GREEDY, limit=room)
     match = re.fullmatch(
-        rf"the last (\d+) of {len(ids)} tokens of context were cut off, since a row may have "
-        rf"{room} tokens, output included",
+        rf"the last (\d+) of {len(ids)} tokens of context were cut off to fit {room} tokens, "
+        "output included",
         reply.cut,
     )
     assert match
@@ -157,7 +157,7 @@ def test_a_concatenation_is_cut_to_the_positions_of_a_model() -> None:
     assert chosen.limit is not None
     for method in ("concat", "cad"):
         (reply,) = ask(chosen, method, [["one red dog"] * 200], ["a dog"], GREEDY)
-        assert "no more fit toy" in reply.cut
+        assert reply.cut.endswith("cut off to fit toy")
     with pytest.raises(UsageError, match="--window"):
         ask(chosen, "entropy", [["one red dog " * 200]], ["a dog"], GREEDY)
 

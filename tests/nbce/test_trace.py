@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
 from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
 
@@ -33,7 +33,9 @@ def contexts(count: int) -> list[Context]:
     return [Context(f"text {at}", f"{at}.txt") for at in range(count)]
 
 
-def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | None = None) -> Trace:
+def made(
+    pool: str, steps: Sequence[TracedToken], weights: tuple[float, ...] | None = None
+) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
     rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
     count = len(steps[0].entropies)
@@ -42,10 +44,10 @@ def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | No
 
 
 STEPS = (
-    MergedStep(1, (0.9, 0.5, 0.7)),
-    MergedStep(1, (0.45, 0.5, 0.7)),
-    MergedStep(2, (0.9, 0.5, 0.1)),
-    MergedStep(0, (0.1, 0.5, 0.2)),
+    TracedToken("", 1, (0.9, 0.5, 0.7)),
+    TracedToken("", 1, (0.45, 0.5, 0.7)),
+    TracedToken("", 2, (0.9, 0.5, 0.1)),
+    TracedToken("", 0, (0.1, 0.5, 0.2)),
 )
 MIXED = tuple(step._replace(chosen=None) for step in STEPS)
 

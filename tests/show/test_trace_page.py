@@ -10,8 +10,9 @@ from helpers.pages import HOSTILE, Document
 from helpers.traces import context, made
 
 from attnkit.errors import UsageError
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
-from attnkit.nbce.trace import Trace, TracedToken
+from attnkit.nbce.trace import Trace
 from attnkit.show.trace_page import SUREST, page
 
 

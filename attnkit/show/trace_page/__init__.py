@@ -12,7 +12,8 @@ from attnkit.show.trace_screen import context_marks, headline, notes
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Trace, TracedToken
+    from attnkit.nbce.merged_search import TracedToken
+    from attnkit.nbce.trace import Trace
 
 SUREST = 5  # contexts of a token that the page knows the entropies of; JSON has all
 
