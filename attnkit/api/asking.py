@@ -12,9 +12,6 @@ from attnkit.nbce.merge import POOLS, Rule
 from attnkit.recipe.schema import SearchConfig
 from attnkit.recipe.search_settings import search_settings
 
-LONGEST = 64
-"""Tokens of an answer, unless the caller says otherwise."""
-
 
 @dataclass(frozen=True)
 class ContextAnswer:
@@ -47,7 +44,7 @@ def contexts(
     beta: float = 0.25,
     eta: float = 0.1,
     top_p: float = 0.95,
-    max_length: int = LONGEST,
+    max_length: int = 64,
     chat: bool = False,
     template: str = "",
 ) -> ContextAnswer:

@@ -69,8 +69,7 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
 
     It is empty where a context is and the model has no begin token.
 
-    Raises:
-        UsageError: a row does not fit.
+    Raises UsageError: a row does not fit.
     """
     reader.check(rows, 0)
     found = [math.inf] * len(rows)

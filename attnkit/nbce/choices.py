@@ -1,6 +1,7 @@
 """Labels instead of text: which of a few answers a model finds likeliest, with many contexts."""
 
 from collections.abc import Sequence
+from itertools import permutations
 
 import torch
 from jaxtyping import Float
@@ -79,19 +80,17 @@ def choose(
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> list[list[int]]:
     """The tokens of each choice behind a prompt.
 
-    Raises:
-        UsageError: there are fewer than two, one is empty, or one begins with another.
+    Raises UsageError: there are fewer than two, one is empty, or one begins with another.
     """
     if len(choices) < 2:
         raise UsageError("choices: give at least two, as in positive,negative")
     encoded = [reader.encode_answer(choice) for choice in choices]
-    for place, ids in enumerate(encoded):
-        for other, longer in enumerate(encoded):
-            if place != other and longer[: len(ids)] == ids:
-                raise UsageError(
-                    f"choices: {choices[other]!r} begins with the tokens of {choices[place]!r}, "
-                    "so they cannot be told apart: word them otherwise"
-                )
+    for (one, ids), (other, longer) in permutations(zip(choices, encoded, strict=True), 2):
+        if longer[: len(ids)] == ids:
+            raise UsageError(
+                f"choices: {other!r} begins with the tokens of {one!r}, so they cannot be told "
+                "apart: word them otherwise"
+            )
     return encoded
 
 

@@ -21,8 +21,7 @@ from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.text import quoted
 
-STDIN = "-"
-"""The name of standard input."""
+STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
@@ -71,8 +70,7 @@ def find(names: Iterable[str]) -> list[str]:
 
     A folder stands for all files of `FORMATS` below it, in the order of their names.
 
-    Raises:
-        MissingInputError: a folder or a pattern has no file.
+    Raises MissingInputError: a folder or a pattern has no file.
     """
     found: list[str] = []
     for name in names:
@@ -165,8 +163,7 @@ def prepare(
     Returns:
         The contexts, and a sentence each on what was left out or split.
 
-    Raises:
-        UsageError: there is no context, or one character has more tokens than a window.
+    Raises UsageError: there is no context, or one character has more tokens than a window.
     """
     contexts, notes = list(contexts), list[str]()
     first: dict[str, Context] = {}
@@ -213,8 +210,7 @@ def windows(
     A stretch has at most `size` tokens when it is encoded by itself, of which the next one repeats
     at most `overlap`, and begins and ends between words where it can.
 
-    Raises:
-        UsageError: one character has more than `size` tokens.
+    Raises UsageError: one character has more than `size` tokens.
     """
     cuts = [0]
     words = [*(match.start() for match in _WORD.finditer(text)), len(text)]

@@ -132,8 +132,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     def _try_padding(self) -> tuple[int, bool, str]:
         """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
 
-        Raises:
-            UsageError: pads before tokens change what the model says.
+        Raises UsageError: pads before tokens change what the model says.
         """
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * HOLE
@@ -179,8 +178,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
         """Find out how outputs start and end.
 
-        Raises:
-            UsageError: a chat template is asked for, or the template lacks a part.
+        Raises UsageError: a chat template is asked for, or the template lacks a part.
         """
         if chat:
             raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")

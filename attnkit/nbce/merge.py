@@ -52,8 +52,7 @@ class Rule(NamedTuple):
     def check(self, contexts: int) -> "Rule":
         """The rule itself.
 
-        Raises:
-            UsageError: a value is out of range, or weights do not fit the contexts.
+        Raises UsageError: a value is out of range, or weights do not fit the contexts.
         """
         if self.pool not in POOLS:
             raise unknown("pool", self.pool, POOLS)
@@ -115,8 +114,7 @@ def merge(
         Normalised log-probabilities [V] in float32 at least, and the selected context (from 0), or
         None where the pool mixes them.
 
-    Raises:
-        UsageError: a value is out of range, there is no context, or a row has no token.
+    Raises UsageError: a value is out of range, there is no context, or a row has no token.
     """
     if logits.dim() != 2:
         raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")

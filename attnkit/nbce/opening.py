@@ -60,8 +60,7 @@ def pretrained_reader(opened: "Pretrained", *, chat: bool, template: str) -> Con
 def open_run(run: Run, device: str = "cpu") -> ContextReader:
     """The reader of a finished run.
 
-    Raises:
-        UsageError: the model has no decoder.
+    Raises UsageError: the model has no decoder.
     """
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 

@@ -21,7 +21,7 @@ from attnkit.device import pick_device
 from attnkit.distributed import group
 from attnkit.errors import DataError, UsageError
 from attnkit.nbce.answer import Reply, ask
-from attnkit.nbce.merge import Rule
+from attnkit.nbce.merge import POOLS, Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.metrics import base_metric
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.runs import Run
 
-PORTION = 32
-"""Questions between two reports of the progress."""
-MODELS = "models"
-"""Folder of the results of models that are no runs, beside the variants of a recipe."""
+PORTION = 32  # questions between two reports of the progress
+MODELS = "models"  # folder of the results of models that are no runs, beside variants of a recipe
 LONGEST_NAME = 120
 
 
@@ -134,15 +132,6 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean-whole": ("mean", {"top_p": 1.0}),
 }
 """Methods that are a pool with another setting."""
-SWEPT = {
-    "entropy": ("beta", "eta", "top_p"),
-    "entropy-free": ("beta", "top_p"),
-    "mean": ("beta", "top_p"),
-    "mean-whole": ("beta",),
-    "max": ("beta", "top_p"),
-    "weighted": ("beta", "top_p"),
-}
-"""What each pool depends on of what may have several values; the other methods on nothing."""
 
 
 def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConfig]]:
@@ -152,7 +141,9 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
     """
     values = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
     every = {key: some if isinstance(some, tuple) else (some,) for key, some in values.items()}
-    several = [key for key in SWEPT.get(method, ()) if len(every[key]) > 1]
+    pool, fixed = ABLATIONS.get(method, (method, {}))
+    unread = {*fixed, *(() if pool == "entropy" else ("eta",))}
+    several = [key for key in every if pool in POOLS and key not in unread and every[key][1:]]
     first = {key: some[0] for key, some in every.items()}
     for point in product(*(every[key] for key in several)):
         chosen = dict(zip(several, point, strict=True))

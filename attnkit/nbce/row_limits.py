@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import SearchConfig
 
-SHORTEST = 8
-"""An answer is not shortened below this to make contexts fit."""
+SHORTEST = 8  # an answer is not shortened below this to make contexts fit
 
 
 def fitted(
@@ -20,8 +19,7 @@ def fitted(
 
     Also sentences on that, and on rows longer than those that the model was trained on.
 
-    Raises:
-        UsageError: a row does not fit the model.
+    Raises UsageError: a row does not fit the model.
     """
     prompt = max(prompts, key=lambda text: reader.row("", text).longest)
     row = max((reader.row(text, prompt) for text in contexts), key=lambda row: row.longest)

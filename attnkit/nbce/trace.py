@@ -13,8 +13,7 @@ from attnkit.nbce.sources import Source
 
 FORMAT, VERSION = "attnkit nbce trace", 4
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
-DIGITS = 4
-"""Decimals of entropies and weights, which are float32 or less to begin with."""
+DIGITS = 4  # of entropies and weights, which are float32 or less to begin with
 
 Decode = Callable[[Sequence[int]], str]
 
