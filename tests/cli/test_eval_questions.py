@@ -184,12 +184,14 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Any) -> None:
 def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folder: Path) -> None:
     """Lists of answers; what does not depend on the swept values is decoded once."""
     lines = [
-        dict(question=f"Town of {n}?", answers=[t], contexts=[f"Town of {n}: {t}."], gold=0)
+        {"question": f"Town of {n}?", "answers": [t], "contexts": [f"Town of {n}: {t}."], "gold": 0}
         for n, t in enumerate("abcd")
     ]
     (folder / "own.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    words = ("own.jsonl", "--model", "runs/toy/base/seed-1", "contexts.beta=0,1",
-             "contexts.eta=0,0.1", "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]")  # fmt: skip
+    words = (
+        "own.jsonl", "--model", "runs/toy/base/seed-1", "contexts.beta=0,1", "contexts.eta=0,0.1",
+        "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]",
+    )  # fmt: skip
     done = attnkit(*words, "--format", "json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]
