@@ -91,7 +91,7 @@ STEPS: dict[str, list[tuple[str, int]]] = {  # words of attnkit, py NAME, or a l
 
 
 def run(step: str, wanted: int, folder: Path) -> list[str]:
-    """One step: what was typed, its seconds, those of the processor, and what it said last."""
+    """One step: what was typed, what it said last, its seconds and those of the processor."""
     program = shlex.join(attnkit())
     kind, _, rest = step.partition(" ")
     shown, line = f"attnkit {step}", f"{program} {step}"
@@ -111,7 +111,7 @@ def run(step: str, wanted: int, folder: Path) -> list[str]:
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     said = [one for one in (done.stdout or done.stderr).splitlines() if one.strip()]
     told = " ".join(said[-1].split())[:100] if said else ""
-    return [f"`{shown[:110]}`", f"{seconds:.1f}", f"{used:.1f}", told.replace("|", "\\|")]
+    return [f"`{shown[:110]}`", told.replace("|", "\\|"), f"{seconds:.1f}", f"{used:.1f}"]
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def main() -> None:
                 body += [
                     f"## {person}",
                     "",
-                    *table(["step", "s", "processor s", "it said"], rows),
+                    *table(["step", "it said", "s", "processor s"], rows, 2),
                     "",
                 ]
     facts = {
