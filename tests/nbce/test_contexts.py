@@ -1,7 +1,6 @@
 """Contexts from files and lines; splitting that changes no text."""
 
 import io
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -196,13 +195,3 @@ def test_a_long_text_is_split_with_few_counts() -> None:
     spans = windows(text, counted, 200, 20)
     assert len(spans) == 111
     assert asked < 20 * len(text)
-
-
-def test_a_thousand_lines_are_a_thousand_contexts(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    path.write_text(
-        "".join(json.dumps({"text": f"dog {n}"}) + "\n" for n in range(1000)), encoding="utf-8"
-    )
-    found, _ = prepare(from_file(str(path)), words)
-    assert len(found) == 1000
-    assert found[25].name == f"{path}:26"
