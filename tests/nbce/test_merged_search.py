@@ -183,7 +183,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
     rows = prompt([0, 9, 5], 3, prefix=20)
     other = [PromptRow(row.head, ids(6, 77)) for row in rows]
     both = answers(chosen, [rows, other], Rule(), spec)
-    assert chosen.read_shapes == [(1, 21), (3, 9), (6, 5)]  # prefix, contexts, questions
+    assert chosen.read_shapes == [(1, 21), (3, 9)]  # prefix, contexts; questions are scored
     for found, group in zip(both, (rows, other), strict=True):
         assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
 
