@@ -156,12 +156,10 @@ def nbce(
     questions = _prompts(prompt or [], None if piped else prompts, piped)
     spec = _search(beam, sample, temperature, seed, max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
-        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
-    given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
-             "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
-    labels = _choices(choices, given)
-    _check_overlap(window, overlap)
+    labels = _choices(choices, {
+        "--beam": beam, "--max-length": max_length, "--temperature": temperature,
+        "--sample": sample, "--trace": trace, "--save": save})  # fmt: skip
+    _check_numbers(methods, alpha, window, overlap)
     if (trace or save) and pool not in MERGING:
         raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
     from attnkit.data.tokenizer import unknown_note
@@ -199,8 +197,10 @@ def nbce(
     nbce_output.answer(request, questions, _piped() if piped else None)
 
 
-def _check_overlap(window: int | None, overlap: int) -> None:
-    """Refuse windows that would not go on."""
+def _check_numbers(methods: Sequence[str], alpha: float, window: int | None, overlap: int) -> None:
+    """Refuse a strength that nothing reads, and windows that would not go on."""
+    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
+        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
     if overlap and (window is None or overlap >= window):
         why = "add --window N" if window is None else f"must be below --window {window}"
         raise UsageError(f"--overlap {overlap}: {why}")
