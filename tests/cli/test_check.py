@@ -53,6 +53,7 @@ def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixtu
     assert {contract.name for contract in CONTRACTS} <= rows.keys()
 
 
+@pytest.mark.slow
 def test_every_layer_of_those_that_take_turns_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -254,6 +254,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "without the data" in out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [40, 1000])
 def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int

@@ -122,6 +122,7 @@ def test_without_matplotlib_there_are_no_figures(
     assert "![" not in text
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(attnkit: Any, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     assert attnkit("runs/toy", "-o", str(page)).code == 0
@@ -201,6 +202,7 @@ def test_drawings_cannot_stand_where_a_file_is(attnkit: Any, tmp_path: Path) -> 
     assert not (tmp_path / "r.md").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_writing_leaves_the_old_page(
     attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

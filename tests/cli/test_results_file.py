@@ -64,6 +64,7 @@ def as_of_runs(text: str) -> str:
     return text.replace(".results.tar.xz", "").replace("results/toy", "runs/toy")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", ["json", "csv", "markdown", "latex", "table"])
 def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: str) -> None:
     words = ("--format", format, "--metrics", ",".join(METRICS), "--device", "cpu")
@@ -248,6 +249,7 @@ NEED_WEIGHTS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("words", NEED_WEIGHTS, ids=lambda words: " ".join(words[:2]))
 def test_what_needs_weights_is_refused(here: Caller, words: tuple[str, ...]) -> None:
     before = sorted(Path().rglob("*"))

@@ -44,6 +44,7 @@ def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.Monke
     assert here("runs", "list", "runs/toy").out.splitlines()[1:3] == done.out.splitlines()[1:3]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("width", [30, 60, 80, 160])
 def test_the_table_fits_and_says_what_it_leaves_out(
     width: int, runs: Path, command: Command

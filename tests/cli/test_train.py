@@ -82,6 +82,7 @@ def test_a_stopped_training_goes_on_and_ends_in_a_table(
     assert capsys.readouterr() == (first.out, "")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: Path) -> None:
     """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
     ours, theirs = pty.openpty()
@@ -176,6 +177,7 @@ def test_match_shows_and_trains_the_widths(
     assert "did you mean params?" in wrong.err
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_with_one_value_more(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,6 +43,7 @@ def on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("tiny")
 def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -> None:
     plan = here(*TUNE, "--dry-run", "--json")

@@ -149,6 +149,7 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_the_same_command_writes_the_same_bytes(show: Any) -> None:
     found = []
     for _ in range(2):

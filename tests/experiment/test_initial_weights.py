@@ -101,6 +101,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
         trained("second.yaml", out=Path("elsewhere"))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

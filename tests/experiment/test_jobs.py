@@ -215,6 +215,7 @@ def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_runs_that_fail_do_not_take_the_others_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,6 +355,7 @@ def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) 
     assert not (tmp_path / "runs/tiny/one").exists()
 
 
+@pytest.mark.slow
 def test_precision_is_chosen_once_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

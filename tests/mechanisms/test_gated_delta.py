@@ -46,6 +46,7 @@ def recurrence(length: int, decays: int, erases: int, rate: float = 2) -> list[T
     return [x.requires_grad_() for x in (q, k, v, decay, erase, write, state)]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("rate", [0.05, 2.0, 100.0])
 @pytest.mark.parametrize(("decays", "erases"), [(1, 1), (5, 1), (1, 5), (5, 5)])
 @pytest.mark.parametrize(

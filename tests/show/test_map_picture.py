@@ -70,6 +70,7 @@ def images_of(svg: bytes) -> int:
     return len(list(ET.fromstring(svg).iter(f"{SVG}image")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: str) -> None:
     first = draw(maps(), maps(seed=1), format=format).data
@@ -158,6 +159,7 @@ def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -
     assert shown.warnings == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
@@ -179,6 +181,7 @@ def test_a_difference_of_nothing_is_white() -> None:
     assert (np.abs(image - white).max(2) < 0.01).mean() > 0.05
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 @pytest.mark.parametrize(
     "value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str
@@ -192,6 +195,7 @@ def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
     assert draw(made, scale=scale).data
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
 def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)

@@ -64,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(
     tmp_path: Path, options: dict[str, Any]
@@ -78,6 +79,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
         assert resumed(folder, recipe, stops) == expected, stops
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["lstm-additive", "gru-scaled-dot", "sru-additive", "convs2s"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_type_of_model_resumes_bit_for_bit(tmp_path: Path, kind: str, precision: str) -> None:
@@ -305,6 +307,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]])
     monkeypatch.setattr(Validator, "measure", measure)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("scores", "ends", "best"),
     [

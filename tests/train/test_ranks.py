@@ -16,7 +16,7 @@ from helpers.pretrained import network, tokenizer
 from helpers.questioned import make_run
 from helpers.rank_pool import RankPool, rank_pool
 from helpers.small import WORDS, digests, job, run_through, small_recipe, write_corpus
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.batch import Batch
@@ -63,6 +63,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return read(folder / "run" / "model.safetensors")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
     tmp_path: Path, pool: RankPool, precision: str
@@ -130,6 +131,7 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
             assert all((found[n] - one[0][n]).abs().max() < 1e-12 for n in found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_stopped_training_resumes_bit_for_bit(
     tmp_path: Path, pool: RankPool, parallel: str
@@ -179,7 +181,6 @@ def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
     assert run.manifest["changes"] == [change]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))
 def test_every_row_is_used_once_an_epoch_and_ranks_make_equally_many_updates(
     data: st.DataObject, world: int, accumulate: int, seed: int
