@@ -29,10 +29,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of all workers; and of a test marked `sampled(n)` one case of n is not slow."""
+    """The order of all workers; and what is slow besides: most cases of `sampled(n)`, browsers."""
     items.sort(key=lambda item: item.path.name not in LONGEST)
     counts = Counter[str]()
     for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
         if mark := item.get_closest_marker("sampled"):
             test = item.nodeid.partition("[")[0]
             if counts[test] % mark.args[0]:

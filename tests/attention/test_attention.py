@@ -117,7 +117,7 @@ def test_a_batch_of_no_rows_has_no_answers() -> None:
         assert layer(word)(inputs(0, 5), mask).y.shape == (0, 5, WIDTH), word
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
 def test_autocast_is_no_obstacle(word: str) -> None:
     made, x = layer(word, torch.float32), inputs(2, 300, torch.float32)
@@ -219,7 +219,7 @@ def test_cross_attention_to_an_empty_memory_answers_zero(
         assert all(one is None or one.count_nonzero() == 0 for one in gradients)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("word", WORDS)
 def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> None:

@@ -39,6 +39,7 @@ def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -
     assert 0 <= found["padding_source"] < 1
 
 
+@pytest.mark.slow
 def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = decode(capsys, "--beam", "2", "--format", "json")
     found = json.loads(out)

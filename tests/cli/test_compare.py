@@ -100,6 +100,7 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, folder: Pa
     assert b"attnkit compare runs/toy/good runs/toy/hostile" in content
 
 
+@pytest.mark.sampled(2)
 def test_questions_with_their_contexts(attnkit: Any) -> None:
     runs = [f"asked/runs/toy/base/seed-{seed}" for seed in (1, 2)]
     assert attnkit(*runs, command="eval").code == 0

@@ -52,6 +52,7 @@ def test_events_come_as_lines_of_json(convert: Any) -> None:
     assert losses == {"mean squared error", "training loss"}
 
 
+@pytest.mark.slow
 def test_the_command_can_be_repeated_also_where_the_runs_have_moved(convert: Any) -> None:
     """The fine-tuned run names the one before it relative to itself."""
     assert convert("--attention", "linear", *QUICK).code == 0

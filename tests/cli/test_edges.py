@@ -160,7 +160,7 @@ BODIES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
 def test_a_plug_in_is_blamed_by_name(
     body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,6 +60,7 @@ def test_an_option_of_one_value_takes_no_target(attnkit: Any) -> None:
     assert {row[0] for row in rows} == {"F1"}
 
 
+@pytest.mark.slow
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)
@@ -150,6 +151,7 @@ def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> 
     assert table(done) == first
 
 
+@pytest.mark.slow
 def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Any, folder: Path) -> None:
     done = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert done.code == 0, done.err
@@ -206,6 +208,7 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from helpers.pretrained import saved

@@ -256,6 +256,7 @@ def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
     )
 
 
+@pytest.mark.slow
 def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run) -> None:
     with process(run, "--block", "2", "--beam", "1") as child:
         assert child.stdin

@@ -46,6 +46,7 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "columns"),
     [((), ("--columns", "time,variants")), (("--corpora",), ("--columns", "title,origin"))],
@@ -242,6 +243,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(
     assert "%" not in out
 
 
+@pytest.mark.slow
 def test_explain_downloads_nothing_unless_it_is_asked_to(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
             assert ("toy-translation" in out) != left_out
 
 
+@pytest.mark.slow
 def test_a_list_in_a_pipe_has_a_record_on_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

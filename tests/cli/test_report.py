@@ -131,6 +131,7 @@ def test_the_same_runs_give_the_same_bytes(attnkit: Any, tmp_path: Path) -> None
     assert page.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> None:
     done = attnkit("runs/toy", "-o", str(tmp_path / "my appendix.md"))
     assert done.code == 0, done.err

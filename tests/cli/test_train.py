@@ -160,6 +160,7 @@ def test_a_faulty_test_file_is_told_before_anything_is_trained(
     assert not list(recipe.parent.glob("runs/**/manifest.json"))
 
 
+@pytest.mark.slow
 def test_match_shows_and_trains_the_widths(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

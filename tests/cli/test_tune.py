@@ -164,6 +164,7 @@ def test_what_cannot_be_tuned_is_one_line(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_picture_of_a_sweep_has_a_line_for_each_variant(here: Caller, tmp_path: Path) -> None:
     assert here("train", "tiny.yaml", "train.lr=1e-3,2e-3", "train.steps=2", "-q").code == 0

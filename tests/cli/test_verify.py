@@ -162,6 +162,7 @@ def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
     assert "not checked: no hash recorded" in shown
 
 
+@pytest.mark.slow
 def test_answers_to_questions_are_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -66,7 +66,7 @@ def rows_until(place: int, error: BaseException) -> Iterator[Row]:
     raise error
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", [{}, {"sample": (0.3, 1)}, {"stream": True}])
 def test_several_processes_write_what_one_writes(
     write: Callable[..., Encoded], how: dict[str, object], monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path, data: bytes, what: str) 
     assert what in fails(write(tmp_path, data))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_packed_text_is_known_by_its_bytes_not_its_name(
     tmp_path: Path, pack: Callable[[bytes], bytes]
@@ -231,6 +232,7 @@ def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
             list(read_lines(tmp_path / name))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for lines in (10_000, 80_000):

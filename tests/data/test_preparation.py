@@ -216,6 +216,7 @@ def test_an_existing_model_is_used_as_it_is(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_agree(tmp_path: Path) -> None:
     spec = recipe(tmp_path)
     (tmp_path / "recipe.json").write_text(spec.model_dump_json())

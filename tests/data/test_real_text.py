@@ -50,7 +50,7 @@ def test_what_was_learned_from_is_read_and_written(kind: str, lines: list[str]) 
     assert not vocabulary.unknown(lines)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("marker", MARKERS)

@@ -249,6 +249,7 @@ def test_sampling_is_a_pure_function_of_its_arguments(kind: str) -> None:
     assert vocabulary.decode(first) == texts
 
 
+@pytest.mark.slow
 def test_sampling_is_the_same_in_every_process(tmp_path: Path) -> None:
     """sentencepiece's own generator is salted in each process: a resumed run saw other data."""
     trained().save(tmp_path)

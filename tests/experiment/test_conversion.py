@@ -52,7 +52,7 @@ def answer(run: Run) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("word", mechanisms.names())
 def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     word: str, tmp_path: Path
@@ -107,7 +107,7 @@ def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
                       "new": "additive"}  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("model", "attention", "layers"),
     [

@@ -33,7 +33,7 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return subject(folder, finished=request.param == "finished")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @MUTATIONS
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_run_is_refused_or_answers_as_before(made: Subject, seed: int) -> None:
@@ -205,6 +205,7 @@ def test_a_damaged_checkpoint_of_the_average_is_refused_or_marked(tmp_path: Path
     assert (run.checkpoints / "step-4.damaged").is_dir()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: Path) -> None:
     """At step 8 the average is of 4, 6 and 8."""
     (tmp_path / "whole").mkdir()

@@ -208,6 +208,7 @@ def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:
         session(write_recipe(tmp_path), interrupting((0, signal.SIGINT), (0, signal.SIGINT)))

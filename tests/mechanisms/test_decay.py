@@ -22,7 +22,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> Ten
     return torch.stack(answers, 2)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("rate", [0.0, 0.05, 2.0, 100.0])
 @pytest.mark.parametrize("wide", [1, 5])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 150])

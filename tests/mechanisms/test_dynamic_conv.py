@@ -21,7 +21,7 @@ def kernels(layer: MultiHead, x: torch.Tensor) -> torch.Tensor:
     return q @ mechanism.kernel
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 2, 5, 90])

@@ -58,7 +58,7 @@ def plain_greedy(
     return output, spoke
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("shape", "variant"),
     [
@@ -77,7 +77,7 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
         assert [step.chosen for step in found.steps] == spoke
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("pool", ["entropy", "mean"])
 @pytest.mark.parametrize("method", ["greedy", "sample"])

@@ -51,6 +51,7 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES)
@@ -187,6 +188,7 @@ def test_a_map_that_learns_nothing_and_queries_without_grad_are_fine() -> None:
     assert slope.isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_compiled_form_agrees() -> None:
     made = mechanism("linear", {})
     given = inputs(40)
@@ -227,6 +229,7 @@ def test_constant_features_average_the_values(causal: bool) -> None:
     assert to_v.abs().min() > 0
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES[1:])

@@ -327,6 +327,7 @@ def test_hostile_archives_are_refused_in_one_line(name: str, packed: Path, tmp_p
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST", 1 << 20)
     path = tmp_path / "seed-1.results.tar.xz"

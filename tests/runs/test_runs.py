@@ -510,6 +510,7 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
         find_runs([tmp_path / "empty"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "said"),
     [

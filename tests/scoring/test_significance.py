@@ -327,6 +327,7 @@ def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(
     assert beyond == pytest.approx((100 * spread) ** 2, rel=0.3, abs=2)
 
 
+@pytest.mark.slow
 def test_equal_systems_are_called_different_one_time_in_twenty() -> None:
     """By sentences, and by sentences and seeds; and the 95 % interval holds the truth as often."""
     for seeds in ([1, 1], [2, 2], [3, 3]):

@@ -111,7 +111,7 @@ def test_sentences_are_sorted_and_searched(show: Callable[..., Any]) -> None:
     assert "sehr rote" not in found.locator("mark").all_text_contents()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [320, 360, 1200])
 def test_nothing_is_wider_than_the_screen(show: Callable[..., Any], width: int) -> None:
     found = show(viewport={"width": width, "height": 700})

@@ -53,6 +53,7 @@ def test_one_colour_bar_is_for_all() -> None:
     assert found[2] == "   ██     ▒▒"
 
 
+@pytest.mark.slow
 def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
     axis = tuple(Token(f"t{at}", at, at) for at in range(512))
     weights = np.random.default_rng(0).random((12, 12, 512, 512), np.float32)

@@ -205,6 +205,7 @@ def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     assert max(height, width) < 9 * RESOLUTION
 
 
+@pytest.mark.slow
 def test_long_axes_keep_readable_labels() -> None:
     shown = draw(maps(texts=[f"w{i}" for i in range(512)]))
     labels = [text for text in texts_of(shown.data) if text.startswith("w")]
@@ -214,6 +215,7 @@ def test_long_axes_keep_readable_labels() -> None:
     assert shown.warnings == ()
 
 
+@pytest.mark.slow
 def test_maps_larger_than_their_pictures_are_pooled_and_say_so() -> None:
     made = maps(2, 12, texts=[f"w{i}" for i in range(300)])
     shown = draw(made)
