@@ -74,22 +74,6 @@ def test_the_gate_of_a_channel_is_the_sixteenth_root_of_a_sigmoid() -> None:
     torch.testing.assert_close(logs.exp(), gates.sigmoid() ** (1 / 16))
 
 
-@pytest.mark.parametrize("gate", GATES)
-def test_the_state_has_one_size_and_pads_leave_it_alone(gate: str) -> None:
-    torch.manual_seed(1)
-    layer = MultiHead.build("decay", 12, 3, 300, causal=True, gate=gate).double()
-    x = torch.randn(2, 200, 12).double()
-    states = [
-        layer(x[:, :length], Mask.packed(length, x.device, causal=True)).state
-        for length in (1, 9, 200)
-    ]
-    assert {state.shape for state in states} == {(2, 3, 4, 4)}
-    valid = torch.ones(2, 14, dtype=torch.bool)
-    valid[:, 9:] = False
-    longer = torch.cat((x[:, :9], torch.full((2, 5, 12), torch.inf).double()), 1)
-    torch.testing.assert_close(layer(longer, Mask.of(valid, 14, causal=True)).state, states[1])
-
-
 @pytest.mark.parametrize("gate", ["head", "channel"])
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_extreme_gates_have_finite_gradients(gate: str, size: float) -> None:

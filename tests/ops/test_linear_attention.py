@@ -98,17 +98,6 @@ def test_learned_maps_get_the_gradients_of_the_plain_form(
     assert_equal(*found, tolerance=1e-8)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_gradients_are_finite_differences(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = mechanism("linear", {"feature_map": "exp", "features": 3})
-    mask = Mask.packed(9, torch.device("cpu"), causal=causal)
-    given = [x[:1, :1].detach().requires_grad_() for x in inputs(9)]
-    made.wide_q, made.wide_k = (
-        torch.nn.Parameter(x[:1].detach()) for x in (made.wide_q, made.wide_k)
-    )
-    assert torch.autograd.gradcheck(lambda q, k, v: made(q, k, v, mask).y, given)
-
-
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("scale", [1, 40, 400])
 def test_rising_exponents_neither_overflow_nor_vanish(
