@@ -81,7 +81,7 @@ def test_the_trace_is_read_by_standard_viewers(
     assert names >= {"attnkit: attention", "attnkit: optimiser", "aten::bmm"}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

@@ -71,7 +71,7 @@ def test_a_loop_of_links_is_an_output_like_others(words: str, here: Any, tmp_pat
 BOMB = b"\n" * (30 << 20)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "words",
     ["generate RUN bomb", "align RUN bomb text", "align RUN text bomb",

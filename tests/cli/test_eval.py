@@ -452,7 +452,7 @@ def test_a_split_that_is_not_there_is_named(attnkit: Any, tmp_path: Path) -> Non
     assert "no split 'valid'" in done.err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", ["40", "80", "200"])
 def test_the_table_fits_the_terminal(command: Command, tmp_path: Path, width: str) -> None:
     for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES)):

@@ -76,6 +76,7 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     assert "concat lost contexts that did not fit one row: 6 of 6 questions with 2, 4" in text
 
 
+@pytest.mark.slow
 def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
@@ -115,6 +116,7 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> N
     assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["60", "100", "200"])
 def test_the_table_fits_the_terminal(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: str

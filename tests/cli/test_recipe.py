@@ -183,6 +183,7 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_explain_computes_the_cost_on_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("explain", "r.yaml", "--variant", "fast", "--format", "json")
     code, out, _ = run(capsys, *words, "--world", "2,512", "--rows", "1e6,1e9")
@@ -282,6 +283,7 @@ def test_a_list_in_a_pipe_has_a_record_on_a_line(
         assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
 
 
+@pytest.mark.sampled(2)
 def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -149,6 +149,7 @@ def test_plot_draws_curves_and_scores(here: Caller) -> None:
     assert "good" in done.out
 
 
+@pytest.mark.slow
 def test_report_has_all_but_maps_and_examples(here: Caller) -> None:
     here("report", "results", "-o", "with.md")
     text = Path("with.md").read_text(encoding="utf-8")
@@ -287,6 +288,7 @@ def test_mistakes(here: Caller, tmp_path: Path) -> None:
     refused(66, "absent.results.tar.xz: no such file", "verify", "absent.results.tar.xz")
 
 
+@pytest.mark.slow
 def test_answers_to_questions_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -53,6 +53,7 @@ def start(folder: Path, *words: str, stdout: int, stderr: int) -> "subprocess.Po
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_and_ends_in_a_table(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ def _damage(name: str) -> Callable[[Run], None]:
     return damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "cells"),
     [

@@ -116,6 +116,7 @@ def test_a_killed_process_is_one_clear_line(
     assert contents(write()) == contents(write("whole"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("error", [DataError("train.en:2: malformed"), StoppedError("stopped")])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_stops_an_encoding_leaves_nothing(

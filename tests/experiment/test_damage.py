@@ -152,6 +152,7 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -21,7 +21,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Attempt]:
     return folder, done
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_fault_of_the_disk_costs_nothing(whole: tuple[Path, Attempt], place: str) -> None:
     folder, done = whole

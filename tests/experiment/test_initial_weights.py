@@ -82,6 +82,7 @@ def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(fol
         torch.testing.assert_close(second.weights(), first.weights(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_it_a_training_starts_elsewhere(folder: Path) -> None:
     begun()
     trained("second.yaml", "train.init=null", variants=("plain",))

@@ -37,7 +37,7 @@ task: translation
 data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
 tokenizer: {{type: word, size: 40}}
 model: {{width: 16, heads: 2, layers: 1, ff: 32, dropout: 0.2}}
-train: {{steps: 120, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 60, save_every: 5,
+train: {{steps: 40, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 20, save_every: 5,
         log_every: 1, precision: fp32}}
 search: {{method: greedy, max_length: 12}}
 eval: {{bootstrap: 50}}
@@ -152,7 +152,7 @@ def test_two_jobs_give_what_one_gives(
     assert sum(isinstance(event, events.PreparedEvent) for event in told) == 1
     of_runs = [event for event in told if isinstance(event, events.ProgressEvent)]
     assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
-    assert len(of_runs) == 240
+    assert len(of_runs) == 80
     manifests = [
         Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")
     ]
@@ -366,7 +366,7 @@ def test_precision_is_chosen_once_before_the_first_step(
         lambda *_: asked.append(1) or ("bf16", "measured"),
     )
     recipe = write_recipe(tmp_path)
-    recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 120", "steps: 2"))
+    recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 40", "steps: 2"))
     told = session(recipe)
     started = [event for event in told if isinstance(event, events.StartedEvent)]
     assert [event.precision for event in started] == ["bf16", "bf16"]
@@ -397,7 +397,7 @@ def is_saved(run: Run) -> bool:
 
 def endless(recipe: Path) -> Path:
     """The recipe with more updates than a test waits for."""
-    recipe.write_text(recipe.read_text().replace("steps: 120", "steps: 100000"))
+    recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 100000"))
     return recipe
 
 

@@ -255,7 +255,7 @@ def test_a_shortened_schedule_keeps_its_proportions(
     assert tuning.shortened(train, None) == tuning.shortened(train, steps) == train
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
     """`train.init` matches variants by name, and a trial has another."""
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}

@@ -77,7 +77,7 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
         assert [step.chosen for step in found.steps] == spoke
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("pool", ["entropy", "mean"])
 @pytest.mark.parametrize("method", ["greedy", "sample"])
@@ -132,6 +132,7 @@ def test_contexts_that_are_kept_answer_as_if_read_again() -> None:
         assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> None:
     chosen = reader(shape)

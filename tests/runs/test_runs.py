@@ -346,7 +346,7 @@ def test_damaged_scores_are_named(finished: Run) -> None:
     assert finished.scores() == {}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
     tmp_path: Path, pristine: Path, tokenizer: Tokenizer, fault: str

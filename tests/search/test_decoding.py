@@ -64,7 +64,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SHAPES)
 def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str) -> None:
     word = name if name in ("synthesizer-random", "linear") else "scaled-dot"

@@ -80,6 +80,7 @@ def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: s
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_each_format_is_what_it_says() -> None:
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     assert {f: draw(maps(), format=f).data[: len(start)] for f, start in starts.items()} == starts
@@ -133,6 +134,7 @@ def test_hostile_tokens_stay_text() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("format", ["png", "pdf"])
 def test_hostile_tokens_are_drawn_in_every_format(format: str) -> None:
     assert len(draw(maps(texts=HOSTILE), format=format).data) > 5000
@@ -181,7 +183,7 @@ def test_a_difference_of_nothing_is_white() -> None:
     assert (np.abs(image - white).max(2) < 0.01).mean() > 0.05
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 @pytest.mark.parametrize(
     "value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str

@@ -226,7 +226,7 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
     assert checkpoint.latest(run)[:3] == (50, run.checkpoints / "step-50", ())
 
 
-@pytest.mark.sampled(7)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("history", BEFORE)
 def test_whatever_operation_fails_the_old_or_the_new_state_is_there(

@@ -131,7 +131,7 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
             assert all((found[n] - one[0][n]).abs().max() < 1e-12 for n in found)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_stopped_training_resumes_bit_for_bit(
     tmp_path: Path, pool: RankPool, parallel: str
