@@ -29,7 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of all workers; and what is slow besides: most cases of `sampled(n)`, browsers."""
+    """The order of all workers; what is slow besides: browsers, and of `sampled(n)` all but a case.
+
+    One more case of n runs with the slow tests; the others are for `pytest -m every`.
+    """
     items.sort(key=lambda item: item.path.name not in LONGEST)
     counts = Counter[str]()
     for item in items:
@@ -37,8 +40,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         if mark := item.get_closest_marker("sampled"):
             test = item.nodeid.partition("[")[0]
-            if counts[test] % mark.args[0]:
+            turn = counts[test] % mark.args[0]
+            if turn:
                 item.add_marker("slow")
+            if turn not in (0, mark.args[0] // 2):
+                item.add_marker("every")
             counts[test] += 1
 
 
