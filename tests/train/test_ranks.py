@@ -101,7 +101,7 @@ def test_every_type_of_model_trains_in_ranks(
 def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
     tmp_path: Path, pool: RankPool
 ) -> None:
-    """Twelve updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
+    """Updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
     recipe = recipe_in(tmp_path, steps=12, log_every=1, valid_every=0)
     places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
     for parallel, world in places:
