@@ -283,7 +283,7 @@ def test_a_list_in_a_pipe_has_a_record_on_a_line(
         assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -53,6 +53,7 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
     shown = attnkit("runs/toy", "--format", "markdown", command="eval").out
     for name in ("r.md", "r.html"):
