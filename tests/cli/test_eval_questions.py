@@ -60,6 +60,7 @@ def test_an_option_of_one_value_takes_no_target(attnkit: Any) -> None:
     assert {row[0] for row in rows} == {"F1"}
 
 
+@pytest.mark.slow
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)
@@ -75,6 +76,7 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     assert "concat lost contexts that did not fit one row: 6 of 6 questions with 2, 4" in text
 
 
+@pytest.mark.slow
 def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
@@ -114,6 +116,7 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> N
     assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["60", "100", "200"])
 def test_the_table_fits_the_terminal(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: str
@@ -150,6 +153,7 @@ def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> 
     assert table(done) == first
 
 
+@pytest.mark.slow
 def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Any, folder: Path) -> None:
     done = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert done.code == 0, done.err
@@ -212,6 +216,7 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from helpers.pretrained import saved
