@@ -267,6 +267,7 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(
         Run.open("demo")
 
 
+@pytest.mark.slow
 def test_train_is_a_package_and_a_function() -> None:
     code = (
         "import attnkit, attnkit.train.fit\nfrom attnkit.train import events\nattnkit.train('no')"
@@ -297,7 +298,9 @@ def test_the_page_runs(tmp_path: Path) -> None:
             (tmp_path / name).write_text(block, encoding="utf-8")
         else:
             blocks.append(block)
-    assert len(blocks) == 7
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    blocks += re.findall("```py\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) == 8
     run_blocks(blocks, tmp_path)
 
 

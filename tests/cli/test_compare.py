@@ -44,6 +44,7 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
 BOTH = ("runs/toy/good", "runs/toy/hostile")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_examples_and_tables_fit_the_screen(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int
@@ -100,6 +101,7 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, folder: Pa
     assert b"attnkit compare runs/toy/good runs/toy/hostile" in content
 
 
+@pytest.mark.slow
 def test_questions_with_their_contexts(attnkit: Any) -> None:
     runs = [f"asked/runs/toy/base/seed-{seed}" for seed in (1, 2)]
     assert attnkit(*runs, command="eval").code == 0

@@ -218,6 +218,7 @@ def test_only_a_closed_standard_output_loses_something(streams: str, code: int) 
     assert done.returncode == code
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
 def test_text_that_a_locale_cannot_show_is_no_crash(
     variables: dict[str, str], command: Command

@@ -129,6 +129,7 @@ def test_standard_input_gzip_and_pipes_are_files_too(attnkit: Any) -> None:
     assert attnkit(*words, stdin=marked).out == expected
 
 
+@pytest.mark.slow
 def test_a_pipe_of_the_shell_is_read(attnkit: Any) -> None:
     words = f"{sys.executable} -m attnkit eval --hyp <(cat hyp.txt) --ref ref.txt --metrics chrf"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment())
@@ -451,6 +452,7 @@ def test_a_split_that_is_not_there_is_named(attnkit: Any, tmp_path: Path) -> Non
     assert "no split 'valid'" in done.err
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", ["40", "80", "200"])
 def test_the_table_fits_the_terminal(command: Command, tmp_path: Path, width: str) -> None:
     for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES)):

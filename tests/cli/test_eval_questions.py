@@ -60,6 +60,7 @@ def test_an_option_of_one_value_takes_no_target(attnkit: Any) -> None:
     assert {row[0] for row in rows} == {"F1"}
 
 
+@pytest.mark.slow
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)
@@ -75,6 +76,7 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     assert "concat lost contexts that did not fit one row: 6 of 6 questions with 2, 4" in text
 
 
+@pytest.mark.slow
 def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
@@ -114,6 +116,7 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> N
     assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["60", "100", "200"])
 def test_the_table_fits_the_terminal(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: str
@@ -150,6 +153,7 @@ def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> 
     assert table(done) == first
 
 
+@pytest.mark.slow
 def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Any, folder: Path) -> None:
     done = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert done.code == 0, done.err
@@ -182,15 +186,16 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Any) -> None:
 
 
 def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folder: Path) -> None:
-    """Fields by name; what does not depend on the swept values is decoded once."""
+    """Lists of answers; what does not depend on the swept values is decoded once."""
     lines = [
-        {"question": f"Town of {n}?", "answer": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
+        {"question": f"Town of {n}?", "answers": [t], "contexts": [f"Town of {n}: {t}."], "gold": 0}
         for n, t in enumerate("abcd")
     ]
     (folder / "own.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    words = ("own.jsonl", "--model", "runs/toy/base/seed-1", "data.source=question",
-             "data.target=answer", "contexts.beta=0,1", "contexts.eta=0,0.1",
-             "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]")  # fmt: skip
+    words = (
+        "own.jsonl", "--model", "runs/toy/base/seed-1", "contexts.beta=0,1", "contexts.eta=0,0.1",
+        "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]",
+    )  # fmt: skip
     done = attnkit(*words, "--format", "json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]
@@ -204,8 +209,14 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     head, _, *shown = table(attnkit(*words, "--format", "markdown"))
     assert head == ["metric", "model", "method", "2"]
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
+    done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh",
+                   "--format", "markdown")  # fmt: skip
+    assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
+    assert "no question has 8 passages: left out" in done.err
+    assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from helpers.pretrained import saved
@@ -248,6 +259,7 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     ("words", "code", "message"),
     [
         ("gone.jsonl --model runs/toy/base/seed-1", 66, "gone.jsonl"),
+        ("own.jsonl", 2, "own.jsonl: a file of questions needs --model NAME"),
         ("--model x", 2, "--model needs exactly one recipe or file"),
         ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe or file"),
         ("runs/toy --model x", 2, "'runs/toy' is a folder of runs: name the recipe"),

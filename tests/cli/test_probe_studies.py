@@ -100,6 +100,7 @@ ALL = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_study_comes_in_every_format_and_as_a_picture(
     probe: Any, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

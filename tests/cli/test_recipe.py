@@ -46,6 +46,7 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "columns"),
     [((), ("--columns", "time,variants")), (("--corpora",), ("--columns", "title,origin"))],
@@ -182,6 +183,7 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert not Path("runs").exists()
 
 
+@pytest.mark.slow
 def test_explain_computes_the_cost_on_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("explain", "r.yaml", "--variant", "fast", "--format", "json")
     code, out, _ = run(capsys, *words, "--world", "2,512", "--rows", "1e6,1e9")
@@ -242,6 +244,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(
     assert "%" not in out
 
 
+@pytest.mark.slow
 def test_explain_downloads_nothing_unless_it_is_asked_to(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +257,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "without the data" in out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [40, 1000])
 def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
@@ -268,6 +272,7 @@ def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
             assert ("toy-translation" in out) != left_out
 
 
+@pytest.mark.slow
 def test_a_list_in_a_pipe_has_a_record_on_a_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +283,7 @@ def test_a_list_in_a_pipe_has_a_record_on_a_line(
         assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
 
 
+@pytest.mark.slow
 def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

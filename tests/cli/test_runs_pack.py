@@ -42,6 +42,7 @@ def names(path: str) -> list[str]:
         return opened.getnames()
 
 
+@pytest.mark.slow
 def test_a_packed_run_opens_elsewhere_with_equal_scores_and_texts(
     pack: Any, mine: Run, tmp_path: Path
 ) -> None:

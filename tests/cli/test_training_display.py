@@ -342,6 +342,7 @@ def test_a_dry_run_as_json_is_one_object_a_training(
     assert all(p["parameters"] > 0 for p in planned)
 
 
+@pytest.mark.slow
 def test_a_large_sweep_is_trained_when_it_is_confirmed(
     train: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

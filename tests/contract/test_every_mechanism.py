@@ -6,10 +6,7 @@ from helpers.interesting import OF_CLASS, OF_OPTIONS, OF_ROTARY, cases
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.mechanisms import entmax
 
-CASES = [
-    pytest.param(*case[:2], id=case.subject.name, marks=() if case.quick else (pytest.mark.slow,))
-    for case in cases()
-]
+CASES = [pytest.param(*case[:2], id=case.subject.name, marks=case.marks) for case in cases()]
 EXCUSES = {
     "map": ("its tokens have several values each",),
     "rows": ("it declares that its rows do not sum to 1",),
@@ -33,10 +30,11 @@ def test_the_contracts_are_kept(
     subject: Subject, contracts: list[Contract], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for contract in contracts:
-        if contract.name == "device":  # without values no search ends early; its steps are alike
-            monkeypatch.setattr(entmax, "NEWTON", 2)
-            monkeypatch.setattr(entmax, "HALVINGS", 2)
-        result = run(contract, subject)
+        with monkeypatch.context() as patch:
+            if contract.name == "device":  # without values no search ends early; steps are alike
+                patch.setattr(entmax, "NEWTON", 2)
+                patch.setattr(entmax, "HALVINGS", 2)
+            result = run(contract, subject)
         assert result.state != "broken", (contract.name, result.text)
         if result.state == "not applicable":
             assert result.text in EXCUSES.get(contract.name, ())

@@ -46,6 +46,7 @@ def scaled(
     return at_scale(recipe, prepared, memory, padding, pace, 1e6, ranks=ranks, rows=rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["scaled-dot", "linear"])
 def test_operations_are_those_of_real_updates(
     model: str, prepared: PreparedData, tmp_path: Path

@@ -52,7 +52,7 @@ def test_sources_side_by_side_answer_as_each_does_alone(
     monkeypatch.setattr(chosen, "batch_tokens", budget)
     rows = [chosen.row(text, "The animal?") for text in TEXTS]
     spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec, traced=True)
+    (found,) = answers(chosen, [rows], Rule(), spec)
     output: list[int] = []
     last: int | None = None
     for step in found.steps:
@@ -65,6 +65,7 @@ def test_sources_side_by_side_answer_as_each_does_alone(
     assert found.hypotheses[0].ids == output
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_beams_of_several_prompts_score_as_their_outputs_do_alone(name: str) -> None:
     chosen = reader(name)

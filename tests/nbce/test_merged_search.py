@@ -58,6 +58,7 @@ def plain_greedy(
     return output, spoke
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("shape", "variant"),
     [
@@ -70,12 +71,13 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
     rows = prompt([0, 7, 2, 12], 1) if shape == "decoder" else source([3, 7, 2, 12], 1)
     spec = SearchConfig(method="greedy", max_length=6)
     for pool in ("entropy", "mean"):
-        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        (found,) = answers(chosen, [rows], Rule(pool), spec)
         wanted, spoke = plain_greedy(chosen, rows, pool, 6)
         assert found.hypotheses[0].ids == wanted
         assert [step.chosen for step in found.steps] == spoke
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("pool", ["entropy", "mean"])
 @pytest.mark.parametrize("method", ["greedy", "sample"])
@@ -85,7 +87,7 @@ def test_a_token_that_needs_no_context_is_told(shape: str, pool: str, method: st
     spec = SearchConfig(method=method, max_length=6, seed=2)
     for first in range(6):
         rows = (prompt if shape == "decoder" else source)([3, 7, 2, 12], first)
-        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        (found,) = answers(chosen, [rows], Rule(pool), spec)
         (best,) = found.hypotheses
         for t, (step, token) in enumerate(zip(found.steps, (*best.ids, EOS), strict=False)):
             read = [rows[0]] if step.chosen is None else [rows[0], rows[step.chosen + 1]]
@@ -130,6 +132,7 @@ def test_contexts_that_are_kept_answer_as_if_read_again() -> None:
         assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> None:
     chosen = reader(shape)
@@ -152,6 +155,7 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
         assert hypothesis.logprob == pytest.approx(total, abs=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> None:
@@ -160,9 +164,9 @@ def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> N
     prompts = [many([0 if shape == "decoder" else 2, 5 + n, 3, 9], 10 * n) for n in range(4)]
     n_best = 1 if method == "greedy" else 3
     spec = SearchConfig(method=method, beam=3, n_best=n_best, max_length=7, temperature=0.7, seed=5)
-    together = answers(chosen, prompts, Rule(), spec, traced=True)
+    together = answers(chosen, prompts, Rule(), spec)
     for line, rows in enumerate(prompts):
-        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line], traced=True)
+        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line])
         assert [h.ids for h in one.hypotheses] == [h.ids for h in together[line].hypotheses]
         assert [s.chosen for s in one.steps] == [s.chosen for s in together[line].steps]
 
@@ -183,11 +187,12 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
     rows = prompt([0, 9, 5], 3, prefix=20)
     other = [PromptRow(row.head, ids(6, 77)) for row in rows]
     both = answers(chosen, [rows, other], Rule(), spec)
-    assert chosen.read_shapes == [(1, 21), (3, 9), (6, 5)]  # prefix, contexts, questions
+    assert chosen.read_shapes == [(1, 21), (3, 9)]  # prefix, contexts; questions are scored
     for found, group in zip(both, (rows, other), strict=True):
         assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", [1, 13, 40, 10_000])
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_reading_in_parts_changes_nothing(shape: str, budget: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError
@@ -119,7 +119,6 @@ def plain(systems: list[System], first: int, second: int, resamples: int) -> tup
     return difference, math.sqrt(total) * mixed
 
 
-@settings(max_examples=25, deadline=None)
 @given(CASES)
 def test_it_is_the_plain_form(systems: list[System]) -> None:
     ours = PairedTest(systems, resamples=60).compare(0, 1)
@@ -130,7 +129,6 @@ def test_it_is_the_plain_form(systems: list[System]) -> None:
     )
 
 
-@settings(max_examples=50, deadline=None)
 @given(CASES)
 def test_interval_and_p_agree_and_the_interval_holds_the_difference(systems: list[System]) -> None:
     ours = PairedTest(systems, resamples=60).compare(0, 1)
@@ -193,7 +191,6 @@ def test_p_over_seeds_is_near_that_of_all_divisions() -> None:
     assert ours == pytest.approx(exact, abs=0.03)
 
 
-@settings(max_examples=25, deadline=None)
 @given(CASES)
 def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> None:
     test = PairedTest(systems, resamples=60)
@@ -205,7 +202,6 @@ def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> 
     assert one.verdict == opposite.get(str(other.verdict), other.verdict)
 
 
-@settings(max_examples=25, deadline=None)
 @given(CASES, st.floats(0.1, 50), st.floats(-3, 3))
 def test_p_does_not_depend_on_scale_shift_and_order_of_seeds(
     systems: list[System], scale: float, shift: float
@@ -219,7 +215,6 @@ def test_p_does_not_depend_on_scale_shift_and_order_of_seeds(
     assert moved.p == pytest.approx(plain_test.p, rel=1e-5, abs=1e-9)
 
 
-@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
 def test_the_order_of_sentences_changes_little(seed: int) -> None:
     """They are drawn by their places, so that other sentences are drawn: errors of 2 %."""
@@ -231,7 +226,6 @@ def test_the_order_of_sentences_changes_little(seed: int) -> None:
     assert one.high - one.low == pytest.approx(other.high - other.low, rel=0.15)
 
 
-@settings(max_examples=25, deadline=None)
 @given(CASES)
 def test_a_system_never_differs_from_itself(systems: list[System]) -> None:
     result = PairedTest([systems[0], systems[0], *systems], resamples=60).compare(0, 1)
@@ -246,7 +240,6 @@ def test_equal_outputs_of_one_seed_each_have_no_interval() -> None:
     assert (result.low, result.high, result.p, result.verdict) == (0, 0, 1, "level")
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0, 1), max_size=12))
 def test_holm_is_never_below_p_never_above_bonferroni_and_keeps_the_order(p: list[float]) -> None:
     out = corrected(p)
@@ -334,6 +327,7 @@ def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(
     assert beyond == pytest.approx((100 * spread) ** 2, rel=0.3, abs=2)
 
 
+@pytest.mark.slow
 def test_equal_systems_are_called_different_one_time_in_twenty() -> None:
     """By sentences, and by sentences and seeds; and the 95 % interval holds the truth as often."""
     for seeds in ([1, 1], [2, 2], [3, 3]):

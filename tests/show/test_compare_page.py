@@ -95,6 +95,7 @@ def numbers(found: Any) -> list[str]:
     return [" ".join(text.split()[:2]) for text in texts]
 
 
+@pytest.mark.sampled(3)
 def test_sentences_are_sorted_and_searched(show: Callable[..., Any]) -> None:
     found = show()
     assert numbers(found)[0] == "line 5"
@@ -110,6 +111,7 @@ def test_sentences_are_sorted_and_searched(show: Callable[..., Any]) -> None:
     assert "sehr rote" not in found.locator("mark").all_text_contents()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [320, 360, 1200])
 def test_nothing_is_wider_than_the_screen(show: Callable[..., Any], width: int) -> None:
     found = show(viewport={"width": width, "height": 700})

@@ -144,6 +144,7 @@ def test_two_charts_stand_side_by_side_on_a_wide_screen(width: int, beside: bool
     assert ("BLEU on test" in first) == beside
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
 def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:
     plots = [LOSS, SCORE, LOSS, SCORE]

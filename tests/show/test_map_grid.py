@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -53,6 +53,7 @@ def test_one_colour_bar_is_for_all() -> None:
     assert found[2] == "   ██     ▒▒"
 
 
+@pytest.mark.slow
 def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
     axis = tuple(Token(f"t{at}", at, at) for at in range(512))
     weights = np.random.default_rng(0).random((12, 12, 512, 512), np.float32)
@@ -71,7 +72,6 @@ def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
     st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
     colour: str | None, scale: str, ascii_only: bool,

@@ -73,6 +73,7 @@ def table(page: Any) -> dict[str, float]:
     return {head: float(row[len(head) :]) for head, row in zip(heads, rows, strict=True)}
 
 
+@pytest.mark.sampled(3)
 def test_every_cell_pointed_at_says_the_models_weight(show: Open) -> None:
     capture = translation()
     page = show(capture)
@@ -99,6 +100,7 @@ COLOUR = """([x, y]) => {
 }"""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None:
     capture = translation()
@@ -253,6 +255,9 @@ def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> N
     capture = translation()
     page = show(capture, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert not page.is_visible("#kind")
+    page.locator("#fold").tap()
+    assert page.is_visible("#kind")
     if view == "matrix":
         x, y = place(page, 2, 3)
         page.locator(".scroll").first.tap(position={"x": x, "y": y})
@@ -446,6 +451,7 @@ def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> Non
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
 def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
     special = tokens("<s> </s>")

@@ -7,7 +7,7 @@ import pytest
 from helpers.colours import lab
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
 from helpers.traces import context, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -71,9 +71,7 @@ def test_colours_change_no_character() -> None:
 
 
 def test_a_mixture_has_no_speaker_but_shares() -> None:
-    weighted = drawn(TraceScreen(made("weighted", apart=1)), 80)
-    assert "^" * 5 in weighted.splitlines()[2]
-    assert "^ 1 of 6 tokens: no token was kept by all contexts" in weighted
+    weighted = drawn(TraceScreen(made("weighted")), 80)
     assert "never selected" not in weighted
     assert "% 3 paris.txt" in weighted
     assert "60.0% 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
@@ -132,7 +130,6 @@ def test_colours_of_speakers_differ_for_every_common_sight() -> None:
     assert lab((colours * 255).astype(np.uint8))[:, 0].min() > 60  # black text stays readable
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12), PIECES, PIECES,
     WIDTHS, st.sampled_from(COLOURS), st.booleans(),

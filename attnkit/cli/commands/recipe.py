@@ -18,7 +18,6 @@ from attnkit.cli.options import (
     Variants,
     check_options,
     choice,
-    chosen,
     flag,
     value,
 )  # fmt: skip
@@ -88,7 +87,7 @@ def show(
         console.write(safe_text(_read(resolve(recipe))))
         return
     file = load(recipe, overrides or ())
-    for name in chosen(file, variant):
+    for name in file.chosen(variant):
         console.write(dump(file.variants[name], {"recipe": file.name, "variant": name}))
 
 
@@ -138,7 +137,7 @@ def explain(
     if world and quick:
         raise UsageError("--world computes from what is measured here: leave --quick out")
     file = load(recipe, overrides or (), option_check=check_options)
-    names = chosen(file, variant)
+    names = file.chosen(variant)
     for name in names if max(many, default=1) > 1 else ():
         if why := ranks_issue(file.variants[name], max(many)):
             raise RecipeError(f"{name}: {why}")

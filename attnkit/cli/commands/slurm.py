@@ -112,7 +112,7 @@ def slurm(
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
     settings, variants, places = _checked([recipe, *(words or [])], array=array)
     file = load(recipe, settings)
-    options.chosen(file, variants)
+    file.chosen(variants)
     swept = ["--yes"] if file.swept and "--yes" not in (words or []) else []  # nobody is asked
     command = ["attnkit", "train", recipe, *(words or []), *swept]
     runs = [

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.recipe.schema import EvalConfig
@@ -63,7 +63,6 @@ def test_a_single_line_has_no_rare_words() -> None:
     assert cider(["the dog runs over"], [["the dog runs over"]]) == 0
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
 def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(
     lines: list[tuple[str, str, str]],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
@@ -43,7 +43,6 @@ def test_the_best_reference_counts_and_unknown_words_are_left_out(tmp_path: Path
     assert values(tmp_path, "unknown", "x") == values(tmp_path, "", "x") == [0, 0, 0]
 
 
-@settings(max_examples=60)
 @given(TEXTS, TEXTS, st.randoms())
 def test_they_are_cosines_that_neither_order_nor_direction_changes(
     one: np.ndarray, other: np.ndarray, shuffle: object
