@@ -85,13 +85,6 @@ def nearest_text(text: str, others: Sequence[str]) -> str:
     return max(others, key=lambda other: _matcher(own, words(other)).ratio())
 
 
-def contains_words(text: str, wanted: str) -> bool:
-    """Whether a text has these words, one after the other; case does not count."""
-    found, wanted_words = ([w.text.casefold() for w in words(t)] for t in (text, wanted))
-    count = len(wanted_words)
-    return any(found[at : at + count] == wanted_words for at in range(len(found) - count + 1))
-
-
 def _matcher(own: Sequence[Word], other: Sequence[Word]) -> SequenceMatcher[str]:
     return SequenceMatcher(
         None, [word.text for word in other], [word.text for word in own], autojunk=False

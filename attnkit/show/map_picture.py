@@ -38,7 +38,6 @@ CHARACTER = 0.6 / 72  # inches of a character for each point of its font, about
 MAP = 7.0  # inches of a map in full, at most
 ROW, PANEL = 11.0, (0.8, 2.2)  # inches of a row of small multiples, and of the longer side of one
 CELL = (0.24, 0.5)  # inches of a cell: at most the first, in a map of few cells the second
-NUMBERED_CELL = 0.42
 NARROWEST = 0.12  # inches: no map is thinner, however few rows it has
 BAR = (0.7, 2.6, 0.11)  # inches of a colour bar with its labels across, its height, its width
 MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
@@ -62,10 +61,6 @@ class Panels:
     """Of the panels one by one, where rows and columns have none."""
     signed: bool = False
     """A difference: the colours diverge from zero."""
-    meaning: str = ""
-    """What the colours stand for; weights or their difference when empty."""
-    numbers: bool = False
-    """Write each value into its cell."""
 
     @property
     def single(self) -> bool:
@@ -193,9 +188,7 @@ class _PanelSizes(NamedTuple):
 def _sizes(block: Panels) -> _PanelSizes:
     """How large the panels of a block are, and how their tokens are labelled."""
     most, across = max(len(block.queries), len(block.keys), 1), len(block.rows[0])
-    if block.numbers:
-        cell = NUMBERED_CELL
-    elif block.single:
+    if block.single:
         cell = min(max(CELL[0], min(CELL[1], 1.2 / most)), MAP / most)
     else:
         cell = min(max(ROW / across, PANEL[0]), PANEL[1]) / most
@@ -318,11 +311,6 @@ class _PanelFigure:
             label.set(rotation=size.slant, rotation_mode="anchor",
                       va="center" if size.slant == 90 else "bottom",
                       ha="center" if size.slant == 0 else "left")  # fmt: skip
-        for (row, column), value in np.ndenumerate(matrix) if block.numbers else ():
-            dark = abs(shares.values[row, column] - 0.5) > 0.35
-            word = _number(f"{round(float(value), 2) + 0.0:.2f}")  # none has no sign
-            axes.text(column, row, word, fontsize=SMALL, ha="center", va="center",
-                      color="white" if dark else "black")  # fmt: skip
 
     def _bar(self, block: Panels, part: "SubFigure", panels: list["Axes"], height: float) -> None:
         """The colour bar beside a block."""
@@ -336,7 +324,7 @@ class _PanelFigure:
                             aspect=min(height, BAR[1]) / BAR[2], shrink=min(1.0, BAR[1] / height),
                             format=lambda value, _: _number(f"{value:g}"))  # fmt: skip
         what = "difference of weights" if block.signed else "attention weight"
-        bar.set_label((block.meaning or what) + MEANING[ends.scale], fontsize=SMALL)
+        bar.set_label(what + MEANING[ends.scale], fontsize=SMALL)
         bar.ax.tick_params(labelsize=SMALL, length=2)
         bar.ax.minorticks_off()
         bar.outline.set_linewidth(0.5)

@@ -169,37 +169,10 @@ class OutputExamples:
             yield Padding(part, (0, 0, 0, 2)) if isinstance(part, Table) else part
 
 
-def example_html(
-    comparison: ComparedOutputs, line: ComparedLine, against: Against, *, whole: bool = False
-) -> str:
-    """A line as an article; `whole`: with what a script sorts it by, and with every context."""
-    rows = example_rows(comparison, line, against)
-    data, more = "", ""
-    if whole:
-        gain = comparison.sign * line.difference
-        facts = {"line": line.line.number, "gain": round(gain, 4), "length": line.length}
-        facts["score"] = round(comparison.sign * sum(line.scores), 4)
-        facts["unlike"] = int(max(line.scores) - min(line.scores) > TIE)
-        data = "".join(f' data-{name}="{value}"' for name, value in facts.items())
-        rows = [row for row in rows if not row.note]
-        more = _contexts_html(comparison, line)
-    body = "".join(map(_row_html, rows))
-    title = escaped(heading(comparison, line))
-    return f"<article{data}><h4>{title}</h4><dl>{body}</dl>{more}</article>\n"
-
-
-def _contexts_html(comparison: ComparedOutputs, line: ComparedLine) -> str:
-    """All contexts of a question, folded."""
-    if not line.line.contexts:
-        return ""
-    notes = context_notes(comparison, line)
-    rows = (
-        ExampleRow(f"context {place + 1}", _whole(text), notes.get(place, ""))
-        for place, text in enumerate(line.line.contexts)
-    )
-    summary = f"{len(line.line.contexts)} contexts, {len(notes)} marked"
-    body = "".join(map(_row_html, rows))
-    return f"<details><summary>{summary}</summary><dl>{body}</dl></details>"
+def example_html(comparison: ComparedOutputs, line: ComparedLine, against: Against) -> str:
+    """A line as an article."""
+    body = "".join(map(_row_html, example_rows(comparison, line, against)))
+    return f"<article><h4>{escaped(heading(comparison, line))}</h4><dl>{body}</dl></article>\n"
 
 
 def _row_html(row: ExampleRow) -> str:

@@ -17,7 +17,6 @@ from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
-    from attnkit.experiment.scale import ScaledCost
     from attnkit.recipe.corpus_cards import Card
 
 
@@ -195,8 +194,6 @@ class Cost(NamedTuple):
     memory: "MemoryEstimate"
     padding: "Padding | None" = None
     pace: "Pace | None" = None
-    scales: "tuple[ScaledCost, ...]" = ()
-    """The same on several ranks."""
 
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
@@ -257,41 +254,3 @@ COST_FIELDS = (
     Field("training", _cost("pace.training"), duration, "training_seconds"),
 )
 """A narrow screen loses the columns with the highest priorities."""
-
-
-def scales(measured: Mapping[str, Cost]) -> Table:
-    """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
-
-    def field(title: str, name: str, value: Callable[["ScaledCost"], Value], form: Any) -> Field:
-        return Field(title, lambda item: value(item[1]), form, name)
-
-    fields = (
-        Field("variant", lambda item: item[0], align="left"),
-        field("rows", "rows", lambda one: one.rows, "{:,}"),
-        field("ranks", "ranks", lambda one: one.ranks, "{:,}"),
-        field("memory a rank", "memory_bytes", lambda one: one.memory, amount),
-        field("sent an update", "sent_bytes", lambda one: one.sent, amount),
-        field(
-            "network to hide it", "bytes_per_second", lambda one: one.sent / one.update,
-            lambda speed: f"{amount(speed)}/s",
-        ),
-        field("updates/epoch", "updates_per_epoch", lambda one: one.updates, "{:,.0f}"),
-        field("operations/epoch", "operations_per_epoch", lambda one: one.operations, "{:.2g}"),
-        field(
-            "hours/epoch", "epoch_seconds", lambda one: one.updates * one.update,
-            lambda seconds: f"{seconds / 3600:,.3g}",
-        ),
-        field("data on disk", "stored_bytes", lambda one: one.stored, amount),
-    )  # fmt: skip
-    notes = (
-        "rows: of training data, as long as those at hand",
-        "operations: of matrix products, on all ranks; divided by the ranks and the operations a "
-        "second of one device, they give the seconds of an epoch",
-        "hours: of updates that do not wait for the network, each rank as fast as this device was "
-        "measured; network: what each rank must send per second so that this takes no longer than "
-        "the update",
-        "the global batch grows with the ranks, so train.steps, lr and warmup have to be chosen "
-        "for it",
-    )
-    items = [(name, one) for name, cost in measured.items() for one in cost.scales]
-    return Table.of("scale", items, fields, notes, HOW)

@@ -142,24 +142,20 @@ def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Any)
     assert [done.out.split("\n")[i] for i in some] == alone.out.split("\n")[:-1]
 
 
-def test_malformed_utf_8_stops_with_its_place_or_is_replaced(generate: Any, tmp_path: Path) -> None:
+def test_malformed_utf_8_stops_with_its_place(generate: Any, tmp_path: Path) -> None:
     bad = b"cats\na \xff dog\ntwo \xc3\n"
     done = generate(stdin=bad)
     assert done.code == 65
     assert done.out == ""
     assert done.err == (
         "attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to "
-        "UTF-8, or use --errors replace\n"
+        "UTF-8\n"
     )
     path = tmp_path / "bad.txt"
     path.write_bytes(b"\xef\xbb\xbf\xff")
     assert f"error: {path}:1:4: malformed" in generate(str(path)).err
     path.write_bytes("cats".encode("utf-16"))
     assert f"error: {path}: this is UTF-16 text; convert it" in generate(str(path)).err
-    done = generate("--errors", "replace", stdin=bad)
-    assert done.code == 0
-    assert done.out.count("\n") == 3
-    assert "warning: malformed UTF-8 sequences of the input replaced by U+FFFD: 2\n" in done.err
 
 
 def test_blocks_before_a_malformed_line_are_answered(generate: Any) -> None:
@@ -220,7 +216,6 @@ REFUSED = {
     ("--json", "--scores"): "leave --scores out",
     ("--block", "0"): "'--block': must be >= 1",
     ("--block", "1.5"): "'--block': must be a whole number; see `attnkit generate --help`",
-    ("--errors", "ignore"): "--errors 'ignore': choose from strict, replace",
 }
 
 

@@ -185,51 +185,6 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert not Path("runs").exists()
 
 
-def test_explain_computes_the_cost_on_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("explain", "r.yaml", "--variant", "fast", "--format", "json")
-    code, out, _ = run(capsys, *words, "--world", "2,512", "--rows", "1e6,1e9")
-    assert code == 0
-    rows = json.loads(out)["scale"]["rows"]
-    assert [(row["rows"], row["ranks"]) for row in rows] == [
-        (10**6, 2), (10**6, 512), (10**9, 2), (10**9, 512)
-    ]  # fmt: skip
-    assert rows[0]["updates_per_epoch"] == pytest.approx(256 * rows[1]["updates_per_epoch"])
-    assert rows[3]["stored_bytes"] == pytest.approx(1000 * rows[0]["stored_bytes"], rel=1e-3)
-    for row in rows:
-        assert row["bytes_per_second"] > 0
-        assert row["epoch_seconds"] > 0
-    operations = [row["operations_per_epoch"] for row in rows]
-    assert operations == pytest.approx([operations[0]] * 2 + [1000 * operations[0]] * 2)
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--world", "0"], "--world '0': must be whole numbers from 1 to"),
-        (["--world", "two"], "such as 8,64,512"),
-        (["--world", "2", "--rows", "1.5"], "--rows '1.5': must be whole numbers"),
-        (["--world", "2", "--rows", "1e99"], "--rows '1e99': must be whole numbers"),
-        (["--rows", "1e8"], "--rows is for --world"),
-        (["--world", "2", "--quick"], "leave --quick out"),
-    ],
-)
-def test_numbers_of_ranks_and_rows_that_cannot_be_are_refused(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, "explain", "r.yaml", *words)
-    assert (code, out) == (2, "")
-    assert why in err
-
-
-def test_several_ranks_are_refused_where_training_would_refuse_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ("explain", "r.yaml", "train.parallel=none", "--world", "1,2")
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (78, "")
-    assert "none, but 2 processes are to train: set ddp or fsdp" in err
-
-
 def test_explain_says_what_it_cannot_know_without_the_data(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,7 +160,7 @@ def _watched(
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
     """Sentence pairs of two files, or of standard input."""
     if source is None:
-        with open_lines("-", "strict") as lines:
+        with open_lines("-") as lines:
             for number, line in enumerate(lines, 1):
                 left, separator, right = line.partition(SEPARATOR)
                 if line.strip() and not separator:
@@ -174,7 +174,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
         raise UsageError(f"{source}: name the target file as well")
     if source == target == "-":
         raise UsageError("only one of the two files can be standard input")
-    with open_lines(source, "strict") as left_lines, open_lines(target, "strict") as right_lines:
+    with open_lines(source) as left_lines, open_lines(target) as right_lines:
         for number, pair in enumerate(zip_longest(left_lines, right_lines)):
             if None in pair:
                 short, long = (source, target) if pair[0] is None else (target, source)
@@ -186,7 +186,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
     """Gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
-    with open_lines(file, "strict") as stream:
+    with open_lines(file) as stream:
         lines = list(stream)
     if not lines and not pairs:
         raise DataError(f"{file}: no sentence pairs to score")

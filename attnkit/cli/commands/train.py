@@ -13,7 +13,6 @@ from attnkit.cli.options import (
     RecipeName,
     Variants,
     check_options,
-    choice,
     chosen,
     flag,
     value,
@@ -58,24 +57,6 @@ def train(
             "continued for more steps. The manifest records the changes.",
         ),
     ] = False,
-    allow_damaged: Annotated[
-        bool,
-        flag(
-            "--allow-damaged",
-            "Resume without damaged parts of the log and of averaged weights. Manifest and "
-            "tables say so.",
-        ),
-    ] = False,
-    match: Annotated[
-        str | None,
-        choice(
-            "--match",
-            ("params",),
-            "Change each variant's widths (model.width, model.ff) so that it has as many "
-            "parameters as the baseline.",
-            "COST",
-        ),
-    ] = None,
     tune: Annotated[
         str | None,
         value(
@@ -124,8 +105,7 @@ def train(
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     plan = TrainingSettings(
         file=file, out=out, variants=chosen(file, variant), seeds=seeds or None, fresh=fresh,
-        allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
-        offline=offline,
+        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
     )  # fmt: skip
     ranks = max(nproc, group.world_size())
     _check_processes(plan, jobs, ranks)
@@ -133,9 +113,6 @@ def train(
         raise UsageError(f"--tune-steps {tune_steps}: needs --tune KEY=V1,V2")
     if not dry_run and options.in_processes(nproc):
         return
-    if match is not None:
-        words += _matched(plan)
-        plan = replace(plan, file=_load(recipe, words))
     plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
     _check_jobs(jobs, sum(len(part.runs()) for part in parts))
@@ -210,29 +187,6 @@ def _tuning(
     if group.is_main_process():
         plan.check_runs(how)
     return how, plan
-
-
-def _matched(plan: "TrainingSettings") -> list[str]:
-    """The KEY=VALUE words that make the variants as large; says what changes."""
-    from attnkit.experiment import matching
-
-    file, names = plan.file, plan.variants or ()
-    if started := [name for name in names if file.variants[name].train.init]:
-        raise UsageError(
-            f"--match changes widths, and variant {started[0]} starts from weights of a fixed "
-            "width (train.init): match the recipe that makes those weights"
-        )
-    found = list(matching.match_parameters(file, names))
-    for one in found:
-        (width, ff), (new_width, new_ff) = one.before, one.after
-        pairs = (("model.width", width, new_width), ("model.ff", ff, new_ff))
-        changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
-        words = ", ".join(changed) or "widths unchanged"
-        console.say(f"{one.variant}: {words} (params: {one.ratio:.3f} x the baseline)")
-    if not found:
-        base = matching.baseline_of(file)
-        console.say(f"--match params: nothing to match; {base} is what the others are matched to")
-    return [override for one in found for override in one.overrides]
 
 
 def sort_words(

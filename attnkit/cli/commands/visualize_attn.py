@@ -151,7 +151,7 @@ def visualize_attn(
                 f"--save {path}: {path.suffix.lower()} holds one model: leave out --with"
             )
     if text == "-":
-        with open_lines("-", "strict") as lines:
+        with open_lines("-") as lines:
             text = next(iter(lines), "")
     search = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
               "max_length": max_length}  # fmt: skip

@@ -23,7 +23,7 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
-from attnkit.scoring.output_comparison import compare_lines
+from attnkit.scoring.output_comparison import compare_outputs
 from attnkit.scoring.overview import overview_of
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
@@ -190,7 +190,7 @@ def _examples(
         evaluated = read_lines(
             runs, data_dir=request.data_dir, offline=request.offline, training=False
         )
-        comparison = compare_lines(evaluated)
+        comparison = compare_outputs(evaluated)
     except (UsageError, MissingInputError, DataError) as error:
         return [Note(f"No examples: {error}")], ()
     blocks: list[Block] = []
@@ -209,9 +209,9 @@ def _examples(
         blocks.append(Fold(title, inside, place <= OPEN))
     title = metric_facts(comparison.metric).title
     notes = [
-        f"{comparison.split}: each line is scored by itself, by {title}"
+        f"{evaluated.split}: each line is scored by itself, by {title}"
         f"{direction_note(comparison.metric)}; of several seeds the first is shown",
-        *comparison.notes,
+        *evaluated.notes,
     ]
     if left_out:
         notes.append(f"left out, since texts are long: {', '.join(left_out)} (attnkit compare)")
