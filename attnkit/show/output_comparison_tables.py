@@ -19,7 +19,7 @@ from attnkit.show.differences import (
     scope_note,
     significance_note,
 )
-from attnkit.show.table import NONE, Cell, Field, Table
+from attnkit.show.table import NONE, Cell, Field, Table, Value
 
 
 def tables(compared: ComparedOutputs) -> list[Table]:
@@ -47,9 +47,11 @@ def _systems(compared: ComparedOutputs) -> Table:
         """To the first, with its interval and p where it was tested."""
         tested = one.difference
         value = None if one is first else one.score - first.score
-        low, high = tested.interval or (None, None) if tested else (None, None)
-        fields = {"difference": value, "low": low, "high": high}
-        fields |= {"p": tested and tested.p, "p_corrected": tested and tested.p_holm}
+        fields: dict[str, Value] = dict.fromkeys(("low", "high", "p", "p_corrected"))
+        if tested:
+            fields = {"p": tested.p, "p_corrected": tested.p_holm}
+            fields |= zip(("low", "high"), tested.interval or (None, None), strict=True)
+        fields["difference"] = value
         return Cell(NONE if value is None else difference_text(value, tested), fields)
 
     def count(name: str, one: SystemFacts) -> int | None:
@@ -98,7 +100,7 @@ def _buckets(
 ) -> Table:  # fmt: skip
     """A row a system, a column a bucket; above, how many sentences or words it has."""
     title, kind, what = heads
-    rows = [(what, [one.count for one in buckets])]
+    rows: list[tuple[str, list[float]]] = [(what, [one.count for one in buckets])]
     rows += [(name, [one.values[at] for one in buckets]) for at, name in enumerate(names)]
     fields = [Field(kind, itemgetter(0), name="system", align="left")]
     for at, one in enumerate(buckets):
