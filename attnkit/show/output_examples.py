@@ -191,10 +191,6 @@ def _span_html(span: Span, first: bool) -> str:
     return f'{lead}<mark class="gap">{MISSING}</mark>'
 
 
-MARKS_HTML = ("<mark>marked</mark>", f'<mark class="gap">{MISSING}</mark>')
-"""What `marks_note` is about on a page."""
-
-
 def marked_text(spans: Sequence[Span]) -> Text:
     """Spans as text: what differs in colour, underlined and in brackets."""
     out = Text(overflow="fold")

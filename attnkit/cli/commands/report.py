@@ -109,8 +109,8 @@ def _write(report: "Report", path: Path) -> None:
         files.save(path, content, f" ({len(content) / 1e6:.1f} MB)")
         return
     folder = path.with_name(f"{path.stem}-figures")
-    made = markdown(report, folder.name)
+    text, drawings = markdown(report, folder.name)
     make_folder(folder)
-    for name, drawing in made.drawings.items():
+    for name, drawing in drawings.items():
         atomic_write(folder / name, drawing)
-    files.save(path, made.text, f" and its drawings in {folder}")
+    files.save(path, text, f" and its drawings in {folder}")
