@@ -74,13 +74,13 @@ COMMANDS = (
     "train toy.yaml --device cpu --out new", "train toy.yaml --device cpu --out new --jobs 2",
     "eval runs/toy --fresh --device cpu", f"generate {RUN} text -o out.txt --device cpu",
     f"export {RUN} out --to huggingface", f"export {RUN} out --to ctranslate2",
-    f"export {RUN} out --to onnx", "runs pack runs/toy -o out.tar.gz",
+    f"export {RUN} out --to onnx",
     "runs pack runs/toy --results -o packed", "report runs/toy -o out.html",
     "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
     "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
     f"visualize-attn {RUN} dog --save out.npz --device cpu",
 )  # fmt: skip
-READERS = ("verify runs/toy --lines 0 --device cpu", "runs pack runs/toy -o packed.tar.gz",
+READERS = ("verify runs/toy --lines 0 --device cpu",
            "report runs/toy -o page.html", "runs pack runs/toy --results -o packed")  # fmt: skip
 PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu",
            f"export {RUN} out --to huggingface", f"export {RUN} out2 --to onnx",

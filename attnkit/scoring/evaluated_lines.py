@@ -5,14 +5,12 @@ Nothing is decoded here, and no model is loaded.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.rows import Row
-from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
@@ -24,9 +22,6 @@ QUESTIONS = "question-answering"
 
 Stored = tuple[Run, str | None, SavedScores]
 """A run, the method that answered, and what is saved of it."""
-
-TRAINING_LINES = 100_000
-"""Lines of the training text that words are counted in, at most."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,6 @@ class EvaluatedLines:
     """Contexts given with each question."""
     lines: tuple[CorpusLine, ...]
     systems: tuple[EvaluatedSystem, ...]
-    training: tuple[str, ...] | None
-    """Target side of the training text, at most `TRAINING_LINES`; None where it is not at hand."""
     notes: tuple[str, ...] = ()
     """What else than the systems themselves makes their outputs differ."""
 
@@ -78,7 +71,6 @@ def read_lines(
     methods: Sequence[str] = (),
     data_dir: Path | None = None,
     offline: bool = False,
-    training: bool = True,
 ) -> EvaluatedLines:
     """What `attnkit eval` saved of some runs on one split.
 
@@ -88,7 +80,6 @@ def read_lines(
         methods: of question answering: with one run all of them when empty, else the first.
         data_dir: where corpora are; $ATTNKIT_DATA by default.
         offline: never download.
-        training: read the training text too.
 
     Raises:
         UsageError: too few runs, different tasks, or options of question answering for others.
@@ -118,8 +109,7 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    texts = _training_texts(run, data_dir, offline) if training and not contexts else None
-    return EvaluatedLines(task, split, contexts, lines, systems, texts, notes)
+    return EvaluatedLines(task, split, contexts, lines, systems, notes)
 
 
 def _task(runs: Sequence[Run], methods: Sequence[str]) -> str:
@@ -287,14 +277,3 @@ def _label(run: str, method: str | None, runs: int, methods: int) -> str:
     if method is None or (runs > 1 and methods == 1):
         return run
     return method if runs == 1 else f"{run} {method}"
-
-
-def _training_texts(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, ...] | None:
-    """The training text, as far as it can be read without a download."""
-    try:
-        corpus = Corpus.open(run.recipe.data, run.recipe.task, data_dir=data_dir, offline=offline)
-        if "train" not in corpus.splits or not corpus.available("train"):
-            return None
-        return tuple(row.target for row in islice(corpus.rows("train"), TRAINING_LINES))
-    except AttnkitError:
-        return None

@@ -5,8 +5,7 @@ Generation Systems".
 """
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -25,8 +24,6 @@ PREFERRED = ("chrf", "bleu", "answer-f1")
 """Which stored metric judges sentences unless one is named: the first of these, else any."""
 LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
 """Where buckets of reference lengths in words begin."""
-FREQUENCIES = (0, 1, 10, 100, 1000)
-"""Where buckets of word frequencies begin."""
 TIE = 1e-9
 """Differences of sentence scores that are none."""
 
@@ -52,7 +49,7 @@ class ComparedLine:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Lines or words of one kind, and a value of each system on them."""
+    """Lines of one kind, and the score of each system on them."""
 
     label: str
     count: int
@@ -272,52 +269,10 @@ def by_length(compared: ComparedOutputs) -> list[Bucket]:
         places.setdefault(bisect_right(LENGTHS, one.length) - 1, []).append(place)
     return [
         Bucket(
-            _range(LENGTHS, bucket), len(some),
+            f"{LENGTHS[bucket]}-{end - 1}" if (end := (*LENGTHS, 0)[bucket + 1]) else "100+",
+            len(some),
             tuple(compute(np.asarray(one.statistics)[some].sum(0).tolist())
                   for one in compared.scores),
         )
         for bucket, some in sorted(places.items())
     ]  # fmt: skip
-
-
-def by_frequency(compared: ComparedOutputs) -> tuple[list[Bucket], str]:
-    """F1 of words by how often they occur, and where they were counted: in the training text, else
-    in the references.
-
-    Words of an output count that its first reference has too, each as often.
-    """
-    texts, where = compared.evaluated.training, "training text"
-    if texts is None:
-        texts, where = tuple(one.line.references[0] for one in compared.lines), "references"
-    counted = Counter(word for text in texts for word in compared.words(text))
-    count, expected = len(compared.names), Counter[int]()
-    written, matched = ([Counter[int]() for _ in range(count)] for _ in range(2))
-
-    def add(to: Counter[int], words: Counter[str]) -> None:
-        for word, times in words.items():
-            to[bisect_right(FREQUENCIES, counted[word]) - 1] += times
-
-    for one in compared.lines:
-        reference = Counter(compared.words(one.line.references[0]))
-        add(expected, reference)
-        for place, text in enumerate(one.outputs):
-            words = Counter(compared.words(text))
-            add(written[place], words)
-            add(matched[place], words & reference)
-    buckets = [
-        Bucket(
-            _range(FREQUENCIES, bucket), total,
-            tuple(200 * matched[at][bucket] / (total + written[at][bucket]) for at in range(count)),
-        )
-        for bucket, total in sorted(expected.items())
-    ]  # fmt: skip
-    return buckets, where
-
-
-def _range(starts: Sequence[int], place: int) -> str:
-    """The numbers of a bucket in words: 10-19, 100+, 0."""
-    start = starts[place]
-    if place + 1 == len(starts):
-        return f"{start:,}+"
-    end = starts[place + 1] - 1
-    return f"{start}" if start == end else f"{start}-{end}"

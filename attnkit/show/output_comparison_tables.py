@@ -9,7 +9,6 @@ from attnkit.scoring.output_comparison import (
     Bucket,
     ComparedOutputs,
     SystemFacts,
-    by_frequency,
     by_length,
     system_facts,
 )
@@ -23,19 +22,9 @@ from attnkit.show.table import NONE, Cell, Field, Table, Value
 
 
 def tables(compared: ComparedOutputs) -> list[Table]:
-    """Systems on all lines, by length of the reference, by frequency of words."""
-    title, names = metric_facts(compared.metric).title, compared.names
-    out, lengths = [_systems(compared)], by_length(compared)
-    if len(lengths) > 1:
-        heads = (f"{title} by words in the reference", "words", "sentences")
-        out.append(_buckets(heads, lengths, names))
-    if not compared.contexts:  # answers to questions are short
-        buckets, where = by_frequency(compared)
-        heads = (f"F1 of words by frequency in the {where}", "frequency", "words")
-        several = any(len(one.line.references) > 1 for one in compared.lines)
-        notes = ["words are compared with those of the first reference"] * several
-        out.append(_buckets(heads, buckets, names, notes))
-    return out
+    """Systems on all lines, and by length of the reference."""
+    lengths = by_length(compared)
+    return [_systems(compared), *([_by_length(compared, lengths)] if len(lengths) > 1 else [])]
 
 
 def _systems(compared: ComparedOutputs) -> Table:
@@ -94,18 +83,16 @@ def _heading(compared: ComparedOutputs, what: str) -> str:
     return ", ".join([*parts, f"{count:,} {what[:-1] if count == 1 else what}"])
 
 
-def _buckets(
-    heads: tuple[str, str, str], buckets: Sequence[Bucket], names: Sequence[str],
-    notes: Sequence[str] = (),
-) -> Table:  # fmt: skip
-    """A row a system, a column a bucket; above, how many sentences or words it has."""
-    title, kind, what = heads
-    rows: list[tuple[str, list[float]]] = [(what, [one.count for one in buckets])]
-    rows += [(name, [one.values[at] for one in buckets]) for at, name in enumerate(names)]
-    fields = [Field(kind, itemgetter(0), name="system", align="left")]
+def _by_length(compared: ComparedOutputs, buckets: Sequence[Bucket]) -> Table:
+    """A row a system, a column a bucket; above, how many sentences it has."""
+    rows: list[tuple[str, list[float]]] = [("sentences", [one.count for one in buckets])]
+    rows += [(name, [one.values[at] for one in buckets]) for at, name in enumerate(compared.names)]
+    fields = [Field("words", itemgetter(0), name="system", align="left")]
     for at, one in enumerate(buckets):
         fields.append(Field(one.label, lambda row, at=at: row[1][at], _number))  # type: ignore[misc]
-    return Table.of(title, rows, fields, notes)
+    return Table.of(
+        f"{metric_facts(compared.metric).title} by words in the reference", rows, fields
+    )
 
 
 def _number(value: float) -> str:

@@ -6,13 +6,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from attnkit.mechanisms import MechanismSpec, resolve_capabilities
-from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
 from attnkit.show.quantities import amount
-from attnkit.show.table import NONE, Cell, Column, Field, Table, Value
+from attnkit.show.table import Cell, Column, Field, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
@@ -105,6 +103,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     )
     notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
     notes += dict.fromkeys(note for name in variants for note in split_notes(file.variants[name]))
+    notes += export_rules.notes([(name, file.variants[name]) for name in variants])
     if left_out:
         notes.append(f"{left_out} more keys have their default values: --all shows them")
     return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))
@@ -134,57 +133,6 @@ def read_values(recipe: Recipe) -> dict[str, str]:
         absent |= {f"model.{name}" for name in unread}
     keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
     return {key: value for key, part, value in keys if part not in absent}
-
-
-def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
-    """What the attention mechanisms of the variants cost and can do."""
-    uses: dict[str, list[str]] = {}
-    facts: dict[str, MechanismSpec] = {}
-    for name in variants:
-        model = file.variants[name].model
-        inside: dict[str, list[str]] = {}
-        for place in model.places:
-            chosen = getattr(model.attention, place)
-            known = resolve_capabilities(chosen.name, chosen.options())
-            label = known.word
-            if known.composite:
-                parts = parts_of(known, chosen.options()[known.composite])
-                label += f" of {', '.join(part.word for part in parts)}"
-            facts[label] = known
-            inside.setdefault(label, []).append(place)
-        for label, used_in in inside.items():
-            text = ", ".join(used_in)
-            uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
-    columns: dict[str, Callable[[str], str]] = {
-        "mechanism": str,
-        "time": lambda word: facts[word].cost,
-        "causal": lambda word: "yes" if facts[word].causal else "no",
-        "cross": lambda word: "yes" if facts[word].cross else "no",
-        "used in": lambda word: "; ".join(uses[word]),
-        "decoding": lambda word: facts[word].state if facts[word].causal else NONE,
-        "map": lambda word: facts[word].map,
-        "limit": lambda word: limit_text(facts[word]),
-        "positions": lambda word: ", ".join(facts[word].positions) or "none",
-    }
-    fields = [
-        Field(
-            name, value, name=name, align="left", priority=max(0, at - 4),
-            wrap=name in ("mechanism", "used in"),
-        )
-        for at, (name, value) in enumerate(columns.items())
-    ]  # fmt: skip
-    note = (
-        "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
-        "grows with the text, or has a constant size; map: exact = the matrix is formed, "
-        "effective = what the mechanism amounts to"
-    )
-    exports = export_rules.notes([(name, file.variants[name]) for name in variants])
-    return Table.of("attention", uses, fields, [note, *exports], HOW)
-
-
-def limit_text(facts: MechanismSpec) -> str:
-    """The longest text that a mechanism reads."""
-    return "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
 
 
 class Cost(NamedTuple):

@@ -147,7 +147,6 @@ def test_explain_gives_programs_values_origins_and_numbers(
     found = json.loads(out)
     values = {(row["key"], row["variants"]): row for row in found["values"]["rows"]}
     assert values["train.lr", "fast"]["from"].startswith("r.yaml:9:")
-    assert found["attention"]["rows"][0]["mechanism"] == "scaled-dot"
     assert all(row["parameters"] > 1000 for row in found["cost"]["rows"])
 
 
@@ -163,7 +162,7 @@ def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFix
         assert [words[-1] for words in rows if words[0] == key] == [name]
 
 
-def test_explain_gives_cost_and_abilities_before_training(
+def test_explain_gives_cost_before_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
@@ -177,9 +176,6 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert {"parameters", "memory", "precision", "update", "training"} <= set(heads)
     assert row[1].replace(",", "").isdecimal()
     assert row.count("%") == 2
-    mechanism = next(words for words in lines(out) if words[:2] == ["linear", "T*D*D"])
-    assert mechanism[2:7] == ["yes", "yes", "encoder,", "decoder,", "cross"]
-    assert mechanism[7:10] == ["constant", "effective", "none"]
     assert "on this machine" in out
     assert err == "r fast: counting, preparing, measuring\n"
     assert not Path("runs").exists()

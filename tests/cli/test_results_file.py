@@ -244,7 +244,6 @@ NEED_WEIGHTS = [
     ("convert", GOOD_RESULTS, "--attention", "linear"),
     ("bench", "decode", GOOD_RESULTS),
     ("train", "quickstart", f"train.init={GOOD_RESULTS}"),
-    ("runs", "pack", GOOD_RESULTS),
 ]
 
 
@@ -273,7 +272,7 @@ def test_mistakes(here: Caller, tmp_path: Path) -> None:
         assert message in done.refusal
 
     pack = ("runs", "pack", "--results")
-    refused(2, "leave --checkpoints out", *pack, "runs", "--checkpoints")
+    refused(2, "add --results", "runs", "pack", "runs")
     refused(66, "absent: no such folder of runs", *pack, "absent")
     (tmp_path / "new").mkdir()
     trained.make_run(tmp_path / "new")

@@ -101,13 +101,6 @@ def test_a_training_that_was_stopped_in_time_is_queued_again(
     assert (tmp_path / "requeued").exists() == again
 
 
-def test_a_sweep_is_trained_unasked(here: Caller, tmp_path: Path) -> None:
-    words = ["train.lr=1e-3,2e-3", "--save", "job.sh", "--", "--out=o"]
-    assert here("slurm", "quickstart", *words).code == 0
-    told = submit(tmp_path / "job.sh", attnkit=TOLD.format(code=0)).stdout
-    assert told == "0/1: train quickstart train.lr=1e-3,2e-3 --out=o --yes\n"
-
-
 def test_mistakes_are_refused(here: Caller) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",

@@ -270,16 +270,14 @@ def test_an_unknown_variant_names_the_nearest(
     )
 
 
-def test_options_may_be_repeated_or_take_several_words(train: Callable[..., int]) -> None:
+def test_options_may_be_repeated(train: Callable[..., int]) -> None:
     asked: list[Any] = []
 
     def record(settings: Any, emit: events.Emit, **_: Any) -> None:
         asked.append(settings)
 
-    assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
     assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],
                  training=record) == 0  # fmt: skip
-    assert asked[0] == asked[1]
     assert asked[0].variants == ["vanilla", "linear"]
     assert asked[0].seeds == [3, 4]
     assert asked[0].out == Path("runs")
@@ -340,19 +338,3 @@ def test_a_dry_run_as_json_is_one_object_a_training(
         ("planned", "vanilla", 5, 100), ("planned", "linear", 5, 100),
     ]  # fmt: skip
     assert all(p["parameters"] > 0 for p in planned)
-
-
-def test_a_large_sweep_is_trained_when_it_is_confirmed(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["data.seed=" + ",".join(map(str, range(9))), "--quiet"]
-    assert train(*words) == 2
-    assert "toy: this sweep has 18 variants (18 runs); add --yes" in capsys.readouterr().err
-    assert train(*words, "--yes") == 0
-    assert train(*words, "--variant", "linear") == 0
-    assert train(*words, "--dry-run") == 0
-    capsys.readouterr()
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda question, **_: question == "no")
-    assert train(*words) == 0
-    assert capsys.readouterr().err == "nothing was trained\n"

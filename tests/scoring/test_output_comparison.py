@@ -1,9 +1,6 @@
 """Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
 
-import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 from helpers.scored import scored_run
@@ -15,7 +12,6 @@ from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
 from attnkit.scoring.output_comparison import (
     ComparedOutputs,
-    by_frequency,
     by_length,
     compare_outputs,
     system_facts,
@@ -100,40 +96,6 @@ def test_totals_are_the_stored_scores(runs: list[Run], evaluated: EvaluatedLines
     whole = compare_outputs(evaluated, "bleu")
     for run, system in zip(runs, system_facts(whole), strict=True):
         assert system.score == pytest.approx(run.scores()["test"]["metrics"]["bleu"]["score"])
-
-
-def test_words_by_frequency_against_plain_counts(evaluated: EvaluatedLines) -> None:
-    """The corpus has no training text: counts of the references, all between 1 and 9."""
-    (bucket,), where = by_frequency(compare_outputs(evaluated))
-    assert where == "references"
-    firsts = [references(n + 1)[0].split() for n in range(5)]
-    known = [word for line in firsts for word in line]
-    assert (bucket.label, bucket.count) == ("1-9", len(known))
-    for outputs, value in zip((GOOD, BAD), bucket.values, strict=True):
-        matched = written = 0
-        for line, text in zip(firsts, outputs, strict=True):
-            for word in {*known}:
-                written += text.split().count(word)
-                matched += min(text.split().count(word), line.count(word))
-        assert value == pytest.approx(200 * matched / (len(known) + written))
-
-
-def test_words_are_counted_in_the_training_text(runs: list[Run], tmp_path: Path) -> None:
-    made = []
-    for number, run in enumerate(runs):
-        path = tmp_path / f"v{number}"
-        shutil.copytree(run.path, path)
-        train = tmp_path / "train.jsonl"
-        rows = [{"source": "x", "target": "katzen " * times} for times in (10, 1)]
-        train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        copy = Run.open(path)
-        data = run.recipe.data.model_copy(update={"train": str(train)})
-        copy.replace_recipe(copy.recipe.model_copy(update={"data": data}))
-        made.append(Run.open(path))
-    buckets, where = by_frequency(compare_outputs(read_lines(made)))
-    assert where == "training text"
-    counts = {bucket.label: bucket.count for bucket in buckets}
-    assert counts == {"0": 16, "10-99": 2}
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,6 @@ def compare(
             min=1,
         ),
     ] = None,
-    against: Annotated[
-        Literal["reference", "first"],
-        choice(
-            "--against",
-            ("reference", "first"),
-            "Mark words that differ from the reference or from the output of the first run.",
-            "TEXT",
-        ),
-    ] = "reference",
     method: Annotated[
         list[str] | None,
         value(
@@ -87,7 +78,7 @@ def compare(
     offline: options.Offline = False,
     plugins: options.Plugins = None,
 ) -> None:
-    """Show how the outputs of scored runs differ: by sentence, length and word frequency.
+    """Show how the outputs of scored runs differ: by sentence, and by length.
 
     Reads what `attnkit eval` saved. Examples are the sentences on which the first two runs differ
     most, by a sentence-level metric; [brackets] mark the words that differ from the reference.
@@ -106,7 +97,7 @@ def compare(
     if format == "jsonl":
         _lines(comparison, number)
     elif format == "table":
-        _screen(comparison, sort, number or EXAMPLES, against)
+        _screen(comparison, sort, number or EXAMPLES)
     else:
         _tables(comparison, format)
 
@@ -124,14 +115,12 @@ def _runs(folders: list[Path]) -> "list[Run]":
     return list(found.values())
 
 
-def _screen(
-    comparison: "ComparedOutputs", sort: str, count: int, against: Literal["reference", "first"]
-) -> None:
+def _screen(comparison: "ComparedOutputs", sort: str, count: int) -> None:
     from attnkit.show.output_comparison_tables import tables
     from attnkit.show.output_examples import OutputExamples, groups
 
     chosen = groups(comparison, sort, count)
-    output.show(OutputExamples(comparison, chosen, against))
+    output.show(OutputExamples(comparison, chosen))
     if not chosen:
         first, second = comparison.names[:2]
         console.say(

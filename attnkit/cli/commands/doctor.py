@@ -167,12 +167,10 @@ def _room(folder: Path) -> str:
 
 
 def _terminal() -> list[Row]:
-    stream = sys.stdout
-    kind = "terminal" if streams.terminal(stream) else "no terminal (pipe or file)"
-    colour = "colour" if streams.coloured(stream) else "no colour"
-    glyphs = "ASCII only" if streams.ascii_only(stream) else f"{stream.encoding}"
+    kind = "terminal" if streams.terminal(sys.stdout) else "no terminal (pipe or file)"
+    colour = "colour" if streams.coloured(sys.stdout) else "no colour"
     shell = Path(os.environ.get("SHELL", "")).name or "bash"
     return [
-        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}, {glyphs}"),
+        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}"),
         ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
     ]

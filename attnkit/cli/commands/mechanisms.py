@@ -154,13 +154,12 @@ def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
     from attnkit.recipe.common_names import also_known_as
-    from attnkit.show.recipe_tables import limit_text
 
     maps = {
         "exact": "the attention matrix itself",
         "effective": "the matrix that the computation amounts to",
     }
-    others = also_known_as(facts.word)
+    others, limited = also_known_as(facts.word), facts.limit == "max_length"
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
@@ -168,7 +167,7 @@ def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
         ("decoder", "yes" if facts.causal else f"no{why}"),
         ("cross-attention", "yes" if facts.cross else f"no{why}"),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),
-        ("maximum length", limit_text(facts)),
+        ("maximum length", "data.max_length" if limited else str(facts.limit or "none")),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),

@@ -107,9 +107,9 @@ def explain(
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
-    Prints the values that it sets and where they come from; what the attention mechanisms support;
-    and for each variant the parameters, memory, padding in batches of the real data and training
-    time, estimated from a few updates on this machine.
+    Prints the values that it sets and where they come from, to which formats its models can be
+    exported, and for each variant the parameters, memory, padding in batches of the real data and
+    training time, estimated from a few updates on this machine.
 
       attnkit recipe explain quickstart
       attnkit recipe explain my.yaml model.width=512 --variant base --quick
@@ -119,10 +119,7 @@ def explain(
 
     file = load(recipe, overrides or (), option_check=check_options)
     names = chosen(file, variant)
-    tables = [
-        recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),
-        recipe_tables.mechanisms(file, names),
-    ]
+    tables = [recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout))]
     if format != "json":
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
@@ -137,7 +134,7 @@ def explain(
         output.write_json({"recipe": file.name, **parts})
     else:
         console.write("\n")
-        output.write_tables(tables[2:], format)
+        output.write_tables(tables[1:], format)
 
 
 @app.command("copy")

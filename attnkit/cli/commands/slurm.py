@@ -49,8 +49,6 @@ if [ "$$code" -eq $stopped ]; then
 fi
 exit "$$code"
 """)
-WORDS = ("overrides", "variant", "seed")
-"""Parameters of `train` that words without an option may belong to."""
 NOT_IN_SCRIPTS = {
     **dict.fromkeys(
         ("jobs", "nproc", "dry_run"),
@@ -96,8 +94,7 @@ def slurm(
     settings, variants = _checked([recipe, *(words or [])])
     file = load(recipe, settings)
     options.chosen(file, variants)
-    swept = ["--yes"] if file.swept and "--yes" not in (words or []) else []  # nobody is asked
-    command = ["attnkit", "train", recipe, *(words or []), *swept]
+    command = ["attnkit", "train", recipe, *(words or [])]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
         file=shlex.quote(save.name) if save else "FILE",
@@ -135,7 +132,6 @@ def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
         UsageError, ParserError: `attnkit train` or the script cannot use one.
     """
     from attnkit.cli import load as load_command
-    from attnkit.cli.commands.train import sort_words
 
     given = load_command("train").make_context("attnkit train", list(words))
     named = {
@@ -146,5 +142,4 @@ def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for name, why in NOT_IN_SCRIPTS.items():
         if name in named:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
-    settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in WORDS))
-    return settings, variants
+    return list(named.get("overrides", [])), list(named.get("variant", []))

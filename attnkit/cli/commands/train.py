@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PLAN = {"run": 2, "parameters": 1}
 """Columns of --dry-run that a narrow screen can do without."""
-MOST_UNASKED = 16
-"""Variants of a sweep that are trained without asking."""
 
 
 def train(
@@ -72,7 +70,6 @@ def train(
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     ] = False,
-    yes: options.Yes = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -99,7 +96,7 @@ def train(
     """
     from attnkit.experiment.settings import TrainingSettings
 
-    words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
+    words, seeds = _settings(overrides or []), seed or []
     file = _load(recipe, words)
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
@@ -119,9 +116,6 @@ def train(
     if dry_run:
         _check_data(plan)
         _announce(parts, jobs, ranks, as_json=as_json)
-        return
-    if not (yes or _confirmed(plan)):
-        console.say("nothing was trained")
         return
     talks = not (as_json or quiet)
     if talks:
@@ -189,24 +183,14 @@ def _tuning(
     return how, plan
 
 
-def sort_words(
-    words: Sequence[str], variants: list[str], seeds: list[int]
-) -> tuple[list[str], list[str], list[int]]:
-    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
-    settings, more, numbers = [], list(variants), list(seeds)
-    for word in words:
-        if "=" in word:
-            settings.append(word)
-        elif seeds and word.isdecimal():
-            numbers.append(int(word))
-        elif variants and "/" not in word and "." not in word:
-            more.append(word)
-        else:
-            raise UsageError(
-                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command "
-                "trains one recipe"
-            )
-    return settings, more, numbers
+def _settings(words: Sequence[str]) -> list[str]:
+    """The KEY=VALUE words; raises UsageError for any other."""
+    if wrong := [word for word in words if "=" not in word]:
+        raise UsageError(
+            f"{quoted(wrong[0])} is not KEY=VALUE (such as train.steps=200), and one command "
+            "trains one recipe; options such as --variant are repeated"
+        )
+    return [*words]
 
 
 def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
@@ -242,17 +226,6 @@ def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
     console.say(f"{plan.file.name}: {numbers}, runs go to {plan.out / plan.file.name}")
     for row, entry in plan.tuned.items() if tuning is None else ():
         console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
-
-
-def _confirmed(plan: "TrainingSettings") -> bool:
-    """Ask before a large sweep is trained; whether it shall be."""
-    count, name = len(plan.variants or ()), plan.file.name
-    if not plan.file.swept or count <= MOST_UNASKED:
-        return True
-    many = f"{count} variants ({len(plan.runs())} runs)"
-    main = group.is_main_process()
-    yes = main and console.confirmed(f"Train {many}?", f"{name}: this sweep has {many}")
-    return group.broadcast_object(yes)
 
 
 def _check_data(plan: "TrainingSettings") -> None:

@@ -160,9 +160,7 @@ def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
         return ["No examples: there is one system only."]
     try:
-        evaluated = read_lines(
-            runs, data_dir=request.data_dir, offline=request.offline, training=False
-        )
+        evaluated = read_lines(runs, data_dir=request.data_dir, offline=request.offline)
         comparison = compare_outputs(evaluated)
     except (UsageError, MissingInputError, DataError) as error:
         return [f"No examples: {error}"]

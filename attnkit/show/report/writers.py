@@ -52,7 +52,7 @@ def _html(block: Block) -> str:
                 f'src="data:image/svg+xml;base64,{image}"></div>{caption}</figure>\n'
             )
         case Examples():
-            lines = "".join(example_html(block.comparison, one, "reference") for one in block.lines)
+            lines = "".join(example_html(block.comparison, one) for one in block.lines)
             return f"<section><h3>{escaped(block.title)}</h3>{lines}</section>\n"
         case Fold():
             opened = " open" if block.open else ""
@@ -95,7 +95,7 @@ def _markdown(blocks: Sequence[Block], level: int, folder: str) -> Iterator[str]
                 yield f"{'#' * level} {markdown_text(block.title)}"
                 for line in block.lines:
                     yield f"**{markdown_text(heading(block.comparison, line))}**"
-                    rows = map(_row, example_rows(block.comparison, line, "reference"))
+                    rows = map(_row, example_rows(block.comparison, line))
                     yield "\n".join(["| | |", "| :--- | :--- |", *rows])
             case Fold():
                 yield f"{'#' * level} {markdown_text(block.title)}"
