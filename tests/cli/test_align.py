@@ -95,13 +95,6 @@ def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
     assert Path("links").read_text() == Path("own").read_text()
 
 
-@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
-def test_scores_come_in_every_format(align: Any, format: str) -> None:
-    done = align(*SCORED, "--format", format)
-    assert done.code == 0
-    assert "input" in done.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -151,14 +151,6 @@ def test_an_error_is_red_on_a_terminal_unless_colour_is_off(
     assert screen.getvalue() == f"attnkit: {word} no\n"
 
 
-def test_the_streams_decide_on_colour_separately(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    assert streams.coloured(screen)
-    assert not streams.coloured(io.StringIO())
-    assert console.stderr().color_system is not None
-    assert console.stdout().color_system is None
-
-
 @pytest.mark.parametrize(
     ("variables", "ascii_only"),
     [
@@ -177,11 +169,6 @@ def test_an_explicit_c_locale_means_ascii_boxes(
         monkeypatch.setenv(name, value)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     assert streams.ascii_only(stream) is ascii_only
-
-
-def test_an_encoding_without_boxes_means_ascii_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    assert streams.ascii_only(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
 
 
 def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,24 +106,6 @@ def test_an_output_that_does_not_exist_has_the_score_null(generate: Any) -> None
     assert rows[-1] == {"line": 1, "rank": 60, "score": None, "text": ""}
 
 
-def test_a_sample_depends_on_seed_and_line_alone(generate: Any) -> None:
-    words = ("--sample", "--top-p", "0.9", "--temperature", "1.5", "--top-k", "20")
-    first = generate(*words, "--seed", "7")
-    assert first.code == 0
-    assert generate(*words, "--seed", "7", "--batch-tokens", "1") == first
-    assert generate(*words, "--seed", "8") != first
-    lines = TEXT.split("\n")
-    lines[0] = "another first line that is longer"
-    changed = generate(*words, "--seed", "7", stdin="\n".join(lines))
-    assert changed.out.split("\n")[1:] == first.out.split("\n")[1:]
-
-
-def test_a_beam_of_one_is_greedy(generate: Any, run: Run) -> None:
-    texts = TEXT.split("\n")[:-1]
-    greedy = expected(run, SearchConfig(method="greedy", max_length=8), texts)
-    assert generate("--beam", "1").out == "".join(f"{text}\n" for ((text, _),) in greedy)
-
-
 def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Any) -> None:
     random_ = random.Random(0)
     planes = (range(1, 128), range(0x80, 0x3000), range(0x3000, 0xD800), range(0xE000, 0x110000))
@@ -286,15 +268,6 @@ def test_a_signal_leaves_no_half_written_output(
         assert child.wait(60) == 128 + number
         assert child.stderr.read().decode() == f"attnkit: {told}\n"
     assert not list(tmp_path.glob("out.txt*"))
-
-
-def test_a_full_disk_behind_standard_output_is_one_line(run: Run) -> None:
-    with open("/dev/full", "wb") as full, process(run, "--beam", "1", stdout=full) as child:
-        _, err = child.communicate(b"cats\n" * 5, timeout=120)
-    assert child.returncode == 74
-    assert err.decode() == (
-        "attnkit: error: standard output: writing failed: No space left on device\n"
-    )
 
 
 def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:

@@ -88,15 +88,6 @@ def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(
         )
 
 
-def test_the_list_is_text_for_papers_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    _, markdown, _ = run(capsys, "--format", "markdown")
-    assert markdown.startswith("| mechanism | title | formula |")
-    _, latex, _ = run(capsys, "--format", "latex")
-    assert latex.startswith(r"\begin{table}")
-    _, text, _ = run(capsys, "--format", "json")
-    assert [row["mechanism"] for row in json.loads(text)["rows"]] == WORDS
-
-
 @pytest.mark.parametrize("word", WORDS)
 def test_one_is_explained_with_all_that_its_file_says(
     word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -31,13 +31,6 @@ def test_each_head_has_a_row_below_the_whole_model(probe: Any) -> None:
         assert row["perplexity_loss"] == pytest.approx(row["perplexity"] - rows[0]["perplexity"])
 
 
-@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
-def test_it_comes_in_every_format(probe: Any, format: str) -> None:
-    done = probe("--kind", "cross", "--head", "1", "--format", format)
-    assert done.code == 0
-    assert "cross" in done.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.called import Done, called
 from helpers.shell import environment
 
-from attnkit.recipe import corpus_cards, load, shipped
+from attnkit.recipe import load, shipped
 from attnkit.recipe.json_schema import json_schema
 
 TEXT = (
@@ -47,27 +46,6 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
         first = next(iter(variants.values()))
         row = [name, str(len(variants)), first.data.corpus or "files"]
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
-
-
-@pytest.mark.parametrize(
-    ("options", "columns"),
-    [((), ("--columns", "time,variants")), (("--corpora",), ("--columns", "title,origin"))],
-)
-def test_no_word_of_a_list_is_broken_at_eighty_columns(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    columns: tuple[str, ...],
-) -> None:
-    """One long name had every name broken, so that grep found none."""
-    found = []
-    for width in ("80", "1000"):
-        monkeypatch.setenv("COLUMNS", width)
-        _, out, _ = run(capsys, "list", *options, *columns)
-        found.append(out.replace("\u2500", ""))
-    names = corpus_cards.names() if options else shipped()
-    assert {words[0] for words in lines(found[0]) if words} >= {*names}
-    assert Counter(found[0].split()) == Counter(found[1].split())
 
 
 def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,30 +184,6 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "wmt14-en-de is not here yet; --download fetches it (" in err
     assert "1.7 GB" in err
     assert "without the data" in out
-
-
-@pytest.mark.parametrize("width", [40, 1000])
-def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    for words in (["list"], ["list", "--corpora"], ["explain", "r.yaml", "--quick"]):
-        monkeypatch.setenv("COLUMNS", str(width))
-        code, out, _ = run(capsys, *words)
-        assert code == 0
-        assert max(map(len, out.splitlines())) <= width
-        if words == ["list"]:
-            left_out = f"left out at {width} columns" in out
-            assert ("toy-translation" in out) != left_out
-
-
-def test_a_list_in_a_pipe_has_a_record_on_a_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS")
-    for words in ([], ["--corpora"]):
-        _, out, _ = run(capsys, "list", *words)
-        names = corpus_cards.names() if words else [*shipped()]
-        assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
 
 
 def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(

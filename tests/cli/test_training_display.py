@@ -129,15 +129,6 @@ def test_the_table_and_nothing_else_is_on_standard_output(
     assert [line.split()[0] for line in table[3:5]] == ["vanilla", "linear"]
 
 
-def test_quiet_is_the_table_alone(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--quiet") == 0
-    shown = capsys.readouterr()
-    assert shown.err == ""
-    assert shown.out.startswith("toy: test\n")
-
-
 def test_json_is_one_event_a_line_and_nothing_else(
     train: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,28 +229,6 @@ def test_no_memory_names_a_smaller_batch(
     )
 
 
-def test_divergence_is_code_3(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(training=failing(errors.DivergedError("step 7: the loss is nan"))) == 3
-    assert capsys.readouterr().err.endswith("attnkit: error: step 7: the loss is nan\n")
-
-
-def test_a_wrong_recipe_is_code_78_with_its_place(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("train.stpes=3") == 78
-    error = capsys.readouterr().err
-    assert error.startswith("attnkit: error: ")
-    assert "train.stpes: unknown key; did you mean train.steps?" in error
-    assert error.count("\n") == 1
-
-
-def test_a_missing_recipe_is_code_66(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "absent.yaml"]) == 66
-    assert capsys.readouterr().err.startswith("attnkit: error: no recipe 'absent.yaml'")
-
-
 def test_an_unknown_variant_names_the_nearest(
     train: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,23 +279,6 @@ def test_a_dry_run_refuses_what_training_refuses(
     assert [plan["state"] for plan in plans] == ["new", "refused"]
     assert plans[0]["reason"] is None
     assert "already holds outputs" in plans[1]["reason"]
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_a_plan_fits_any_screen_and_stays_ascii_in_a_c_locale(
-    width: int,
-    train: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("LC_ALL", "C")
-    assert train("--dry-run") == 0
-    shown = capsys.readouterr().out
-    assert shown.isascii()
-    assert max(map(len, shown.splitlines())) <= width
-    assert shown.count("runs/toy/") == (2 if width >= 80 else 0)
-    assert ("left out at 40 columns: run" in " ".join(shown.split())) == (width == 40)
 
 
 def test_a_dry_run_as_json_is_one_object_a_training(

@@ -149,14 +149,6 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_the_same_command_writes_the_same_bytes(show: Any) -> None:
-    found = []
-    for _ in range(2):
-        show(TEXT, "--save", "a.html", "--save", "a.png", "--save", "a.safetensors")
-        found.append([Path(name).read_bytes() for name in ("a.html", "a.png", "a.safetensors")])
-    assert found[0] == found[1]
-
-
 def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
     words = (TEXT, "--sample", "--seed", "7", "--temperature", "2", "--view", "full")
     first = show(*words)
@@ -213,23 +205,10 @@ def test_a_file_that_cannot_be_is_refused_before_the_model_is_read(
         assert why in capsys.readouterr().err
 
 
-def test_a_path_that_is_not_there_is_not_looked_for_elsewhere(
-    show: Any, tmp_path: Path, capsys: Any
-) -> None:
-    (tmp_path / "runs").mkdir()
-    assert main(["visualize-attn", "runs/toy", TEXT]) == 66
-    assert "runs/toy: no such folder" in capsys.readouterr().err
-
-
 def test_a_kind_that_the_model_lacks_is_refused(show: Any, language_model: Run) -> None:
     done = show("zwei", "--kind", "cross", of=language_model)
     assert done.code == 2
     assert "cross" in done.err
-
-
-def test_a_folder_without_a_model_is_refused(show: Any, tmp_path: Path, capsys: Any) -> None:
-    assert main(["visualize-attn", str(tmp_path), TEXT]) == 66
-    assert "neither a finished run" in capsys.readouterr().err
 
 
 def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) -> None:

@@ -17,7 +17,6 @@ from helpers.wordnet import only_wordnet
 from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.device import pick_device
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
@@ -328,26 +327,6 @@ def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], dam
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
-def test_progress_is_told(make: Callable[..., Run]) -> None:
-    told: list[tuple[str, int, int]] = []
-    evaluate(
-        make(), ["test"], EvalConfig(), device="cpu", progress=lambda *words: told.append(words)
-    )
-    assert told == [("base seed 1, test", done, 5) for done in range(1, 6)]
-
-
-def test_an_unfinished_run_is_refused(make: Callable[..., Run]) -> None:
-    run = make()
-    run.update(finished=None)
-    with pytest.raises(MissingInputError, match="training is not finished"):
-        evaluate(run, ["test"], EvalConfig(), device="cpu")
-
-
-def test_a_split_that_the_corpus_lacks_is_named(make: Callable[..., Run]) -> None:
-    with pytest.raises(MissingInputError, match=r"no split 'tset'; did you mean test\?"):
-        evaluate(make(), ["tset"], EvalConfig(), device="cpu")
-
-
 def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
     with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
         saved_row(make(), "test")
@@ -522,13 +501,6 @@ def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., R
     assert first_baselines(entries) == {"toy": "a"}
     assert first_baselines(entries, "b") == {"toy": "b"}
     assert first_baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
-
-
-def test_a_device_that_is_not_there_is_named() -> None:
-    assert pick_device("cpu") == "cpu"
-    assert pick_device("auto") in ("cpu", "cuda")
-    with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
-        pick_device("cuda:99")
 
 
 def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(

@@ -202,13 +202,6 @@ def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
     assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
 
 
-def test_the_most_memory_of_all_seeds_is_shown() -> None:
-    rows = [run("a", seed, 1.0, 1.0, train_peak_memory_bytes=seed * 10**9) for seed in (1, 2)]
-    table = comparison_table(comparison(*rows))
-    assert table.columns[-1].title == "peak memory"
-    assert table.rows[0][-1].text == "2 GB"
-
-
 def test_how_the_models_were_trained_is_noted() -> None:
     facts = {"train_precision": "bf16", "train_device": "cpu", "train_threads": 2}
     rows = [run(name, 1, 1.0, 1.0, train_updates=n, **facts) for name, n in (("a", 900), ("b", 50))]
@@ -227,12 +220,6 @@ def test_there_is_no_best_where_neither_higher_nor_lower_is_better() -> None:
     rows = [replace(row, scores={"length-ratio": row.scores["bleu"]}) for row in comparison().rows]
     table = comparison_table(comparison(*rows))
     assert not any(cell.best for row in table.rows for cell in row)
-
-
-def test_one_seed_has_no_spread() -> None:
-    table = comparison_table(comparison(run("base", 1, 39.0, 44.0)))
-    assert table.rows[0][1].text == "39.00"
-    assert "seeds: 1" in table.notes
 
 
 def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
@@ -524,11 +511,6 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
         note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
     )
     assert table.choose(["difference"]).notes == table.notes
-
-
-def test_a_table_of_texts_gives_programs_its_texts() -> None:
-    table = Table.of_texts("", ("option", "its type"), [("rate", "int")])
-    assert table.records() == [{"option": "rate", "its-type": "int"}]
 
 
 WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)

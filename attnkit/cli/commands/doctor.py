@@ -40,9 +40,11 @@ def doctor(
 ) -> None:
     """Show what attnkit finds here: versions, device, data and extras.
 
-    attnkit doctor
-    attnkit doctor --data-dir corpora --format markdown
-    attnkit doctor --nproc 2
+    What is missing is named with the command that installs it.
+
+      attnkit doctor
+      attnkit doctor --data-dir corpora --format markdown
+      attnkit doctor --nproc 2
     """
     from attnkit.show.table import Cell, Column, Table
 
