@@ -84,8 +84,8 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
                 if at not in cells or sum(at) % 2:  # where lines meet they take turns
                     cells[at] = place
             # two ends in one cell stand beside each other
-            near = sorted(range(columns), key=lambda column, at=at: (abs(column - at[0]), column))
-            ends[next((c for c in near if (c, at[1]) not in ends), at[0]), at[1]] = place
+            free = [c for c in range(columns) if (c, at[1]) not in ends] or [at[0]]
+            ends[min((abs(c - at[0]), c) for c in free)[1], at[1]] = place
     cells |= ends
     for row in reversed(range(ROWS)):
         out = Text(labels.get(row, "").rjust(margin - 1) + box[row not in labels])

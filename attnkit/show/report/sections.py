@@ -34,7 +34,7 @@ from attnkit.show.output_examples import MISSING, groups, marks_note
 from attnkit.show.overview import pictures
 from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Report
-from attnkit.show.table import NONE, Field, Table
+from attnkit.show.table import NONE, Table
 
 EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
 """Largest gains, and largest losses, of each system; systems whose examples are open at first; and
@@ -282,36 +282,37 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
 def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     """Versions, machines and hashes of all runs, and what was changed on the way."""
     names = ("attnkit", "python", "torch", "device", "threads", "precision")
+    training, hashes = [], []
+    for run in runs:
+        manifest, told = run.manifest, {"run": run.path.as_posix()}
+        known = {
+            **(manifest.get("hashes") or {}),
+            "weights": (manifest.get("files") or {}).get(MODEL),
+        }
+        training.append(
+            told
+            | {name: manifest.get(name) for name in names}
+            | {name: manifest["finished"].get(name) for name in ("updates", "seconds")}
+        )
+        hashes.append(
+            told
+            | {
+                name: str(known.get(name) or NONE)[:DIGITS]
+                for name in ("weights", "recipe", "data", "tokenizer")
+            }
+        )
 
-    def hashed(run: Run, name: str) -> str:
-        known = {**(run.manifest.get("hashes") or {}),
-                 "weights": (run.manifest.get("files") or {}).get(MODEL)}  # fmt: skip
-        return str(known.get(name) or NONE)[:DIGITS]
-
-    def field(name: str, value: Callable[[Run], object]) -> Field:
-        return Field(name, lambda run: None if (v := value(run)) is None else str(v))
-
-    def finished(run: Run) -> Mapping[str, object]:
-        return run.manifest["finished"]
-
-    run_name = Field("run", lambda run: run.path.as_posix(), align="left")
-    training = [
-        run_name,
-        *(field(name, lambda run, name=name: run.manifest.get(name)) for name in names),
-        *(field(name, lambda run, name=name: finished(run).get(name))
-          for name in ("updates", "seconds")),
-    ]  # fmt: skip
-    hashes = [
-        run_name,
-        *(field(name, lambda run, name=name: hashed(run, name))
-          for name in ("weights", "recipe", "data", "tokenizer")),
-    ]  # fmt: skip
     changed = {row.run: changes_of(row.system) for row in rows}
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sacrebleu"))
     here = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"
     return [
-        Table.of("Training", runs, training),
-        Table.of(f"SHA-256, first {DIGITS} digits", runs, hashes),
+        _facts_table("Training", training),
+        _facts_table(f"SHA-256, first {DIGITS} digits", hashes),
         *(f"{run}: changed after training began: {what}" for run, what in changed.items() if what),
         f"This report was made by {here}",
     ]
+
+
+def _facts_table(title: str, rows: Sequence[Mapping[str, object]]) -> Table:
+    texts = [[NONE if value is None else str(value) for value in row.values()] for row in rows]
+    return Table.of_texts(title, list(rows[0]), texts)
