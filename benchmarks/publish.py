@@ -4,7 +4,8 @@
 
 Each recipe below results/runs/ (files of `attnkit runs pack --results`) gives one page in
 results/kept/: what `attnkit eval` prints of it, and on what its rows were trained; claims.md there
-judges the statements of claims.yaml, recall.svg draws the diagnostics.  Numbers in README, docs
+judges the statements of claims.yaml, recall.svg draws the diagnostics; results/published.md
+compares them with published.yaml.  Numbers in README, docs
 and the heads of recipes are replaced where quotes.py finds their place.  With --check nothing is
 written; the exit code is 1 where a page is not what its runs give, or has none.
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 import claims
 import quotes
 import recall
+import referee
 from common import ROOT, say, table
 
 from attnkit.cli import main as attnkit
@@ -80,6 +82,7 @@ def main() -> None:
     kept = recipes(RUNS)
     pages = {file_of(name): page(name, runs) for name, runs in kept.items()}
     pages[PAGES / "claims.md"] = claims.page(kept)
+    pages[referee.PAGE] = referee.page(kept)
     pages |= quotes.quoted(kept)
     pages[PAGES / "recall.svg"] = recall.chart(kept)
     if options.check:

@@ -3,9 +3,10 @@
 python docs/reference.py
 """
 
+import contextlib
+import io
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 import publish
 import recall
 
+from attnkit import cli
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
 from attnkit.recipe.values import phrase
@@ -28,18 +30,23 @@ RECALL = (
 """Columns of docs/choosing.md: task, length, title."""
 
 
+def _printed(form: str) -> str:
+    """What `attnkit mechanisms` prints."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        code = cli.main(["mechanisms", "--format", form])
+    assert code == 0
+    return text.getvalue()
+
+
 def mechanisms(page: str) -> str:
     """docs/mechanisms.md with the table that `attnkit mechanisms --format markdown` prints."""
-    command = [sys.executable, "-m", "attnkit", "mechanisms", "--format", "markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    table = printed.partition("\n\n")[0]
+    table = _printed("markdown").partition("\n\n")[0]
     return re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
 
 
 def choosing(page: str) -> str:
     """docs/choosing.md with the table of facts and measurements, in the order of recall."""
-    command = [sys.executable, "-m", "attnkit", "mechanisms", "--format", "json"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     times = json.loads((RESULTS / "every-mechanism.json").read_text(encoding="utf-8"))
     tasks = recall.recalled(publish.recipes())
     asked = [(task, length, title) for task, length, title in RECALL if task in tasks]
@@ -48,7 +55,7 @@ def choosing(page: str) -> str:
         f"| {' | '.join([*heads, *(title for _, _, title in asked)])} |\n",
         f"|{' --- |' * 3}{' ---: |' * (2 + len(asked))}\n",
     ]
-    for facts in json.loads(printed)["rows"]:
+    for facts in json.loads(_printed("json"))["rows"]:
         word = facts["mechanism"]
         causal = word in times["causal"]
         ratios = times["causal" if causal else "full"].get(word, {})

@@ -20,7 +20,7 @@ eval: {metrics: [bleu], bootstrap: 0}
 """
 
 
-@pytest.mark.parametrize(("part", "count"), [("flips", 150), ("crafted", 40), ("pretrained", 40)])
+@pytest.mark.parametrize(("part", "count"), [("flips", 30), ("crafted", 12), ("pretrained", 12)])
 def test_an_attack_on_files(part: str, count: int, tmp_path: Path) -> None:
     if part == "pretrained":
         peer("transformers")
@@ -29,6 +29,7 @@ def test_an_attack_on_files(part: str, count: int, tmp_path: Path) -> None:
         assert case.verdict != "FAULT", case
 
 
+@pytest.mark.slow
 def test_an_attack_on_the_cache(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from attnkit.scoring.significance import Difference
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_every_page_of_kept_runs_can_be_recomputed() -> None:
     script = BENCHMARKS / "publish.py"
     done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)

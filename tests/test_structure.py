@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import attnkit
 
 ROOT = Path(attnkit.__file__).parent
@@ -56,19 +54,19 @@ def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
         yield from runtime_nodes(child)
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> list[str]:
     """The modules of attnkit that a file imports when it runs, in the form of `name_of`."""
+    names = []
     for node in runtime_nodes(tree_of(path)):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            if name.split(".")[0] == "attnkit":
-                yield module_of(name)
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return [module_of(name) for name in names if name.split(".")[0] == "attnkit"]
 
 
+@cache
 def module_of(dotted: str) -> str:
     """The file that a dotted name leads to: attnkit.text.safe_text -> text."""
     parts = dotted.split(".")[1:]
@@ -81,10 +79,8 @@ def module_of(dotted: str) -> str:
     return "__init__"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_imports_point_downwards_only(path: Path) -> None:
-    here = name_of(path)
-    for there in imported(path):
+def test_imports_point_downwards_only() -> None:
+    for here, there in ((name_of(path), there) for path in FILES for there in imported(path)):
         same_package = here.split("/")[0] == there.split("/")[0]
         assert same_package or layer_of(here) < layer_of(there), f"{here} imports {there}"
 
@@ -114,46 +110,39 @@ BANNED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_nothing_runs_code_from_files(path: Path) -> None:
-    for node in ast.walk(tree_of(path)):
-        if not isinstance(node, ast.Call):
-            continue
-        called = ast.unparse(node.func)
-        assert called not in BANNED, f"line {node.lineno}: {called}"
-        assert not called.endswith(".extractall"), f"line {node.lineno}: {called}"
-        for keyword in node.keywords:
-            given = (keyword.arg, ast.unparse(keyword.value))
-            assert given not in {("shell", "True"), ("weights_only", "False")}, node.lineno
+def test_nothing_runs_code_from_files_and_only_the_command_line_prints() -> None:
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Call):
+                continue
+            called, here = ast.unparse(node.func), f"{path}:{node.lineno}"
+            assert called not in BANNED, f"{here}: {called}"
+            assert not called.endswith(".extractall"), here
+            assert called != "print" or name_of(path).startswith("cli/"), here
+            for keyword in node.keywords:
+                given = (keyword.arg, ast.unparse(keyword.value))
+                assert given not in {("shell", "True"), ("weights_only", "False")}, here
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_only_the_command_line_prints(path: Path) -> None:
-    if name_of(path).startswith("cli/"):
-        return
-    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
-    assert not [node.lineno for node in calls if ast.unparse(node.func) == "print"]
-
-
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_files_and_functions_fit_a_reader(path: Path) -> None:
+def test_files_and_functions_fit_a_reader() -> None:
     """A command's function is measured without its parameters, which are its help text."""
-    lines = path.read_text(encoding="utf-8").count("\n")
-    assert lines <= LONGEST_FILE, f"{lines} lines"
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0].lineno if name_of(path).startswith("cli/") else node.lineno
-            length = (node.end_lineno or first) - first + 1
-            assert length <= LONGEST_FUNCTION, f"{node.name}: {length} lines"
+    for path in FILES:
+        lines = path.read_text(encoding="utf-8").count("\n")
+        assert lines <= LONGEST_FILE, f"{path}: {lines} lines"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first = node.body[0].lineno if name_of(path).startswith("cli/") else node.lineno
+                length = (node.end_lineno or first) - first + 1
+                assert length <= LONGEST_FUNCTION, f"{path}: {node.name}: {length} lines"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_source_is_ascii_and_documented(path: Path) -> None:
+def test_source_is_ascii_and_documented() -> None:
     """A character beyond ASCII is allowed where it is the subject: glyphs, corpora, languages."""
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), "no module docstring"
-    if not name_of(path).startswith(("show/", "data/synthetic/")):
-        assert text.isascii(), [c for c in text if not c.isascii()][:5]
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        assert ast.get_docstring(tree_of(path)), f"{path}: no module docstring"
+        if not name_of(path).startswith(("show/", "data/synthetic/")):
+            assert text.isascii(), (path, [c for c in text if not c.isascii()][:5])
 
 
 def test_the_root_holds_what_every_layer_may_use_and_nothing_else() -> None:
@@ -194,19 +183,14 @@ def test_every_package_says_in_one_line_what_it_is_for() -> None:
         assert first.endswith("."), f"{name_of(path)}: {first!r}"
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("*/__init__.py")), ids=name_of)
-def test_a_package_says_where_to_start(path: Path) -> None:
+def test_a_package_says_where_to_start() -> None:
     """Its docstring names three things of it, which are there, and what it imports."""
-    said = " ".join((ast.get_docstring(tree_of(path)) or "").split())
-    if path.parent.name == "cli":
-        return
-    start = re.search(r"Start with .*", said)
-    assert start, "no 'Start with'"
-    assert "Imports " in start[0]
-    named = re.findall(r"`(\w+)\.(\w+)`", start[0])
-    for module, name in named:
-        assert re.search(
-            rf"^(class|def) {name}\b|^{name}\b.* = ",
-            (path.parent / f"{module}.py").read_text("utf-8"),
-            re.MULTILINE,
-        ), name
+    for path in ROOT.glob("*/__init__.py"):
+        said = " ".join((ast.get_docstring(tree_of(path)) or "").split())
+        if path.parent.name == "cli":
+            continue
+        start = re.search(r"Start with .*Imports ", said)
+        assert start, f"{path}: no 'Start with' and 'Imports'"
+        for module, name in re.findall(r"`(\w+)\.(\w+)`", start[0]):
+            text = (path.parent / f"{module}.py").read_text("utf-8")
+            assert re.search(rf"^(class|def) {name}\b|^{name}\b.* = ", text, re.MULTILINE), name

@@ -155,15 +155,20 @@ def visited(part: MultiHead, visit: Visit) -> Iterator[None]:
     @torch.no_grad()
     def show(mechanism: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         assert isinstance(mechanism, Attention)
+        if not mechanism.recorded:
+            return
         given = dict(zip(ARGUMENTS, args, strict=False)) | named
         if given.pop("state", None) is not None or given["v"] is None:
             raise ValueError("maps are recorded while whole rows are read, not step by step")
         visit(mechanism.weights(**given), given)
 
-    handle = part.mechanism.register_forward_pre_hook(show, with_kwargs=True)
+    mechanism = part.mechanism
+    handle = mechanism.register_forward_pre_hook(show, with_kwargs=True)
+    before, mechanism.recorded = mechanism.recorded, True
     try:
         yield
     finally:
+        mechanism.recorded = before
         handle.remove()
 
 

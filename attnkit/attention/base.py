@@ -102,6 +102,9 @@ class Attention(nn.Module, ABC):
     """Whether each row of `weights` sums to 1."""
     softmax: bool = True
     """Whether an exact map with such rows is the softmax of scores."""
+    recorded: bool = False
+    """Whether its maps are recorded.  A decoder that must ask token by token turns it off while it
+    does, and then asks once more for whole rows."""
     rotary_parts: ClassVar[int] = 1
     """Equal slices of a head's channels within which rotary positions turn pairs."""
     onnx: ClassVar[tuple[str, ...]] = ("encoder", "decoder", "cross")
@@ -128,6 +131,10 @@ class Attention(nn.Module, ABC):
     def answer(self, call: AttentionCall) -> Out:
         """`forward`, for subclasses to fill."""
         raise NotImplementedError
+
+    def keys_seen_later(self, length: int) -> int:
+        """How many of the first `length` tokens later queries can see."""
+        return length
 
     @final
     def weights(

@@ -56,6 +56,10 @@ class Pattern(Scored):
         distance = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs_()
         return mask.dense() & self.sees(distance)
 
+    def keys_seen_later(self, length: int) -> int:
+        """The window; multiples of a rate are all seen by some query."""
+        return min(length, self.window) if self.rate is None else length
+
     def keys_seen(self, mask: Mask) -> Int[Tensor, "b 1 T"]:
         """Counted from the positions, which run from 0 without a gap."""
         seen = self._behind(mask.q_pos)

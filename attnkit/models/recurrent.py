@@ -1,5 +1,7 @@
 """Encoder-decoders of recurrent layers with attention, as they were before the Transformer."""
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -26,9 +28,10 @@ class RecurrentModel(EncoderDecoder):
     at tanh(W_s h), where h is what the last encoder layer made of the first token, the source read
     backwards (appendix A.2.2).  The state s_t of the decoder then attends to the encoder, and
     tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015, "Effective
-    Approaches to Attention-based Neural Machine Translation", equation 5).  Without that paper's
-    input feeding (and Bahdanau's, which attends with s_{t-1} and reads c_t in the recurrence) no
-    state depends on a context, so the decoder reads whole targets in one call.
+    Approaches to Attention-based Neural Machine Translation", equation 5).  Without input feeding
+    no state depends on a context, so the decoder reads whole targets in one call.  With it
+    (section 3.3) the first layer of the decoder also reads that tanh of the token before, zeros at
+    the start, so targets are read token by token.
 
     `dot` and `additive` attention read projected states here, as every mechanism does: q = W_q s_t
     and k = W_k h_j.  That makes `dot` Luong's form `general`.  It suits the bounded states of LSTM
@@ -38,7 +41,7 @@ class RecurrentModel(EncoderDecoder):
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
         super().__init__()
         width, layers = model.width, model.layers
-        self.parts = RecurrentLayer.parts[model.cell]
+        self.parts, self.feeding = RecurrentLayer.parts[model.cell], model.input_feeding
         source, target = token_tables(sizes, width, model.tie == "all", width**-0.5)
         self.embed_source = Embedding(source, "none", max_length, model.dropout)
         self.embed_target = Embedding(target, "none", max_length, model.dropout)
@@ -47,7 +50,8 @@ class RecurrentModel(EncoderDecoder):
         )
         self.bridge = Linear(width // 2, layers.decoder * self.parts * width)
         self.decoder = nn.ModuleList(
-            RecurrentLayer(model.cell, width, width) for _ in range(layers.decoder)
+            RecurrentLayer(model.cell, width if number or not self.feeding else 2 * width, width)
+            for number in range(layers.decoder)
         )
         cross = model.attention.cross
         self.attention = MultiHead.build(
@@ -71,7 +75,8 @@ class RecurrentModel(EncoderDecoder):
     def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:
         backwards = memory[:, 0, memory.shape[-1] // 2 :]
         parts = torch.tanh(self.bridge(backwards)).chunk(len(self.decoder) * self.parts, -1)
-        return tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
+        cells = tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
+        return (*cells, (torch.zeros_like(parts[0]),)) if self.feeding else cells
 
     def decode(
         self,
@@ -82,10 +87,50 @@ class RecurrentModel(EncoderDecoder):
         memory_states: State,
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
         x = self.embed_target(ids)
-        states = []
+        if self.feeding:
+            return self._decode_fed(x, state, mask, memory, memory_states)
+        x, cells = self._recur(x, state)
+        out = self.attention(x, mask, memory=memory, state=memory_states)
+        return self._output(out.y, x), cells, out.state
+
+    def _decode_fed(
+        self,
+        x: Float[Tensor, "R t W"],
+        state: tuple[CellState, ...],
+        mask: Mask,
+        memory: Float[Tensor, "B S W"] | None,
+        memory_states: State,
+    ) -> tuple[Float[Tensor, "R t W"], State, State]:
+        """Each token reads the output of the one before."""
+        cells, (fed,) = state[:-1], state[-1]
+        one, given = Mask.cross(mask.valid, 1), memory
+        read, outputs = list[Tensor](), list[Tensor]()
+        mechanism = self.attention.mechanism
+        recorded, mechanism.recorded = mechanism.recorded, False
+        for token in torch.split(x, 1, 1):
+            query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
+            out = self.attention(query, one, memory=given, state=memory_states)
+            given, memory_states = None, out.state
+            outputs.append(self._output(out.y, query))
+            read.append(query)
+            fed = outputs[-1][:, 0]
+        if recorded:
+            mechanism.recorded = True
+            self.attention(torch.cat(read, 1), mask, memory=memory)
+        return torch.cat(outputs, 1), (*cells, (fed,)), memory_states
+
+    def _recur(
+        self, x: Float[Tensor, "R t I"], state: Iterable[CellState]
+    ) -> tuple[Float[Tensor, "R t W"], tuple[CellState, ...]]:
+        """The last layer's states, and where each layer ends."""
+        ends = []
         for number, (layer, before) in enumerate(zip(self.decoder, state, strict=True)):
             x, after = layer(self.dropout(x) if number else x, before)
-            states.append(after)
-        out = self.attention(x, mask, memory=memory, state=memory_states)
-        x = torch.tanh(self.combine(torch.cat((out.y, x), -1)))
-        return self.dropout(x), tuple(states), out.state
+            ends.append(after)
+        return x, tuple(ends)
+
+    def _output(
+        self, context: Float[Tensor, "R t W"], x: Float[Tensor, "R t W"]
+    ) -> Float[Tensor, "R t W"]:
+        hidden: Tensor = self.dropout(torch.tanh(self.combine(torch.cat((context, x), -1))))
+        return hidden

@@ -90,7 +90,7 @@ class MarkedPart(_CardPart):
     """Some rows of a split of marked positions."""
 
     rows: Annotated[int, Field(ge=1)]
-    tokens: tuple[Annotated[int, Field(ge=2)], int]
+    tokens: tuple[Annotated[int, Field(ge=1)], int]
     """The shortest and the longest row."""
     pairs: int = 0
     """Recall: keys, each with its value."""

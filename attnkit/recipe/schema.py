@@ -6,15 +6,9 @@ position.  `OnlyWith` in the type of a key says of which model, loss, task or me
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, model_validator
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.after_training import ContextsConfig, EvalConfig, SearchConfig
@@ -115,13 +109,7 @@ class DataConfig(Section):
         """How many rows of the training data become those of a split; 0 where it has its own."""
         return int(getattr(self.split, split, 0))
 
-    @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without `split` where nothing is split: recipes of earlier versions have no such key."""
-        values: dict[str, Any] = handler(self)
-        if self.split == SplitSizes():
-            values.pop("split", None)
-        return values
+    _later: ClassVar = ("split",)
 
 
 class TokenizerConfig(Section):
@@ -258,6 +246,9 @@ class ModelConfig(Section):
     classify by the likeliest label as a text."""
     cell: Annotated[Literal["lstm", "gru", "sru"], OnlyWith("model.type", "recurrent")] = "lstm"
     """Recurrent models: the cell."""
+    input_feeding: Annotated[bool, OnlyWith("model.type", "recurrent")] = False
+    """Recurrent models: whether the decoder also reads the attentional output of the token before
+    (Luong et al. 2015, section 3.3); training then goes token by token."""
     kernel: Annotated[Positive, OnlyWith("model.type", "convolutional")] = 3
     """Convolutional models: tokens that a convolution sees."""
     order: Annotated[int, Field(ge=1, le=3), OnlyWith("model.type", "n-gram")] = 3
@@ -297,6 +288,8 @@ class ModelConfig(Section):
     attention: Roles = Roles()
     """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
     {name: ..., option: value}.  Recurrent and convolutional models have cross only."""
+
+    _later: ClassVar = ("input_feeding",)
 
     @property
     def places(self) -> tuple[str, ...]:

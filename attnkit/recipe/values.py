@@ -1,9 +1,17 @@
 """The types that keys of a recipe are made of, and values as a recipe would write them."""
 
 import re
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    model_serializer,
+)
 from pydantic_core import PydanticCustomError
 
 from attnkit.recipe.yaml_nodes import Mapping, Node, Sequence
@@ -66,6 +74,16 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+    _later: ClassVar[tuple[str, ...]] = ()
+    """Keys that recipes of earlier versions lack: left out at their default, so digests stay."""
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = handler(self)
+        for key in self._later:
+            if getattr(self, key) == type(self).model_fields[key].default:
+                values.pop(key, None)
+        return values
 
 
 class OnlyWith:

@@ -2,15 +2,17 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.metrics import METRICS
-from attnkit.runs.layout import TRIAL, WINDOWS
+from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.runs.layout import WINDOWS
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import hint, nearest, quoted
@@ -45,15 +47,11 @@ AXES = {
     "tokens": "target tokens",
     "time": "training time",
     "parameters": "parameters",
+    "state": "state of the decoder",
     "length": "length",
 }
-OF_SCORES = ("parameters", "length")
+OF_SCORES = ("parameters", "state", "length")
 """Axes that only scores have."""
-WIDE = 8
-"""Largest value by smallest, from which on the axis is logarithmic."""
-LOSS = "validation-loss"
-Lines = dict[int, dict[float, float]]
-"""By seed, what each value scored."""
 TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From how many seconds on, seconds in it, and name of a unit of time."""
 
@@ -175,6 +173,8 @@ def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
         return f"--y {name}: no run has logged it yet"
     if x == "length":
         return "--x length: no run is scored at several lengths; set eval.lengths and run eval"
+    if x == "state" and any(scores_of(run) for run in runs):
+        return "--x state: is of decoders (model.shape: decoder); these runs have another shape"
     return f"--y {name}: no run is evaluated; `attnkit eval {runs[0].path}` does it"
 
 
@@ -278,9 +278,10 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     series, conditions = [], set()
     for group in groups:
         lines = []
+        state = _state(group.runs[0], windows) if x == "state" else None
         for run in group.runs:
             scores = {place: score for place, _, score in scores_of(run, metric)}
-            at = _spent(run, x)
+            at = state or _spent(run, x)
             line: tuple[Point, ...] = ()
             if windows and x == "length":
                 lengths = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
@@ -297,7 +298,9 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
             series.append(Series(group.name, tuple(lines)))
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
-    curves = _in_units(Curves(title, x, tuple(series)))
+    if x == "state" and series:
+        series.append(Series("front", (_front(series, metric_facts(metric).better),)))
+    curves = _in_units(Curves(title, x, tuple(series), log_x=x == "state"))
     if x != "length":
         return curves
     made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
@@ -317,6 +320,35 @@ def _spent(run: Run, x: str) -> float | None:
     return _number(spent.get(x))
 
 
+def _state(run: Run, windows: re.Match[str] | None) -> float | None:
+    """Bytes that a decoder keeps of a text of the length that is scored, or of the longest."""
+    from attnkit.data.synthetic.generators import generator_of
+    from attnkit.models.state_size import state_bytes
+
+    recipe, length = run.recipe, int(windows[2]) if windows else run.recipe.data.max_length
+    if windows and corpus_cards.row_length(recipe.data.corpus):  # in pairs, or words
+        card = corpus_cards.load(str(recipe.data.corpus))
+        row = next(iter(generator_of(card).rows("test", 1, recipe.data.seed, length)))
+        length = len(f"{row.source} {row.target * recipe.writes}".split())
+    return state_bytes(recipe, length)
+
+
+def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
+    """The means of those series that none beats with as little: the Pareto front."""
+    means = sorted(
+        (mean(line[0][0] for line in one.lines), mean(line[0][1] for line in one.lines))
+        for one in series
+    )
+    sign, best = -1.0 if better == "lower" else 1.0, -math.inf
+    front = []
+    for at in dict.fromkeys(x for x, _ in means):
+        score = max(sign * y for x, y in means if x == at)
+        if score > best:
+            best = score
+            front.append((at, sign * score))
+    return tuple(front)
+
+
 def _conditions(entry: Record, metric: str) -> str:
     """What two scores must have in common to be compared."""
     references = (entry.get("digests") or {}).get("references")
@@ -326,6 +358,8 @@ def _conditions(entry: Record, metric: str) -> str:
 
 def _in_units(curves: Curves) -> Curves:
     """Curves whose x is a word of AXES, with its title; many seconds become minutes or hours."""
+    if curves.x == "state":
+        return replace(curves, x=f"{AXES['state']} (bytes)")
     if curves.x != "time":
         return replace(curves, x=AXES[curves.x])
     most = max((at for at, _ in curves.points), default=0.0)
@@ -341,90 +375,3 @@ def _number(value: Any) -> float | None:
     """A number of a file, or None."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and math.isfinite(value) else None
-
-
-def value_curves(runs: Sequence[Run], key: str, names: Sequence[str] = (), *, note: Note) -> Curves:
-    """A line for each variant and seed: the validation of the weights that were chosen.
-
-    Args:
-        runs: trials included; of a variant with trials of this key these alone are drawn, because
-            its runs have one value, and may have more updates.
-        key: dotted, as train.lr; its values are numbers.
-        names: `validation-loss`; by default what was validated (`train.monitor`).
-        note: called with a sentence about each run that is left out.
-
-    Raises:
-        UsageError: no run has such a value; the values are no numbers; or what was validated
-            differs.
-        DataError: a log is damaged.
-    """
-    if any(name != LOSS for name in names):
-        raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
-    several = len({run.name for run in runs}) > 1
-    tried: dict[str, Lines] = {}
-    others: dict[str, Lines] = {}
-    monitors: dict[str, None] = {}
-    for run in runs:
-        trial = run.manifest.get(TRIAL)
-        value = _value_of(run, key, trial)
-        if value is None:
-            continue
-        row = str(trial["variant"]) if trial else _row_of(run.variant, key)
-        row = f"{run.name} {row}" if several else row
-        if trial and trial.get("diverged"):
-            note(f"{row}: {key}={trial['value']} diverged, so it is not drawn")
-            continue
-        record = _chosen(run)
-        if record is None:
-            note(f"{run.path}: not finished, so it is not drawn")
-            continue
-        monitors[str(record["monitor"])] = None
-        lines = (tried if trial else others).setdefault(row, {})
-        lines.setdefault(run.seed, {})[value] = float(record["valid_loss" if names else "value"])
-    found = others | tried
-    if not found:
-        raise UsageError(f"--x {key}: no run here has a value of it")
-    if len(monitors) > 1 and not names:
-        raise UsageError(
-            f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}"
-        )
-    series = tuple(
-        Series(row, tuple(tuple(sorted(line.items())) for line in found[row].values()))
-        for row in dict.fromkeys([*tried, *others])
-    )
-    values = [value for lines in found.values() for line in lines.values() for value in line]
-    wide = min(values) > 0 and max(values) >= WIDE * min(values)
-    title = f"validation {title_of('loss' if names else next(iter(monitors)))}"
-    return Curves(title, key, series, log_x=wide)
-
-
-def _value_of(run: Run, key: str, trial: Mapping[str, str] | None) -> float | None:
-    """The value of a run; None where it has none, or is a trial of another key."""
-    from attnkit.recipe.dumping import flat
-
-    if trial and trial["key"] != key:
-        return None
-    # a trial of few updates has a shorter warm-up than the value that it stands for
-    text = trial["value"] if trial else flat(run.recipe).get(key)
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"--x {key}: its values are no numbers ({text}, {run.path})") from None
-
-
-def _row_of(variant: str, key: str) -> str:
-    """The name of a variant without the value of the key that a sweep added."""
-    parts = key.split(".")
-    marks = tuple(f"{'.'.join(parts[at:])}=" for at in range(len(parts)))
-    return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
-
-
-def _chosen(run: Run) -> Record | None:
-    """The record of the validation of the chosen weights."""
-    if not run.finished:
-        return None
-    step = run.manifest["finished"]["step"]
-    found = [one for one in run.log.records() if one["step"] == step and "value" in one]
-    return found[-1] if found else None

@@ -242,6 +242,14 @@ class PairedTest:
             self.margin, within, self.better, self.spread(system, baseline).degrees, percent,
         )  # fmt: skip
 
+    def interval(self, system: int) -> tuple[float, float, float]:
+        """The mean over the seeds of one system, and its 95 % interval over sentences and seeds."""
+        value = float(self._scaled(self.values[system]).mean())
+        low, high, _ = _judged(value, self._noise(system))
+        ends = (value, low, high)
+        value, low, high = (math.exp(end) for end in ends) if self.ratio else ends
+        return value, low, high
+
     def spread(self, *systems: int) -> SeedSpread:
         """The spread over seeds of these systems together, weighted by their degrees of freedom."""
         squares, shared, degrees = 0.0, 0.0, 0
@@ -253,17 +261,22 @@ class PairedTest:
             degrees += len(scores) - 1
         return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
 
-    def _noise(self, system: int, baseline: int) -> _Noise:
-        """How far the difference of two systems would move with other sentences and seeds."""
-        spread = self.spread(system, baseline)
-        gaps = self._scaled(self.drawn[system].mean(0)) - self._scaled(self.drawn[baseline].mean(0))
+    def _noise(self, system: int, *baseline: int) -> _Noise:
+        """How far a score, or the difference to a baseline, would move with other sentences and
+        seeds.
+        """
+        systems = (system, *baseline)
+        spread = self.spread(*systems)
+        gaps = self._scaled(self.drawn[system].mean(0))
+        for place in baseline:
+            gaps = gaps - self._scaled(self.drawn[place].mean(0))
         if self.sentences == 1 and self.resampled:  # which tells nothing of others
             return _Noise(0.0, 0)
         others = max(self.sentences - 1, 1)
         of_sentences = float(gaps.var()) * self.sentences / others
         if not spread.degrees:
             return _Noise(math.sqrt(of_sentences), others)
-        share = 1 / len(self.values[system]) + 1 / len(self.values[baseline])
+        share = sum(1 / len(self.values[place]) for place in systems)
         of_seeds = share * spread.variance
         alone = max(0.0, of_sentences - share * spread.interaction)
         total = of_seeds + alone

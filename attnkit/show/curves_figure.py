@@ -19,6 +19,8 @@ COLOURS = 10
 ACROSS = 3
 LONG = 1e4
 """Numbers from here on are written as 20k and 1.5M."""
+MOST_TICKS = 8
+"""Values that a logarithmic axis names one by one; of more, powers of two stand there."""
 PANEL = (4.2, 3.2)  # inches
 
 
@@ -96,6 +98,9 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
     if curves.log_x:
         at = sorted({x for x, _ in curves.points})
         axes.set_xscale("log", base=2)
+        if len(at) > MOST_TICKS:
+            low, high = math.ceil(math.log2(at[0])), math.floor(math.log2(at[-1]))
+            at = [2.0**power for power in range(low, high + 1)]
         axes.set_xticks(at, [logarithmic_label(x) for x in at], rotation=45)
         axes.minorticks_off()
     for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):

@@ -196,6 +196,7 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
     assert comparing._absolute({"extends": "quickstart"}) == {"extends": "quickstart"}
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
     """Each process ran it again."""
     script = (
@@ -286,6 +287,7 @@ def run_blocks(blocks: list[str], folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_runs(tmp_path: Path) -> None:
     text = (DOCS / "python.md").read_text(encoding="utf-8")
     blocks = []

@@ -123,6 +123,7 @@ def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
     assert found["probe", 32].passes[FORWARD].bytes < 4e6
 
 
+@pytest.mark.slow
 def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
     words = ["probe:mode=memory,amount=1e15", "probe:mode=raise", "probe:mode=die", "probe"]
     found = points(words, [16, 32, 64], plugins=(probe,))
@@ -145,6 +146,7 @@ def test_one_pass_may_fail_alone(probe: Path) -> None:
     assert point.passes[BOTH].why.endswith("ValueError: only while training")
 
 
+@pytest.mark.slow
 def test_what_takes_longer_than_its_budget_is_ended(probe: Path) -> None:
     word = "probe:mode=sleep,amount=30"
     found = points([word], [16, 128, 256], plugins=(probe,), budget=3.0)

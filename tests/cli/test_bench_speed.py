@@ -49,6 +49,7 @@ def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) ->
     assert 0 < found["one_line_seconds"] < found["seconds"] * 6
 
 
+@pytest.mark.slow
 def test_a_run_decodes_with_its_own_weights(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 from helpers import questioned, trained
 from helpers.called import Done, called
 from helpers.scored import scored_run
-from helpers.shell import environment
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 HOSTILE = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
@@ -165,16 +162,3 @@ def test_different_searches_are_told(attnkit: Any, tmp_path: Path) -> None:
     run.record("scores.json", run.sha256("scores.json"))
     shown = " ".join(attnkit("runs/toy/good", str(run.path)).out.split())
     assert "decoded by different searches: good beam=2; wide beam=7" in shown
-
-
-def test_no_model_is_loaded(attnkit: Any) -> None:
-    code = (
-        "import sys\n"
-        "from attnkit.cli import main\n"
-        f"assert main(['compare', *{BOTH!r}]) == 0\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=True
-    )
-    assert done.stdout.splitlines()[-1] == "False"

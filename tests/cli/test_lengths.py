@@ -106,6 +106,9 @@ def test_generated_rows_have_the_lengths_that_are_asked_for(folder: Path, here: 
     assert found == ["same"] * 4
     drawn = here("plot", "runs", "--x", "length")
     assert "length of the text (pairs)" in drawn.out
+    drawn = here("plot", "runs", "--x", "state")
+    assert "state of the decoder (bytes)" in drawn.out
+    assert "front" in drawn.out
 
 
 def test_rows_that_do_not_fit_stop_before_training(folder: Path, here: Caller) -> None:

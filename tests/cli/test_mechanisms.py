@@ -3,15 +3,12 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.called import Done, called
-from helpers.shell import environment
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
@@ -134,16 +131,3 @@ def test_a_plug_in_is_listed_and_explained(
     assert ["mine", "y", "=", "v", "T"] in [line.split()[:5] for line in out.splitlines()]
     _, out, _ = run(capsys, "mine", "--plugin", str(path))
     assert str(path) in "".join(out.split())
-
-
-def test_nothing_is_imported() -> None:
-    code = (
-        "import sys\nfrom attnkit.cli import main\n"
-        "codes = [main(['mechanisms']), main(['mechanisms', 'linear'])]\n"
-        "known = [m for m in sys.modules if m.startswith('attnkit.mechanisms.')]\n"
-        "sys.exit(bool(any(codes) or known or 'torch' in sys.modules))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.called import called
 from helpers.shell import attnkit_in
 from helpers.small import write_corpus
 
@@ -27,12 +28,18 @@ PATIENCE = 60.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recipes of 100 updates and of so many that one is stopped; the first one is trained."""
+    """Recipes of 100 updates and of so many that one is stopped."""
     folder = tmp_path_factory.mktemp("ranks")
     data = write_corpus(folder)
     sides = {split: list(getattr(data, split)) for split in ("train", "valid", "test")}
     for name, steps in (("short", 100), ("long", 100_000)):
         (folder / f"{name}.yaml").write_text(RECIPE.format(steps=steps, **sides))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path) -> Path:
+    """The first recipe is trained."""
     done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2")
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
@@ -76,20 +83,22 @@ def weights(out: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
 
 
-def test_the_run_says_how_it_was_trained(folder: Path) -> None:
-    run = Run.open(folder / "runs" / "short" / "base" / "seed-1")
+@pytest.mark.slow
+def test_the_run_says_how_it_was_trained(trained: Path) -> None:
+    run = Run.open(trained / "runs" / "short" / "base" / "seed-1")
     assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
 
 
-def test_eval_and_generate_give_what_one_process_gives(folder: Path) -> None:
+@pytest.mark.slow
+def test_eval_and_generate_give_what_one_process_gives(trained: Path) -> None:
     run, text = "runs/short/base/seed-1", "red dog\n\nold cat sees two\n" * 20
     alone, together = (
-        attnkit_in(folder)("generate", run, "--nproc", nproc, stdin=text) for nproc in "12"
+        attnkit_in(trained)("generate", run, "--nproc", nproc, stdin=text) for nproc in "12"
     )
     assert alone.stdout == together.stdout
     assert together.stdout.count("\n") == 60
     tables = [
-        attnkit_in(folder)("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format",
+        attnkit_in(trained)("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format",
                            "json", "--nproc", nproc)
         for nproc in "12"
     ]  # fmt: skip
@@ -98,8 +107,8 @@ def test_eval_and_generate_give_what_one_process_gives(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path) -> None:
-    process = begin(folder, "short.yaml", "--out", "killed")
+def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Path) -> None:
+    process = begin(trained, "short.yaml", "--out", "killed")
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     start = time.monotonic()
     _, said = process.communicate(timeout=PATIENCE)
@@ -107,10 +116,10 @@ def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(folder: Path
     assert process.returncode == 69, said
     assert "error: rank 1 ended or can no longer be reached; step" in said
     assert "Traceback" not in said
-    done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2", "--out", "killed")
+    done = attnkit_in(trained)("train", "short.yaml", "--nproc", "2", "--out", "killed")
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
-    assert weights(folder / "killed" / "short") == weights(folder / "runs" / "short")
+    assert weights(trained / "killed" / "short") == weights(trained / "runs" / "short")
 
 
 @pytest.mark.slow
@@ -154,31 +163,36 @@ def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
     assert not run.finished
 
 
-REFUSED = {
-    "runs side by side": (["short.yaml", "--nproc", "2", "--jobs", "2"], 2, "choose one of them"),
-    "no processes": (["short.yaml", "--nproc", "0"], 2, "--nproc"),
-    "not together": (["short.yaml", "--nproc", "2", "train.parallel=none"], 78, "ddp or fsdp"),
-}
-
-
-@pytest.mark.parametrize(("words", "code", "said"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--nproc", "2", "--jobs", "2"], "choose one of them"), (["--nproc", "0"], "--nproc")],
+)
 def test_what_cannot_be_is_refused_in_one_line(
-    folder: Path, words: list[str], code: int, said: str
+    folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = attnkit_in(folder)("train", *words, "--out", "refused")
-    assert done.returncode == code, done.stderr
+    done = called(capsys, "train", str(folder / "short.yaml"), *words)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert said in done.refusal
+
+
+@pytest.mark.slow
+def test_ranks_refuse_in_one_line(folder: Path) -> None:
+    words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")
+    done = attnkit_in(folder)(*words)
+    assert done.returncode == 78, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
-    assert said in line
+    assert "ddp or fsdp" in line
     assert "Traceback" not in done.stderr
 
 
-def test_a_process_without_a_rendezvous_says_how_to_start(folder: Path) -> None:
-    env = {key: value for key, value in os.environ.items() if not key.startswith("MASTER_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "attnkit", "train", "short.yaml"], cwd=folder, text=True,
-        env=env | {"RANK": "0", "WORLD_SIZE": "2"}, capture_output=True, timeout=PATIENCE,
-    )  # fmt: skip
-    assert done.returncode == 69
-    assert "MASTER_ADDR" in done.stderr
-    assert "torchrun" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_process_without_a_rendezvous_says_how_to_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = called(capsys, "train", str(folder / "short.yaml"))
+    assert (done.code, done.err.count("\n")) == (69, 1)
+    assert "MASTER_ADDR" in done.refusal
+    assert "torchrun" in done.refusal

@@ -2,13 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers.called import Done, called
-from helpers.shell import environment
 
 from attnkit.recipe import load, shipped
 from attnkit.recipe.json_schema import json_schema
@@ -271,16 +268,3 @@ def test_all_problems_of_a_recipe_are_told_one_a_line(capsys: pytest.CaptureFixt
         "attnkit: error: bad.yaml:1:7: task: ",
         "attnkit: error: bad.yaml:3:13: train",
     ]
-
-
-def test_only_explain_imports_torch() -> None:
-    words = [["list"], ["show", "r.yaml", "--variant", "fast"], ["copy", "r.yaml", "x.yaml"]]
-    Path("probe.py").write_text(
-        "import sys\nfrom attnkit.cli import main\n"
-        f"codes = [main(['recipe', *words]) for words in {words!r}]\n"
-        "sys.exit(codes != [0, 0, 0] or 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "probe.py"], env=environment(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr

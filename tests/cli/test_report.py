@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +12,6 @@ from helpers import questioned, trained
 from helpers.called import Done, called
 from helpers.pages import Document
 from helpers.scored import scored_run
-from helpers.shell import environment
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
@@ -233,18 +230,3 @@ def test_runs_of_other_test_lines_are_named(attnkit: Any, tmp_path: Path) -> Non
     text = (tmp_path / "r.md").read_text(encoding="utf-8")
     assert "No examples: runs/toy/good/seed-1 and" in text
     assert "not comparable" in text
-
-
-def test_without_maps_no_model_is_loaded(folder: Path) -> None:
-    code = (
-        "import sys\n"
-        "from attnkit.cli import main\n"
-        "assert main(['report', 'runs/toy', '--no-maps', '-o', 'light.html']) == 0\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(),
-        cwd=folder, check=True,
-    )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "False"
-    (folder / "light.html").unlink()

@@ -91,6 +91,7 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
     assert here("plot", "runs", "--x", "train.nothing").code == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_trials_side_by_side_score_as_one_after_the_other(here: Caller, tmp_path: Path) -> None:
     one = here(*TUNE, "--json")
@@ -112,6 +113,7 @@ def test_trials_side_by_side_score_as_one_after_the_other(here: Caller, tmp_path
             assert left["score"] == pytest.approx(right["score"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_stopped_trial_is_gone_on_with(tiny: Path, here: Caller) -> None:
     words = ["train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--variant", "one",
              "train.steps=3000", "train.valid_every=0", "train.log_every=5"]  # fmt: skip

@@ -53,6 +53,13 @@ def test_parity_is_asked_at_the_end_of_longer_rows_than_in_training() -> None:
     assert {len(source) for source, _ in rows("toy-parity", length=64)} == {64}
 
 
+def test_reversed_rows_are_longer_in_tests_than_in_training() -> None:
+    for split, longest in (("train", 25), ("test", 30)):
+        found = rows("toy-reversal", split, 300)
+        assert all(target == source[::-1] for source, target in found)
+        assert {len(source) for source, _ in found} == {*range(1, longest + 1)}
+
+
 def test_permutations_are_multiplied_from_the_first_on() -> None:
     for source, target in rows("toy-s3"):
         order = [0, 1, 2]

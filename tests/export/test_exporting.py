@@ -46,7 +46,9 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert [*folder.parent.iterdir()] == [folder]
 
 
-@pytest.mark.parametrize("target", ["huggingface", "ctranslate2", "onnx"])
+@pytest.mark.parametrize(
+    "target", ["huggingface", "ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)]
+)
 def test_the_card_can_be_followed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:

@@ -36,6 +36,7 @@ def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder(tmp_path: Path) -> None:
     places = {"encoder": "nystrom", "decoder": "synthesizer-random", "cross": "additive"}
     chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
@@ -93,13 +94,17 @@ def test_sums_of_long_rows_are_of_any_length(tmp_path: Path) -> None:
         differ(model, graphs, None, batch(chosen, 2, longest)[1][:, :70])
 
 
-def test_what_the_runtime_cannot_run_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_small_decoder_and_what_the_runtime_cannot_run(tmp_path: Path) -> None:
     chosen = recipe("decoder", "dot", layers=ONE)
-    graphs = exported(build(chosen), chosen, tmp_path)
+    model = build(chosen)
+    graphs = exported(model, chosen, tmp_path)
+    for rows, longest in ((1, 2), (2, LENGTH)):
+        differ(model, graphs, None, batch(chosen, rows, longest)[1])
     with pytest.raises(DataError, match="ONNX Runtime cannot run the exported model: .*indices"):
         graphs(None, torch.full((1, 3), -(10**6)))
 
 
+@pytest.mark.slow
 def test_an_encoder(tmp_path: Path) -> None:
     chosen = recipe("encoder", "sparse", layers=ONE)
     model = models.build(chosen.model, (len(tokenizer().source), 7), LENGTH).eval()
@@ -109,6 +114,7 @@ def test_an_encoder(tmp_path: Path) -> None:
         torch.testing.assert_close(graphs(source, None), model(source, None), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_what_onnx_has_not_is_refused(tmp_path: Path) -> None:
     chosen = recipe("decoder", "gated-delta", layers=ONE)
     with pytest.raises(DataError, match="No ONNX function found.*linalg_solve_triangular"):

@@ -1,7 +1,7 @@
 """Which mechanisms, options and roles the contracts are run over."""
 
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from attnkit import mechanisms
 from attnkit.contract import CONTRACTS, ROLES, Contract, Role, Subject
@@ -135,6 +135,10 @@ OF_OPTIONS: dict[str, set[str]] = {
 }
 """The contracts that an option can break; those that are not here, all but the ones `OF_CLASS`."""
 OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
+QUICK = {"steps", "cached", "limits", "rows", "padding"}
+"""Contracts that options other than the defaults are put to by a plain `pytest`, too."""
+OF_DEVICE = ("scaled-dot", "synthesizer-random", "local", "linear", "decay")
+"""Mechanisms of each family, put to the contract of devices by a plain `pytest`, too."""
 
 
 def options(word: str) -> Iterator[dict[str, Any]]:
@@ -155,17 +159,51 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def cases() -> Iterator[tuple[Subject, Contract]]:
+class Case(NamedTuple):
+    """A mechanism with options in a role, its contracts, and whether a plain `pytest` runs them."""
+
+    subject: Subject
+    contracts: list[Contract]
+    quick: bool
+
+
+def cases() -> Iterator[Case]:
     """Every mechanism in each role, with each of its options the contracts that they can break."""
+    everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
-        for number, chosen in enumerate(options(word)):
-            names = breakable(word, chosen) if number else {contract.name for contract in CONTRACTS}
+        default, *others = options(word)
+        roles = [role for role in ROLES if possible(named(word, role, default))]
+        for role in ROLES:
+            device = word in OF_DEVICE and role == roles[-1]
+            yield from _split(named(word, role, default), everything, everything, device)
+        if "rope" in facts(word).positions:
+            for role in ROLES[:2]:
+                rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
+                yield from _split(rotary, OF_ROTARY, {"steps"})
+        for chosen in others:
             for role in ROLES:
-                yield from _of(named(word, role, chosen), names)
-        turning = next(options(word)) | {"rotary": Rotary(WIDTH // HEADS)}
-        for role in ROLES if "rope" in facts(word).positions else ():
-            if role != "cross":
-                yield from _of(named(word, role, turning), OF_ROTARY)
+                yield from _split(named(word, role, chosen), breakable(word, chosen), QUICK)
+
+
+def _split(
+    subject: Subject, names: set[str], quick: set[str], device: bool = False
+) -> Iterator[Case]:
+    """Those that a plain `pytest` runs, and the others."""
+    able = possible(subject)
+    kept = [
+        contract
+        for contract in CONTRACTS
+        if contract.name in names
+        and (contract.name == "limits" or able and subject.role in contract.roles)
+    ]
+    for fast in (True, False):
+        part = [
+            contract
+            for contract in kept
+            if fast == (contract.name in quick and (contract.name != "device" or device))
+        ]
+        if part:
+            yield Case(subject, part, fast)
 
 
 def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
@@ -179,13 +217,6 @@ def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
         if name == known.composite:
             found |= {"limits", "bias"}
     return found
-
-
-def _of(subject: Subject, names: set[str]) -> Iterator[tuple[Subject, Contract]]:
-    for contract in CONTRACTS:
-        able = possible(subject) and subject.role in contract.roles
-        if contract.name in names and (able or contract.name == "limits"):
-            yield subject, contract
 
 
 def named(word: str, role: Role, chosen: dict[str, Any]) -> Subject:

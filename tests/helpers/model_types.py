@@ -18,6 +18,7 @@ def _convolutional(**more: Any) -> dict[str, Any]:
 BASELINES: dict[str, dict[str, Any]] = {
     "lstm-additive": _recurrent("lstm", "additive", heads=1),
     "lstm-dot": _recurrent("lstm", "dot", heads=1, tie="none"),
+    "lstm-fed": _recurrent("lstm", "dot", heads=1, input_feeding=True),
     "gru-scaled-dot": _recurrent("gru", "scaled-dot", tie="decoder", bias=False),
     "sru-additive": _recurrent("sru", "additive", heads=1),
     "convs2s": _convolutional(heads=1),

@@ -28,18 +28,18 @@ def test_alibi_in_bfloat16_is_as_fine_as_its_weights_after_a_thousand_tokens(wor
     """The bias was rounded to 8 bits, so weights far behind were off by several percent."""
     length = 1000
     options = {"window": length} if word == "local" else {}
-    layer = MultiHead.build(word, 16, 8, length, **options)
+    layer = MultiHead.build(word, 16, 1, length, **options)
     x = torch.randn(1, length, 16, generator=torch.Generator().manual_seed(1))
     mask = Mask.packed(length, x.device, causal=True)
     with torch.no_grad():
         for parameter in layer.parameters():  # small scores: what is left is the bias
             parameter.mul_(0.05)
         layer, x = layer.bfloat16(), x.bfloat16()
-        coarse = layer.weights(x, mask, bias=Alibi(8)(mask, x.dtype)).double()
+        coarse = layer.weights(x, mask, bias=Alibi(1)(mask, x.dtype)).double()
         layer, x = layer.double(), x.double()
-        exact = layer.weights(x, mask, bias=Alibi(8)(mask, x.dtype))
+        exact = layer.weights(x, mask, bias=Alibi(1)(mask, x.dtype))
     seen = exact > 1e-9
-    assert seen[:, :, -1].sum() > 2000
+    assert seen[:, :, -1].all()
     # a weight is rounded to 8 bits, and so are its own scores of at most 1
     assert ((coarse - exact).abs() / exact)[seen].max() < 2**-7
 

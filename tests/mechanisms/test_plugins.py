@@ -1,13 +1,11 @@
 """Mechanisms from outside: files by `plug_in` and `--plugin`, packages by their entry points."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.shell import environment
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
@@ -193,19 +191,6 @@ def test_an_entry_point_that_cannot_be_used_disturbs_nobody_else(package: Path) 
         mechanisms.facts("none")
     with pytest.raises(UsageError, match="module atlas.gone is not there"):
         mechanisms.facts("lost")
-
-
-def test_facts_are_read_without_torch(mine: Path) -> None:
-    code = (
-        "import sys\nfrom attnkit import mechanisms\n"
-        f"mechanisms.plug_in({str(mine)!r})\n"
-        "assert all(mechanisms.facts(word).formula for word in mechanisms.names())\n"
-        "sys.exit('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 RECIPE = """task: translation

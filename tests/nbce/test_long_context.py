@@ -57,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_commands_of_the_page_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -1,7 +1,5 @@
 """Files, overrides, variants and parents become one typed recipe a variant."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -364,19 +362,6 @@ def test_the_library_lies_in_the_package_or_in_a_checkout_beside_it() -> None:
     installed = "site-packages" in package.parts
     assert library() == (package / "_recipes" if installed else package.parent / "recipes")
     assert (library() / "quickstart.yaml").is_file()
-
-
-def test_loading_needs_no_torch() -> None:
-    write(GOOD)
-    code = (
-        "import sys; from attnkit.recipe import load; load('r.yaml'); print('torch' in sys.modules)"
-    )
-    root = str(Path(attnkit.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={"PYTHONPATH": root, "PATH": ""},
-    )  # fmt: skip
-    assert done.stdout == "False\n"
 
 
 OWN = "train: [a.en, a.de], valid: [b.en, b.de]"

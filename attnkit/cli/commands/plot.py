@@ -12,7 +12,7 @@ from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
 
 VIEWS = ("overview", "differences")
-AXES = ("updates", "tokens", "time", "parameters", "length")
+AXES = ("updates", "tokens", "time", "parameters", "state", "length")
 
 
 def plot(
@@ -43,8 +43,9 @@ def plot(
             "--x",
             AXES,
             "updates, tokens (target tokens so far) or time (of training); for scores also "
-            "parameters or length (eval.lengths). A key that was tuned or swept, such as train.lr, "
-            "for validation scores. [default: updates; for scores time]",
+            "parameters, state (bytes that a decoder keeps of its text) or length (eval.lengths). "
+            "A key that was tuned or swept, such as train.lr, for validation scores. "
+            "[default: updates; for scores time]",
             "AXIS",
             keys=True,
         ),
@@ -72,7 +73,8 @@ def plot(
       attnkit plot runs --y overview --save overview.svg
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import learning_curves, value_curves
+    from attnkit.runs.curves import learning_curves
+    from attnkit.runs.value_curves import value_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)

@@ -8,6 +8,8 @@ corpus is made of stands in its card: the writer of its rows, and the settings t
                  et al. 2025, after Merrill et al. 2024)
     recall       keys with values, then keys again among fillers, at gaps that follow a power law;
                  each has its value (MQAR, Arora et al. 2024; the code of Zoology)
+    reversal     numbers, and the same in reverse order; nothing is marked, for the target is a text
+                 of its own (the tutorial of JoeyNMT, Kreutzer et al. 2019)
     and of MAD (Poli et al. 2024, "Mechanistic Design and Scaling of Hybrid Architectures"):
     memorization keys of one fixed map, each before a token that has the key's value
     in-context   pairs of keys and values, noise among them; a key that was seen has its value
@@ -41,6 +43,11 @@ def parity(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
     bits = [draw.randint(1, 2) for _ in range(length.tokens)]
     yield from ((bit, NOTHING) for bit in bits[:-1])
     yield bits[-1], 1 + bits.count(2) % 2
+
+
+def reversal(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
+    numbers = [draw.randrange(given.vocabulary) for _ in range(length.tokens)]
+    yield from zip(numbers, reversed(numbers), strict=True)
 
 
 SYMMETRIC = tuple(permutations(range(3)))
@@ -150,6 +157,7 @@ def selective(draw: Draw, length: Length, given: Marked, split: str) -> Pairs:
 
 WRITERS: dict[str, Callable[[Draw, Length, Marked, str], Pairs]] = {
     "parity": parity,
+    "reversal": reversal,
     "permutations": permuted,
     "recall": recall,
     "memorization": memorization,

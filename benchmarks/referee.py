@@ -1,0 +1,115 @@
+"""Results that others published (published.yaml) beside those of kept runs."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import yaml
+from claims import Strict
+from common import ROOT, table
+
+from attnkit.recipe import load, shipped
+from attnkit.runs import Run
+from attnkit.scoring.results import ScoreRow
+from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.significance import PairedTest
+
+FILE = ROOT / "benchmarks/published.yaml"
+PAGE = ROOT / "benchmarks/results/published.md"
+OFF_A_FIGURE = 0.5
+"""Points by which a number that was read off a figure may be wrong."""
+RULES = """\
+Ours is the mean over seeds with its 95 % interval over test rows and seeds (of one seed: over test
+rows). It *agrees* if that interval reaches the published number, or the range over the papers that
+state one (a number read off a figure, px, is half a point wide either way), and *differs* else.
+What was not trained here is *not run*. r: read in code, configuration or text; mem: from memory.
+The deviations of each recipe from its source stand at its head. Learning rates are never chosen on
+test rows here; several of the sources do."""
+
+
+class Row(Strict):
+    """One published number, and the row of a recipe that repeats it."""
+
+    row: str
+    published: tuple[float, float]
+    certainty: Literal["r", "px", "mem"]
+    source: str
+    explained: str = ""
+    """What explains that ours differs."""
+
+
+class Benchmark(Strict):
+    """The published numbers of one benchmark."""
+
+    title: str
+    recipe: str
+    metric: str
+    note: str
+    lengths: tuple[int, ...] = ()
+    rows: tuple[Row, ...]
+
+
+class Found(NamedTuple):
+    """The score of a row here."""
+
+    value: float
+    low: float
+    high: float
+    seeds: int
+
+    def verdict(self, row: Row) -> str:
+        """Whether the interval reaches what was published."""
+        width = OFF_A_FIGURE if row.certainty == "px" else 0.0
+        low, high = row.published[0] - width, row.published[1] + width
+        return "agrees" if self.low <= high and self.high >= low else "differs"
+
+
+def benchmarks() -> list[Benchmark]:
+    """The published numbers, checked against the recipes that they name."""
+    found = [Benchmark(**one) for one in yaml.safe_load(FILE.read_text("utf-8"))]
+    for one in found:
+        variants = load(shipped()[one.recipe]).variants
+        if missing := {row.row for row in one.rows} - {*variants}:
+            raise SystemExit(f"{FILE}: {one.recipe} has no row {', '.join(sorted(missing))}")
+    return found
+
+
+def found_in(one: Benchmark, runs: Sequence[Run]) -> dict[str, Found]:
+    """The scores of the kept rows of a benchmark."""
+    rows: dict[str, list[ScoreRow]] = {}
+    for score in comparison(runs, metrics=(one.metric,)).rows if runs else ():
+        if score.split == "test" and (score.length is None or score.length in one.lengths):
+            rows.setdefault(score.variant, []).append(score)
+    found = {}
+    for name, seeds in rows.items():
+        test = PairedTest([[seed.scores[one.metric] for seed in seeds]])
+        found[name] = Found(*test.interval(0), len(seeds))
+    return found
+
+
+def page(kept: dict[str, list[Run]]) -> str:
+    """The page of all benchmarks: counts first."""
+    body, counts = list[str](), Counter[str]()
+    for one in benchmarks():
+        ours, lines, texts = found_in(one, kept.get(one.recipe, [])), [], list[str]()
+        for row in one.rows:
+            low, high = row.published
+            stated = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            about = [row.row, stated, f"{row.source} ({row.certainty})"]
+            result = ours.get(row.row)
+            verdict = "not run" if result is None else result.verdict(row)
+            counts[verdict] += 1
+            if result is None:
+                lines.append([*about, "", "", verdict])
+                continue
+            score = f"{result.value:.2f} [{result.low:.2f}, {result.high:.2f}]"
+            lines.append([*about, score, str(result.seeds), verdict])
+            if verdict == "differs":
+                texts += [f"- {row.row}: {row.explained or 'not explained yet.'}"]
+        head = ["row", "published", "source", f"ours, {one.metric}", "seeds", "verdict"]
+        body += [f"## {one.title}", "", f"`{one.recipe}`. {one.note}", "", *table(head, lines), ""]
+        body += [*texts, ""] if texts else []
+    kinds = ("agrees", "differs", "not run")
+    summary = table([*kinds], [[str(counts[kind]) for kind in kinds]])
+    head = ["# Published results, and ours", "", RULES, "", *summary, ""]
+    return "\n".join([*head, *body]).rstrip() + "\n"
