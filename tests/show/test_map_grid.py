@@ -19,7 +19,7 @@ def test_every_head_is_a_small_map_under_its_number() -> None:
         "cross attention, all heads: scaled-dot (exact)",
         "L0 H0  H1",
         "   ██   ██",
-        "     █ █",
+        "     █ █  ",
         "",
         "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
         "weight, linear; L layer, H head; rows: token read (queries), columns: source ",
@@ -39,7 +39,7 @@ def test_one_colour_bar_is_for_all() -> None:
     maps = made("a b", "a b", 1, 2)
     maps.weights[0, 1] /= 2
     found = drawn(MapGrid(maps), 80).splitlines()
-    assert found[2] == "   █  ▒"
+    assert found[2] == "   █   ▒"
 
 
 def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
