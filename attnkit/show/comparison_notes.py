@@ -82,10 +82,10 @@ def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
     """Runs by their folders, as a shell would expand them; [] without runs."""
     folders: dict[str, list[str]] = {}
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
-        folder, _, name = run.rpartition("/")
-        folders.setdefault(folder, []).append(name)
+        folder, seed, name = run.rpartition("/seed-")
+        folders.setdefault(folder + seed or run, []).append(name if seed else "")
     out = [
-        f"{folder}/{{{','.join(names)}}}" if names[1:] else f"{folder}/{names[0]}".removeprefix("/")
+        f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0]
         for folder, names in folders.items()
     ]
     return [f"runs: {' '.join(out)}"] if out else []

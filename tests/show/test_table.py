@@ -239,9 +239,9 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert notes[6] == "intervals and p cover other test sentences and other training seeds"
     assert notes[7].startswith("^: not separable from the best: ")
     assert notes[8] == (
-        "runs: runs/translation/multi30k/vanilla/{seed-1,seed-2} "
-        "runs/translation/multi30k/synthesizer-random/{seed-1,seed-2} "
-        "runs/translation/multi30k/linear/{seed-1,seed-2}"
+        "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
+        "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
+        "runs/translation/multi30k/linear/seed-{1,2}"
     )
 
 
