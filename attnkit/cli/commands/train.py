@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -265,7 +266,7 @@ def _announce(
     from attnkit.experiment.initial_weights import initial_run
     from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
     rows, errors, counts = [], [], dict[str, int]()
     every = [(part, key) for part in parts for key in part.runs()]
@@ -287,20 +288,17 @@ def _announce(
             told = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
             output.write_json(told | shared | then, indent=None)
     if not as_json:
-        numbers = ("steps", "parameters")
-        columns = tuple(
-            Column(name, "right" if name in numbers else "left", priority=PLAN.get(name, 0),
-                   key=name == "seed") for name in rows[0]
-        )  # fmt: skip
-        cells = tuple(
-            tuple(Cell(f"{v:,}" if name in numbers else str(v)) for name, v in row.items())
-            for row in rows
-        )
+        fields = [
+            Field(name, itemgetter(name), "{:,}" if name in ("steps", "parameters") else "{}",
+                  align="right" if name in ("steps", "parameters") else "left",
+                  priority=PLAN.get(name, 0), key=name == "seed")
+            for name in rows[0]
+        ]  # fmt: skip
         notes = (
             "parameters: for the vocabulary size of the recipe; small data may yield fewer",
             sharing(jobs, ranks),
         )
-        output.write_tables([Table(parts[0].file.name, columns, cells, notes)], "table")
+        output.write_tables([Table.of(parts[0].file.name, rows, fields, notes)], "table")
     for error in errors[1:]:
         console.warn(str(error))
     if errors:
