@@ -248,23 +248,6 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
             assert result.value == pytest.approx(difference, abs=1e-9)
 
 
-def test_resampled_sums_are_those_of_the_drawn_rows() -> None:
-    table = np.random.default_rng(0).random((9, 3))
-    drawn = np.random.default_rng(5).integers(0, 9, size=(4, 9))
-    (sums,) = significance._resample([table], 4, 5)
-    np.testing.assert_allclose(sums, table[drawn].sum(1), rtol=1e-14)
-
-
-@pytest.mark.parametrize("seeds", [1, 3])
-def test_other_systems_change_nothing_but_the_correction(seeds: int) -> None:
-    systems = systems_of([seeds] * 4, 3)
-    test = PairedTest(systems, resamples=80)
-    assert test.compare(0, 1) == compare(*systems[:2], resamples=80)
-    found = test.against(1)
-    assert found.keys() == {0, 2, 3}
-    assert [one.p_holm for one in found.values()] == corrected([one.p for one in found.values()])
-
-
 def test_one_sentence_tells_nothing_of_others() -> None:
     found = compare([means(np.ones(1))], [means(np.zeros(1))], resamples=50)
     assert (found.p, found.low, found.high) == (1, -math.inf, math.inf)

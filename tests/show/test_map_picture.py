@@ -132,11 +132,6 @@ def test_hostile_tokens_stay_text() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
 
 
-@pytest.mark.parametrize("format", ["png", "pdf"])
-def test_hostile_tokens_are_drawn_in_every_format(format: str) -> None:
-    assert len(draw(maps(texts=HOSTILE), format=format).data) > 5000
-
-
 def test_every_head_has_a_panel_and_there_is_one_colour_bar() -> None:
     shown = draw(maps(2, 3)).data
     assert images_of(shown) == 2 * 3 + 1
@@ -170,13 +165,6 @@ def test_without_a_difference_the_reason_is_told(other: AttentionMaps, reason: s
     shown = draw(maps(), other)
     assert shown.warnings == (f"no difference of toy linear seed 1 and toy base seed 1: {reason}",)
     assert "difference of weights" not in texts_of(shown.data)
-
-
-def test_a_difference_of_nothing_is_white() -> None:
-    image = pixels(draw(maps(), maps(), format="png").data)
-    # the last map: right of the middle, and the diverging colours hold no blue below the middle
-    white = colour.table("difference")[128] / 255
-    assert (np.abs(image - white).max(2) < 0.01).mean() > 0.05
 
 
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])

@@ -86,10 +86,6 @@ def test_long_labels_end_in_an_ellipsis(text: str, width: int, expected: str) ->
     assert cut(text, width) == expected
 
 
-def test_ascii_ellipsis_is_ascii() -> None:
-    assert cut("because", 5, ascii_only=True) == "beca~"
-
-
 @pytest.mark.parametrize(
     ("text", "expected", "in_ascii"),
     [
