@@ -1,5 +1,6 @@
 """`attnkit mechanisms`: the attention mechanisms, and what one of them can do."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,7 +132,11 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
-        Text(safe_text(facts.doc.partition("\n")[2].strip()) + "\n"),
+        # each paragraph and each item of a list is a line, which the screen wraps
+        Text(
+            safe_text(re.sub(r"(?<!\n)\n(?!\n|- )", " ", facts.doc.partition("\n")[2].strip()))
+            + "\n"
+        ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
     shared = dict.fromkeys(LayerOptions._fields, "all")
