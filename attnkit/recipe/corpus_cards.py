@@ -97,7 +97,7 @@ class MarkedPart(_CardPart):
 
 
 class Marked(_CardPart):
-    """How a generator writes rows of which marked positions are predicted."""
+    """How a generator writes rows token by token: of most, marked positions are predicted."""
 
     writer: str
     """A function of `data.synthetic.marked`."""
@@ -140,9 +140,9 @@ class Card(_CardPart):
     """Tokens of each line of a generated corpus of which the distribution of every next token is
     known, in blocks that divide a line; null for all others."""
     length: RowLength | None = None
-    """Recall: the length of rows, which can be made longer than training sees them."""
+    """Recall and tagging: the length of rows, which can be made longer than training sees them."""
     marked: Marked | None = None
-    """Tagging: how the generator writes rows."""
+    """How the generator writes rows token by token."""
     archives: dict[str, Archive] = {}
     splits: dict[str, dict[str, Files]]
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.recall import ASK, BLANK, END, SCATTERED, WRITERS
+from attnkit.data.synthetic.recall import ASK, BLANK, END, SCATTERED, TASKS
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
 
@@ -42,7 +42,7 @@ def answer(name: str, source: list[str]) -> list[str]:
     return found[1:]
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", TASKS)
 @given(length=st.integers(2, 128), seed=st.integers(0, 2**31 - 1))
 def test_the_answer_stands_in_the_source(name: str, length: int, seed: int) -> None:
     for row in rows_of(name, length=length, seed=seed)[:3]:
@@ -55,7 +55,7 @@ def test_the_answer_stands_in_the_source(name: str, length: int, seed: int) -> N
             assert len(target) == min(length, SCATTERED)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", TASKS)
 def test_rows_of_training_have_all_the_lengths_of_the_card_and_no_others(name: str) -> None:
     known = corpus_cards.row_length(name)
     assert known is not None
@@ -67,7 +67,7 @@ def test_rows_of_training_have_all_the_lengths_of_the_card_and_no_others(name: s
     assert counted(name, longest) == known.most
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", TASKS)
 def test_a_row_comes_once_and_the_same_seed_gives_the_same_rows(name: str) -> None:
     splits = [rows_of(name, split, 16, size=200) for split in ("train", "valid", "test")]
     rows = [row for split in splits for row in split]

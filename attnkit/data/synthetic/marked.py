@@ -1,7 +1,7 @@
 """Generated rows of which only marked positions are predicted, as published benchmarks have them.
 
-A row's source are tokens, its target as many, with `MARK` where nothing is to be predicted.  What a
-corpus is made of stands in its card: the writer of its rows, and the settings that it takes.
+A row's source are tokens, its target as many, with `NOTHING` where nothing is to be predicted.
+What a corpus is made of stands in its card: the writer of its rows, and the settings that it takes.
 
     parity       tokens 1 and 2; the last position has the parity of the twos (Grazzi et al. 2025)
     permutations permutations of three things; each position has the product of all up to it (Siems

@@ -64,7 +64,7 @@ def induction(draw: Draw, length: int) -> SIDES:
     return [*row, ASK, row[start]], row[start + 1 :]
 
 
-WRITERS = {
+TASKS = {
     "toy-copy": copy,
     "toy-selective-copy": selective_copy,
     "toy-associative-recall": associative_recall,
@@ -86,5 +86,5 @@ class RecallRows:
         low, high = (length, length) if length else self.length.trained
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
         for _ in range(size):
-            source, target = WRITERS[self.corpus](draw, draw.randint(low, high))
+            source, target = TASKS[self.corpus](draw, draw.randint(low, high))
             yield Row(" ".join(source), " ".join(target))
