@@ -43,7 +43,7 @@ MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's ma
 Matrix = Float[NDArray[np.float32], "T S"]
 
 
-class Block(NamedTuple):
+class MapBlock(NamedTuple):
     """Maps with the same axes: those of one run, or differences."""
 
     title: str
@@ -120,7 +120,7 @@ def _no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
 def _block(
     title: str, maps: AttentionMaps, weights: Float[NDArray[np.float32], "L H T S"],
     signed: bool = False,
-) -> Block:  # fmt: skip
+) -> MapBlock:  # fmt: skip
     """Layers down and heads across; the heads of one layer, or layers of one head, are folded."""
     several = len({layer.mechanism for layer in maps.layers}) > 1
     names = [
@@ -135,12 +135,12 @@ def _block(
         title = f"{title}, {names[0]}"
     queries, keys = ([cut(x, LONGEST) for x in labels_of(s)] for s in (maps.queries, maps.keys))
     panels = list(weights.reshape(-1, *weights.shape[2:]))
-    return Block(
+    return MapBlock(
         title, names, panels, min(across, len(names)), queries, keys, sides_of(maps), signed
     )
 
 
-def _figure(blocks: Sequence[Block], scale: Scale, notes: list[str]) -> Any:
+def _figure(blocks: Sequence[MapBlock], scale: Scale, notes: list[str]) -> Any:
     """Single maps side by side, other blocks below each other; one colour scale for weights and
     one for differences."""
     from matplotlib.figure import Figure
@@ -180,7 +180,7 @@ def _figure(blocks: Sequence[Block], scale: Scale, notes: list[str]) -> Any:
 
 
 def _draw(
-    block: Block, part: "SubFigure", scale: Scale, bounds: tuple[float, float], cell: float
+    block: MapBlock, part: "SubFigure", scale: Scale, bounds: tuple[float, float], cell: float
 ) -> list[str]:
     """The maps of a block under its title, and their colour bar; gives what is to be said."""
     from matplotlib.cm import ScalarMappable
@@ -223,7 +223,7 @@ def _draw(
     return notes
 
 
-def _label(block: Block, axes: "Axes", cell: float, number: int) -> None:
+def _label(block: MapBlock, axes: "Axes", cell: float, number: int) -> None:
     """Tokens along the axes: as many as fit, of small maps all or none, beside the first ones."""
     font, stride = min(TYPE, cell * 72 * 0.8), 1
     if font < SMALLEST and block.single:

@@ -183,7 +183,7 @@ def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
     assert train("--no-color", terminal=terminal) == 0
     last = terminal.getvalue().split("\x1b[2K")[-1]
     assert "toy · 2 of 2 done" in terminal.getvalue()
-    assert " ✓  linear   done      validation BLEU 90.0" in last
+    assert " ✓  linear          done      validation BLEU 90.0" in last
     assert "score again:    attnkit eval runs/toy" in last
     assert "see examples:   attnkit compare runs/toy" in last
     assert "1,000 rows, 3 dropped \\x1b[2J" in terminal.getvalue()

@@ -72,12 +72,16 @@ def _results(word: str, role: "Role", values: Mapping[str, Any], depth: int) -> 
 
 
 def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
-    """The worst result of each contract over layers that differ."""
-    order = ("not applicable", "kept", "broken")
-    return [
-        max(results, key=lambda one: (order.index(one.state), one.measured or 0.0))
-        for results in zip(*layers, strict=True)
-    ]
+    """The worst result of each contract over layers that differ; the layer is named if it broke."""
+    if len(layers) == 1:
+        return layers[0]
+    order, worst = ("not applicable", "kept", "broken"), []
+    for results in zip(*layers, strict=True):
+        states = [(order.index(one.state), one.measured or 0.0) for one in results]
+        at = states.index(max(states))
+        named = f"layer {at}: " * (results[at].state == "broken")
+        worst.append(results[at]._replace(text=named + results[at].text))
+    return worst
 
 
 def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
