@@ -69,13 +69,6 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
-    here = {
-        path
-        for name in variants
-        for origin in file.origins[name].values()
-        for path, colon, _ in (origin.partition(":"),)
-        if colon
-    }
     rows, left_out = [], 0
     for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
         groups: dict[tuple[str, str], list[str]] = {}
@@ -87,13 +80,9 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
             left_out += 1
             continue
         for (value, origin), names in groups.items():
-            path, colon, position = origin.partition(":")
-            place = position if len(here) == 1 else origin
             who = "" if len(names) == len(variants) else " ".join(names)
             fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
-            rows.append(
-                (Cell(key, fields), Cell(value), Cell(place if colon else origin), Cell(who))
-            )
+            rows.append((Cell(key, fields), Cell(value), Cell(origin), Cell(who)))
     several = len(variants) > 1
     columns = (
         Column("key", "left"),
@@ -101,8 +90,7 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
         Column("from", "left"),
         *((Column("variants", "left", wrap=True),) if several else ()),
     )
-    notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
-    notes += dict.fromkeys(note for name in variants for note in split_notes(file.variants[name]))
+    notes = list(dict.fromkeys(n for name in variants for n in split_notes(file.variants[name])))
     notes += export_rules.notes([(name, file.variants[name]) for name in variants])
     if left_out:
         notes.append(f"{left_out} more keys have their default values: --all shows them")

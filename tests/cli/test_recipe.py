@@ -85,8 +85,7 @@ def test_explain_gives_each_value_with_its_origin(
     code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)
-    assert "from: line and column of r.yaml" in out
-    assert ["task", "translation", "2:7"] in found
+    assert ["task", "translation", "r.yaml:2:7"] in found
     assert ["train.steps", "7", "command", "line"] in found
     assert ["train.lr", "0.001", "default", "plain"] in found
     fast = TEXT.splitlines()[8]
@@ -94,7 +93,7 @@ def test_explain_gives_each_value_with_its_origin(
         ("train.lr", "0.002", "2e-3"),
         ("model.attention.cross",) + 2 * ("linear",),
     ):
-        assert [key, value, f"9:{fast.index(text) + 1}", "fast"] in found
+        assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
     assert not any(words[:1] == ["train.clip"] for words in found)
     assert "more keys have their default values: --all shows them" in out
     _, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick", "--all")

@@ -1,7 +1,6 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -73,12 +72,12 @@ def align(
     ] = None,
     method: Annotated[
         Literal["argmax", "mutual", "threshold"],
-        choice("--method", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."),
+        choice(
+            "--method",
+            ("argmax", "mutual", "threshold"),
+            f"argmax, mutual or threshold (weights of at least {THRESHOLD}).",
+        ),
     ] = "argmax",
-    threshold: Annotated[
-        float | None,
-        value("P", f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]"),
-    ] = None,
     output: Annotated[
         Path | None, value("FILE", "Write the alignments to this file.", "--output", "-o")
     ] = None,
@@ -105,15 +104,12 @@ def align(
         raise UsageError(
             f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json"
         )
-    if threshold is not None and not 0 <= threshold < math.inf:
-        raise UsageError(f"--threshold {threshold}: must be at least 0")
     from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.data.tokenizer import unknown_note
     from attnkit.runs import Run
 
-    default = THRESHOLD if method == "threshold" else 0.0
-    rule = alignment.LinkRule(method, default if threshold is None else threshold)
+    rule = alignment.LinkRule(method, THRESHOLD if method == "threshold" else 0.0)
     trained = Run.open(run)
     heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
