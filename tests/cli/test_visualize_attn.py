@@ -149,13 +149,6 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
-    words = (TEXT, "--sample", "--seed", "7", "--temperature", "2", "--view", "full")
-    first = show(*words)
-    assert "sampled" in first.out
-    assert show(*words).out == first.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -168,11 +161,9 @@ def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
         (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
         (("--view", "all"), 2, "--view 'all': choose from full, grid, numbers"),
         (("--kind", "crosss"), 2, "--kind 'crosss': did you mean cross? choose from"),
-        (("--target", "rote", "--beam", "3"), 2, "--target fixes the output: leave out"),
         (("--target", "rote", "--max-length", "0"), 2, "--target fixes the output: leave out"),
         (("--with", "other", "--save", "a.npz"), 2, "a.npz: .npz holds one model"),
         (("--save", "."), 2, "unknown suffix ''"),
-        (("--top-p", "0.5"), 2, "--top-p is for sampling: add --sample"),
         (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
         (("--max-length", "0"), 2, "--max-length: must be a whole number >= 1"),
     ],
