@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from helpers.shell import Command, environment
+from helpers.shell import Command
 
 from attnkit import errors
 from attnkit.cli import console, main, streams
@@ -107,12 +106,6 @@ def test_every_outcome_has_an_exit_code_and_a_line(
     assert capsys.readouterr().err == said
 
 
-def test_memory_advice_keeps_the_update_as_large() -> None:
-    assert errors.memory_advice(4096, 2) == (
-        "half the batch at the same update is train.batch_tokens=2048 train.accumulate=4"
-    )
-
-
 def test_a_bug_shows_its_traceback_without_terminal_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -196,13 +189,6 @@ def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
     done = command("--help", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize(("streams", "code"), [("2>&-", 0), (">&- 2>&-", 1)])
-def test_only_a_closed_standard_output_loses_something(streams: str, code: int) -> None:
-    line = f"{sys.executable} -m attnkit --version {streams}"
-    done = subprocess.run(["sh", "-c", line], env=environment(), check=False, capture_output=True)
-    assert done.returncode == code
 
 
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])

@@ -68,12 +68,6 @@ def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_noth
     assert generate(stdin=b"\xef\xbb\xbf" + text.encode()) == generate()
 
 
-def test_lines_end_at_line_feeds_only(generate: Any) -> None:
-    assert generate(stdin="cats\u2028dog\x0b\x0c\x85a\rcat\nx\n").out.count("\n") == 2
-    assert generate(stdin="\n").out == "\n"
-    assert generate(stdin="") == Done(0, "", "")
-
-
 def test_n_best_gives_n_lines_for_each(generate: Any, run: Run) -> None:
     done = generate("--beam", "3", "--n-best", "3", "--scores")
     spec = run.recipe.search.model_copy(update={"beam": 3, "n_best": 3})
@@ -282,13 +276,6 @@ def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
         assert child.wait(120) == 0
         assert child.stdout.read() == b""
     os.close(terminal)
-
-
-def test_an_unfinished_run_cannot_generate(tmp_path: Path, capsys: Any) -> None:
-    unfinished = make_run(tmp_path)
-    (unfinished.path / "model.safetensors").unlink()
-    assert main(["generate", str(unfinished.path), "--beam", "1", os.devnull]) == 66
-    assert "training is not finished" in capsys.readouterr().err
 
 
 def test_a_language_model_continues_each_line(tmp_path: Path, capsys: Any) -> None:

@@ -106,19 +106,6 @@ def test_one_is_explained_with_all_that_its_file_says(
     assert json.loads(out)["worked_number"] == facts.worked
 
 
-def test_a_refusal_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
-        (["scaled-dto"], "called 'scaled-dto'; did you mean scaled-dot?"),
-        (["--format", "jsn"], "--format 'jsn': did you mean json? choose from table, markdown"),
-        (["dot", "--format", "csv"], "--format csv is for the list; one mechanism has table and"),
-        (["x", "--plugin", "dot.txt"], "plug-in dot.txt: no such file"),
-    ):
-        code, out, err = run(capsys, *words)
-        assert (code in (2, 66), out) == (True, "")
-        assert message in err
-        assert err.count("\n") == 1
-
-
 def test_a_plug_in_is_listed_and_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -229,16 +229,6 @@ def test_no_memory_names_a_smaller_batch(
     )
 
 
-def test_an_unknown_variant_names_the_nearest(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--variant", "vanila") == 2
-    assert capsys.readouterr().err == (
-        "attnkit: error: toy has no variant 'vanila'; "
-        "did you mean vanilla? choose from vanilla, linear\n"
-    )
-
-
 def test_options_may_be_repeated(train: Callable[..., int]) -> None:
     asked: list[Any] = []
 

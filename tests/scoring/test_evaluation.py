@@ -17,7 +17,7 @@ from helpers.wordnet import only_wordnet
 from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError, UsageError
+from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
@@ -73,21 +73,6 @@ def test_a_run_that_cannot_be_written_is_scored_all_the_same(
     (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
     assert entry.json()["warnings"][-1] == "scores are not kept, as the run cannot be written"
     assert not (run.path / "scores.json").exists()
-
-
-def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) -> None:
-    run = make("linear", 3)
-    (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu")
-    row = entry.json()
-    assert (row["recipe"], row["variant"], row["seed"], row["split"]) == (
-        "toy", "linear", 3, "test",
-    )  # fmt: skip
-    assert row["run"] == run.path.as_posix()
-    assert row["parameters"] == run.manifest["parameters"]
-    assert row["train_tokens_per_second"] == 123.5
-    assert row["train_seconds"] == 1.0
-    assert row["train_peak_memory_bytes"] is None
-    assert row["decode_sentences_per_second"] > 0
 
 
 def test_what_is_known_is_not_computed_again(
@@ -327,11 +312,6 @@ def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], dam
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
-def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
-    with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
-        saved_row(make(), "test")
-
-
 def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run]) -> None:
     run = make()
     path = Path(run.recipe.data.test or "")
@@ -385,11 +365,6 @@ def test_balanced_accuracy_without_marked_positions_is_refused(
         evaluate(run, ["test"], EvalConfig(metrics=("balanced-accuracy",)), device="cpu")
     with pytest.raises(UsageError, match="marked positions, which only tagging has"):
         model_scores(["balanced-accuracy"], run.model("cpu"), run.tokenizer(), ROWS, run.recipe)
-
-
-def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]) -> None:
-    with pytest.raises(RecipeError, match=r"eval.metrics: bleu scores output text"):
-        evaluate(make(task="language-modeling"), ["test"], EvalConfig(), device="cpu")
 
 
 def test_teacher_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run]) -> None:

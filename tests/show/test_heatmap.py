@@ -1,6 +1,5 @@
 """Heatmaps on terminals of any width and with any colours."""
 
-import io
 import re
 
 import numpy as np
@@ -8,7 +7,6 @@ from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, toke
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
@@ -61,16 +59,6 @@ def test_colours_are_those_of_the_map() -> None:
     assert re.sub(r"48;5;\d+", "N", lines[4]) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
 
 
-def test_no_color_wins_over_a_coloured_terminal() -> None:
-    out = io.StringIO()
-    console = Console(
-        file=out, width=50, force_terminal=True, color_system="truecolor", no_color=True,
-        legacy_windows=False,
-    )  # fmt: skip
-    console.print(Heatmap(SMALL))
-    assert "▒▒▒▒" in out.getvalue()
-
-
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     matrix = np.eye(70, dtype=np.float32)
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
@@ -113,16 +101,6 @@ def test_titles_say_where_a_map_comes_from() -> None:
         "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"
     )
     assert mean.weights.tolist() == [[0.75, 0.25], [0.25, 0.75]]
-
-
-def test_static_maps_say_so() -> None:
-    axis = tokens("a b")
-    weights = np.ones((1, 1, 2, 2), np.float32) / 2
-    layer = MapLayer(0, "synthesizer-random", static=True)
-    found = drawn(
-        Heatmap(matrix_of(AttentionMaps("encoder", weights, (layer,), (0,), axis, axis))), 80
-    )
-    assert "static: the same for every text of this length" in found
 
 
 def test_differences_need_equal_axes() -> None:

@@ -1,9 +1,6 @@
 """All heads at a glance."""
 
-import time
-
 import numpy as np
-import pytest
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,19 +39,6 @@ def test_one_colour_bar_is_for_all() -> None:
     assert found[2] == "   █   ▒"
 
 
-def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
-    axis = tuple(Token(f"t{at}", at, at) for at in range(512))
-    weights = np.random.default_rng(0).random((12, 12, 512, 512), np.float32)
-    layers = tuple(MapLayer(at, "scaled-dot") for at in range(12))
-    started = time.process_time()
-    drawn(
-        MapGrid(AttentionMaps("encoder", weights, layers, tuple(range(12)), axis, axis)),
-        80,
-        "truecolor",
-    )
-    assert time.process_time() - started < 10
-
-
 @given(
     st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
@@ -73,14 +57,3 @@ def test_no_line_is_wider_than_the_screen(
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
     assert not ascii_only or found.isascii()
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_nothing_is_cut_off_at_usual_widths(width: int) -> None:
-    """The console would cut longer lines in silence: the lines themselves are short enough."""
-    maps = made(" ".join("x" * 30), " ".join("x" * 45), 2, 12)
-    wide = drawn(MapGrid(maps), width, "truecolor")
-    lines = STYLE.sub("", wide).splitlines()
-    bands = [line for line in lines if "▀" in line]
-    starts = [line.count(" ▀") for line in bands]
-    assert sum(starts) % 12 == 0

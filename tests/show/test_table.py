@@ -191,17 +191,6 @@ def test_published_figures_stand_beside_with_their_source() -> None:
     assert row["bleu_published"] == "27.67"
 
 
-def test_a_comparable_figure_has_no_parentheses_and_its_own_split() -> None:
-    figures: Any = {"comparable": True, "why": None}
-    table = comparison_table(comparison(published=published(**figures, split="test")))
-    place = [column.title for column in table.columns].index("published BLEU")
-    assert table.rows[0][place].text == "27.67"
-    assert "published: Some 2021, table 1; comparable" in table.notes
-    elsewhere = comparison_table(comparison(published=published(**figures, split="valid")))
-    assert not any("published" in column.title for column in elsewhere.columns)
-    assert not any("published" in note for note in elsewhere.notes)  # of figures that are not shown
-
-
 def test_how_the_models_were_trained_is_noted() -> None:
     facts = {"train_precision": "bf16", "train_device": "cpu", "train_threads": 2}
     rows = [run(name, 1, 1.0, 1.0, train_updates=n, **facts) for name, n in (("a", 900), ("b", 50))]
@@ -214,12 +203,6 @@ def test_seeds_that_differ_are_named() -> None:
             run("c", 1, 1.0, 1.0)]  # fmt: skip
     notes = comparison_table(comparison(*rows)).notes
     assert "seeds: 1; a: 1, 2 (mean \u00b1 standard deviation over seeds)" in notes
-
-
-def test_there_is_no_best_where_neither_higher_nor_lower_is_better() -> None:
-    rows = [replace(row, scores={"length-ratio": row.scores["bleu"]}) for row in comparison().rows]
-    table = comparison_table(comparison(*rows))
-    assert not any(cell.best for row in table.rows for cell in row)
 
 
 def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
@@ -264,14 +247,6 @@ def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
         ["test_2017", "b", "2.00"], ["test_2017", "a", "1.00"],
     ]  # fmt: skip
     assert [row[2].best for row in table.rows] == [False, True, True, False]
-
-
-def test_a_missing_metric_or_speed_is_a_dash() -> None:
-    rows = [run("a", 1, 1.0, 1.0), run("b", 1, 2.0, 2.0, parameters=None)]
-    rows[0] = rows[0].only(["bleu"])
-    table = comparison_table(comparison(*rows))
-    assert [cell.text for cell in table.rows[0][:3]] == ["a", "1.00", "-"]
-    assert table.rows[1][4].text == "-"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
