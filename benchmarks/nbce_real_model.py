@@ -135,8 +135,7 @@ def answered(
     reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, rule: Rule
 ) -> Record:
     """One answer: its text, and the context that decided on it."""
-    (reply,) = ask(reader, method, [contexts], [prompt], SPEC, rule, limit=reader.limit,
-                   traced=True)  # fmt: skip
+    (reply,) = ask(reader, method, [contexts], [prompt], SPEC, rule, limit=reader.limit)
     text = reply.text.strip().partition("\n")[0].rstrip()
     return {"text": text, "chosen": deciding_context(reply)}
 

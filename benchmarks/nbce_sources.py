@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace) -> None:
             if (name, number) in done or contexts is None:
                 continue
             prompts = [reader.row(text, rows[number].source) for text in ("", *contexts)]
-            (found,) = answers(reader, [prompts], Rule(), SPEC, traced=True)
+            (found,) = answers(reader, [prompts], Rule(), SPEC)
             ids = found.hypotheses[0].ids
             record = {
                 "corpus": name,

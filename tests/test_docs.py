@@ -17,6 +17,7 @@ from helpers import questioned as asked
 from helpers.called import Done, called
 from helpers.shell import attnkit_in
 
+from attnkit import __version__
 from attnkit.attention import Mask, Shape
 from attnkit.data import formats
 from attnkit.recipe import load, loading, shipped, sweep, yaml_nodes
@@ -199,6 +200,23 @@ def test_generated_parts_are_current() -> None:
         assert write(page) == page, "run: python docs/reference.py"
     keys = (DOCS / "recipe-keys.md").read_text(encoding="utf-8")
     assert reference.recipe_keys() == keys, "run: python docs/reference.py"
+
+
+def test_tasks_name_commands_and_options_that_there_are() -> None:
+    """As the recorded help has them."""
+    golden = ROOT / "tests" / "cli" / "golden"
+    tasks = re.findall("`attnkit ([a-z-]+)([^`]*)`", (DOCS / "tasks.md").read_text("utf-8"))
+    assert len(tasks) > 20
+    for command, rest in tasks:
+        pages = [path.read_text("utf-8") for path in golden.glob(f"{command}*.txt")]
+        assert pages, command
+        for option in re.findall("--[a-z-]+", rest):
+            assert any(f"{option} " in page for page in pages), (command, option)
+
+
+def test_the_version_has_a_section_in_the_changelog() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.search(rf"^## {re.escape(__version__)}$", text, re.MULTILINE)
 
 
 def test_every_shipped_recipe_is_in_a_table_of_results() -> None:

@@ -3,18 +3,14 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from attnkit.api.calls import for_callers, several_texts
-from attnkit.api.models import LoadedModel, PretrainedModel, RunModel
+from attnkit.api.models import LoadedModel
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import POOLS, Rule
 from attnkit.recipe.schema import SearchConfig
 from attnkit.recipe.search_settings import search_settings
-
-LONGEST = 64
-"""Tokens of an answer, unless the caller says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +44,19 @@ def contexts(
     beta: float = 0.25,
     eta: float = 0.1,
     top_p: float = 0.95,
-    max_length: int = LONGEST,
+    max_length: int = 64,
     chat: bool = False,
     template: str = "",
 ) -> ContextAnswer:
     """Answer a prompt from any number of contexts, none of which is longer than the model reads.
 
     Args:
-        model: what `load` gave.
+        model: what `load` gave; a Hugging Face model is asked as `chat` and `template` say.
         contexts: texts, each read with the prompt in a row of its own.
         prompt: the question.
         pool: entropy, mean, max, weighted; or another method of `attnkit nbce`: concat, best, ...
         beta, eta, top_p: of the pool, as in `attnkit.nbce.merge`.
         max_length: tokens of the answer, at most.
-        chat, template: how a Hugging Face model is asked.
 
     Raises:
         UsageError: the method is unknown, or the model reads no contexts.
@@ -71,23 +66,12 @@ def contexts(
         raise UsageError("contexts must be a list of texts: put the text in brackets")
     contexts = several_texts(contexts, "contexts")
     (prompt,) = several_texts([prompt], "the prompt")
-    reader: Any
-    if isinstance(model, RunModel):
-        from attnkit.device import pick_device
-        from attnkit.nbce.opening import open_run
-
-        reader = open_run(model.run, pick_device(model.device))
-    elif isinstance(model, PretrainedModel):
-        from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
-
-        reads_source = model.opened.shape == "encoder-decoder"
-        kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
-        reader = kind(model.opened, chat=chat, template=template)
-    else:
+    if not isinstance(model, LoadedModel):
         raise UsageError("the first argument must be a model: attnkit.load(NAME)")
     spec = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, False)
     rule = Rule(pool if pool in POOLS else "entropy", beta, eta, top_p)
-    (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule, traced=True)
+    reader = model.reader(chat, template)
+    (reply,) = ask(reader, pool, [contexts], [prompt], spec, rule)
     source = reply.context
     share = None if reply.source is None else reply.source.share
     return ContextAnswer(reply.text, source, None if source is None else contexts[source], share)

@@ -8,24 +8,23 @@ from typing import Any
 
 import numpy as np
 import yaml
-from rich.console import Console
 
 from attnkit import models
 from attnkit.api.calls import Plugins, for_callers, plug_in, several
 from attnkit.api.curves import DrawnCurves
-from attnkit.api.progress import shown
+from attnkit.api.progress import plain_text, shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.nbce import question_sets
-from attnkit.recipe import RecipeFile, build, resolve
+from attnkit.recipe import build, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
 from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.runs import Run, find_runs, one_task
 from attnkit.runs.curves import learning_curves
+from attnkit.runs.find import baselines
 from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
-from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
 from attnkit.show.axis_tables import tables
@@ -73,11 +72,7 @@ class ComparedRuns(Comparison):
         return DrawnCurves(learning_curves(runs, list(names), x, note=warnings.warn))
 
     def __str__(self) -> str:
-        screen = Console(width=100, no_color=True)
-        with screen.capture() as drawn:
-            for table in tables(self):
-                screen.print(table)
-        return drawn.get().rstrip()
+        return plain_text(*tables(self))
 
     def __repr__(self) -> str:
         return f"<comparison of {len(self.rows)} rows, baseline {self.baseline}>"
@@ -147,11 +142,9 @@ def train(
     if isinstance(recipe, Mapping) or own is not None:
         recipe = _written(recipe, own, Path(out), name)
     file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
-    named = None if isinstance(variants, Mapping) else variants
-    chosen = None if named is None else several(named)
-    _check_variants(file, chosen)
+    named = [] if variants is None or isinstance(variants, Mapping) else several(variants)
     settings = TrainingSettings(
-        file=file, out=Path(out), variants=chosen, seeds=seeds, fresh=fresh,
+        file=file, out=Path(out), variants=file.chosen(named), seeds=seeds, fresh=fresh,
         allow_change=allow_change, device=device, offline=offline,
         data_dir=None if data_dir is None else Path(data_dir),
     )  # fmt: skip
@@ -201,9 +194,8 @@ def _written(
         keys = {"extends": str(resolve(recipe).absolute())}
     if variants is not None:
         keys |= {"variants": _plain(variants)}
-    keys = _absolute(keys)
     try:
-        text = yaml.safe_dump(keys, sort_keys=False, allow_unicode=True)
+        text = yaml.safe_dump(_absolute(keys), sort_keys=False, allow_unicode=True)
     except yaml.YAMLError as error:
         raise RecipeError(f"the recipe has a value that YAML does not know: {error}") from error
     make_folder(out)
@@ -213,45 +205,23 @@ def _written(
     return path
 
 
-def _absolute(keys: dict[str, Any]) -> dict[str, Any]:
-    """Names of files from the current folder, also in variants; what is not there stays as it is.
+def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
+    """The keys of a recipe with names of files from the current folder, also in variants.
 
-    That may be in the data folder, a data set of Hugging Face, or a shipped recipe.
+    What is not there stays as it is: it may be in the data folder, a data set of Hugging Face, or a
+    shipped recipe.
     """
-    keys = _from_here(keys)
-    if isinstance(keys.get("extends"), str):
-        keys["extends"] = build.found(keys["extends"], COMMAND_LINE)
-    if isinstance(variants := keys.get("variants"), dict):
-        keys["variants"] = {
-            name: _from_here(changes) if isinstance(changes, dict) else changes
-            for name, changes in variants.items()
+    if isinstance(value, dict):
+        return {
+            name: _absolute(one, (*key, *([name] if key == ("variants",) else name.split("."))))
+            for name, one in value.items()
         }
-    return keys
-
-
-def _from_here(keys: dict[str, Any], section: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The values of `build.PATHS` as `build.found` has them, for nested and for dotted keys."""
-    out = dict[str, Any]()
-    for name, value in keys.items():
-        key = (*section, *name.split("."))
-        if isinstance(value, dict):
-            value = _from_here(value, key)
-        elif key in build.PATHS:
-            names = value if isinstance(value, list) else [value]
-            names = [
-                build.found(one, COMMAND_LINE, key == build.INIT) if isinstance(one, str) else one
-                for one in names
-            ]
-            value = names if isinstance(value, list) else names[0]
-        out[name] = value
-    return out
-
-
-def _check_variants(file: RecipeFile, chosen: Sequence[str] | None) -> None:
-    for variant in chosen or ():
-        if variant not in file.variants:
-            known = ", ".join(file.variants)
-            raise UsageError(f"{file.name} has no variant {variant!r}; choose from {known}")
+    key = key[2:] if key[:1] == ("variants",) else key
+    if key not in (*build.PATHS, ("extends",)):
+        return value
+    if isinstance(value, list):
+        return [_absolute(one, key) for one in value]
+    return build.found(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
 
 
 @for_callers
@@ -300,15 +270,15 @@ def evaluate(
             device=device, data_dir=data_dir, offline=offline,
             **({"spec": recipe.contexts} if asked else {}),
         )  # fmt: skip
-    named = {run.name: str(run.manifest.get("baseline")) for run in found}
-    variants = {run.variant for run in found}
+    decided, variants = baselines(found), {run.variant for run in found}
     if baseline is not None and baseline not in variants:
         known = ", ".join(sorted(variants))
         raise UsageError(f"baseline {baseline!r}: no run is of this variant; choose from {known}")
-    usual = {recipe: variant for recipe, variant in named.items() if variant in variants}
+    if baseline is not None:
+        decided = dict.fromkeys(decided, baseline)
     settings = found[0].recipe.eval
     result = side_by_side(
-        rows, first_baselines(rows, baseline or usual), resamples=settings.bootstrap,
+        rows, decided, resamples=settings.bootstrap,
         margins=Margins.of(settings), published=PublishedFigures.of_runs(found),
     )  # fmt: skip
     return ComparedRuns(**vars(result))

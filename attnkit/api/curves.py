@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from attnkit.api.calls import for_callers
+from attnkit.api.progress import plain_text
 from attnkit.errors import UnavailableError
 from attnkit.runs.curves import Curves
 from attnkit.show.curves_chart import CurvesChart
@@ -25,10 +24,7 @@ class DrawnCurves:
         write_output(Path(path), picture(self.curves, Path(path).suffix[1:].lower()).data)
 
     def __str__(self) -> str:
-        screen = Console(width=100, no_color=True)
-        with screen.capture() as drawn:
-            screen.print(CurvesChart(list(self.curves)))
-        return drawn.get().rstrip()
+        return plain_text(CurvesChart(list(self.curves)))
 
     def _repr_svg_(self) -> str | None:
         try:
@@ -36,5 +32,4 @@ class DrawnCurves:
         except UnavailableError:  # a notebook then shows the text
             return None
 
-    def __repr__(self) -> str:
-        return str(self)
+    __repr__ = __str__

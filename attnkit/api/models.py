@@ -23,6 +23,7 @@ from attnkit.runs import Run, is_run
 if TYPE_CHECKING:
     from attnkit.huggingface import Pretrained
     from attnkit.models import Model
+    from attnkit.nbce.reader import ContextReader
 
 SEARCH = (
     "beam", "top_p", "top_k", "temperature", "seed", "batch_tokens", "max_length", "min_length",
@@ -157,6 +158,10 @@ class LoadedModel(ABC):
     @abstractmethod
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture: ...
 
+    @abstractmethod
+    def reader(self, chat: bool, template: str) -> "ContextReader":
+        """What reads several contexts with it."""
+
     def __repr__(self) -> str:
         return f"<attnkit model {self.name}>"
 
@@ -202,6 +207,11 @@ class RunModel(LoadedModel):
 
         return capture(self.run, text, target=target, search=spec, device=self.device)
 
+    def reader(self, chat: bool, template: str) -> "ContextReader":
+        from attnkit.nbce.opening import open_run
+
+        return open_run(self.run, pick_device(self.device))
+
 
 class PretrainedModel(LoadedModel):
     """A Hugging Face model."""
@@ -227,6 +237,11 @@ class PretrainedModel(LoadedModel):
         from attnkit.analysis.huggingface_capture import capture
 
         return capture(self.opened, text, target=target, search=spec)
+
+    def reader(self, chat: bool, template: str) -> "ContextReader":
+        from attnkit.nbce.opening import pretrained_reader
+
+        return pretrained_reader(self.opened, chat=chat, template=template)
 
 
 @for_callers

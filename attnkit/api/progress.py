@@ -1,10 +1,10 @@
-"""What a training does while a notebook or a script waits for it."""
+"""What a training does while a notebook or a script waits for it; results as plain text."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from attnkit.experiment.settings import TrainingSettings
@@ -30,3 +30,11 @@ def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Even
                 log.print(line)
 
         yield write
+
+
+def plain_text(*parts: RenderableType) -> str:
+    """What a terminal without colours shows."""
+    screen = Console(width=100, no_color=True)
+    with screen.capture() as drawn:
+        screen.print(*parts, sep="\n")
+    return drawn.get().rstrip()

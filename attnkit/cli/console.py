@@ -252,6 +252,8 @@ def paint(text: str, style: str, stream: TextIO) -> str:
 
 def _complain(line: str) -> None:
     """A line to standard error; a closed or full one must not hide what happens next."""
+    if demo := sys.modules.get("attnkit.runs.demo"):
+        line = demo.named(line)
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -135,11 +135,9 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
 
 
 def together(found: Iterable[FoundRuns]) -> FoundRuns:
-    """All of it, each run once.
+    """All of it, each run once."""
+    from attnkit.runs.find import baselines
 
-    The baseline of a recipe is the one named by the recipe or the manifest of its first run; if
-    that has no run here, the first run's variant.
-    """
     tasks: dict[Path, RunToScore] = {}
     named: Baselines = {}
     published: list[PublishedFigures] = []
@@ -148,13 +146,8 @@ def together(found: Iterable[FoundRuns]) -> FoundRuns:
             tasks.setdefault(task.run.path.resolve(), task)
         named = some.baselines | named
         published += [figures for figures in some.published if figures not in published]
-    runs = [task.run for task in tasks.values()]
-    here = {(run.name, run.variant) for run in runs}
-    baselines: Baselines = {}
-    for run in runs:
-        chosen = named.get(run.name, str(run.manifest.get("baseline")))
-        baselines.setdefault(run.name, chosen if (run.name, chosen) in here else run.variant)
-    return FoundRuns(list(tasks.values()), baselines, published)
+    decided = baselines((task.run for task in tasks.values()), named)
+    return FoundRuns(list(tasks.values()), decided, published)
 
 
 def _warn_of_search(tasks: Sequence[RunToScore]) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
 
-ONE_ROW = {"concat", "cad"}  # methods that read all contexts in one row
-
-
 class NbceRequest(NamedTuple):
     """What is asked, and how answers are made and printed."""
 
@@ -33,7 +30,7 @@ class NbceRequest(NamedTuple):
     rule: "Rule"
     spec: "SearchConfig"
     fixed: bool  # the user set the length of answers
-    one_row: Mapping[str, Any]  # options of the baselines of one row: alpha, limit
+    alpha: float  # of the baseline cad
     choices: Sequence[str]  # scored in place of generating; empty: text is generated
     trace: bool
     as_json: bool
@@ -44,14 +41,13 @@ class NbceRequest(NamedTuple):
         """Whether several methods answer side by side."""
         return len(self.methods) > 1
 
-    @property
-    def traced(self) -> bool:
-        """Whether the answers or their files name the context of each token."""
-        return self.trace or self.as_json or self.table or bool(self.files)
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, without space around it."""
         return self.reader.decode(ids).strip()
+
+    def source(self, reply: "Reply") -> str | None:
+        """Name of the context that an answer is from, where there is one."""
+        return None if reply.context is None else self.contexts[reply.context].name
 
 
 class PromptAnswer(NamedTuple):
@@ -62,8 +58,6 @@ class PromptAnswer(NamedTuple):
     method: str
     reply: "Reply"
     trace: "Trace | None"
-    source: str | None  # name of the context that the answer is from, where there is one
-    probabilities: Mapping[str, float] = {}  # of choices
 
 
 def answer(
@@ -84,7 +78,7 @@ def answer(
                 traces.append(one.trace)
             if one.reply.cut and not (request.table or request.as_json):
                 console.warn(one.reply.cut)
-            cut += bool(one.reply.hypotheses) and not one.reply.hypotheses[0].complete
+            cut += bool(one.reply.hypotheses) and not one.reply.complete
 
     if prompts:
         ask_and_count(prompts, 1)
@@ -108,10 +102,15 @@ def _answered(
     request: NbceRequest, prompts: Sequence[str], first: int, several: bool
 ) -> list[PromptAnswer]:
     """Answers to some prompts, printed; `first` is the number of the first."""
+    from attnkit.nbce.row_limits import fitted
     from attnkit.nbce.trace import TextStream
 
     if not request.choices and prompts[0].strip():
-        request = _fitted(request, prompts, warn=first == 1)
+        texts = [one.text for one in request.contexts]
+        spec, notes = fitted(request.reader, texts, prompts, request.spec, request.fixed)
+        for note in notes if first == 1 else ():
+            console.warn(note)
+        request = request._replace(spec=spec)
     single = not several and not request.table and request.spec.method != "beam"
     watched = single and streams.terminal(sys.stdout) and not request.as_json
     stream = TextStream(request.decode) if watched and not request.choices else None
@@ -139,24 +138,6 @@ def _answered(
     return [one for row in rows for one in row]
 
 
-def _fitted(request: NbceRequest, prompts: Sequence[str], warn: bool) -> NbceRequest:
-    """With answers short enough that rows fit; says so, and what the model was not trained for."""
-    from attnkit.nbce.row_limits import answer_length, beyond_training, longest_row
-
-    reader, spec, limit = request.reader, request.spec, request.one_row["limit"]
-    texts = [one.text for one in request.contexts]
-    prompt, row = longest_row(reader, texts, prompts)
-    length = answer_length(reader, prompt, row, spec, limit, request.fixed)
-    if length < spec.max_length:
-        spec = spec.model_copy(update={"max_length": length})
-        if warn:
-            console.say(f"--max-length is {length}: there is no room for longer answers")
-    joined = texts if ONE_ROW & {*request.methods} else []
-    if warn and (text := beyond_training(reader, prompt, row, spec, joined, limit, request.fixed)):
-        console.warn(text)
-    return request._replace(spec=spec)
-
-
 def _ask(
     request: NbceRequest, method: str, prompts: Sequence[str], first: int,
     stream: "TextStream | None",
@@ -166,41 +147,33 @@ def _ask(
     from attnkit.nbce.choices import choose
     from attnkit.nbce.trace import trace
 
-    if not prompts[0].strip():
-        return [PromptAnswer(first, prompts[0], method, Reply("", [], [], None), None, None)]
-
     def emit(token: int) -> None:
         if stream is not None:
             console.write(safe_text(stream.add(token)))
 
-    reader, rule, names = request.reader, request.rule, [one.name for one in request.contexts]
+    reader, rule = request.reader, request.rule
     contexts = [[one.text for one in request.contexts]] * len(prompts)
-    if request.choices:
-        chosen = choose(reader, method, contexts, prompts, request.choices, rule, **request.one_row)
-        return [
-            PromptAnswer(
-                first + place, prompts[place], method,
-                Reply(request.choices[one.choice], [], [], one.context, (), one.cut, one.source),
-                None, None if one.context is None else names[one.context],
-                dict(zip(request.choices, one.probabilities, strict=True)),
-            )
-            for place, one in enumerate(chosen)
-        ]  # fmt: skip
-    merged = method == rule.pool
-    replies = ask(
-        reader, method, contexts, prompts, request.spec, rule, traced=request.traced and merged,
-        emit=None if stream is None else emit, **request.one_row,
-    )  # fmt: skip
-    return [
-        PromptAnswer(
-            first + place, prompts[place], method, reply,
-            trace(reader.name, prompts[place], request.contexts, rule,
-                  reply.hypotheses[0].ids if reply.hypotheses else [], reply.steps, reply.source,
-                  request.decode) if request.traced and merged and reply.source else None,
-            None if reply.context is None else names[reply.context],
-        )
-        for place, reply in enumerate(replies)
-    ]  # fmt: skip
+    # rows of several contexts are cut to the length of training, as in evaluation
+    limit = None if reader.trained is None else reader.trained + 1 + request.spec.max_length
+    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit}
+    if not prompts[0].strip():
+        replies = [Reply("", [], [], None)]
+    elif request.choices:
+        replies = choose(reader, method, contexts, prompts, request.choices, rule, **how)
+    else:
+        how["emit"] = emit if stream is not None else None
+        replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
+    found = []
+    for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True), first):
+        traced = None
+        if reply.steps and reply.source:
+            ids = reply.hypotheses[0].ids
+            traced = trace(
+                reader.name, prompt, request.contexts, rule, ids, reply.steps, reply.source,
+                request.decode,
+            )  # fmt: skip
+        found.append(PromptAnswer(number, prompt, method, reply, traced))
+    return found
 
 
 def _show(
@@ -212,18 +185,16 @@ def _show(
     from attnkit.show.trace_screen import TraceScreen
 
     first, screen = answers[0], console.stdout()
-    text = first.reply.text.strip()
+    text, probabilities = first.reply.text.strip(), first.reply.probabilities
     if request.table:
         if several:
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
-            notes = [one.reply.cut] if one.reply.cut else []
-            if said := _from(one):
-                notes.insert(0, said)
+            notes = filter(None, (_from(one.reply, request), one.reply.cut))
             text = one.reply.text.strip()
-            if one.probabilities:
-                text = f"{text} ({max(one.probabilities.values()):.1%})"
+            if one.reply.probabilities:
+                text = f"{text} ({max(one.reply.probabilities.values()):.1%})"
             rows.append(MethodAnswer(one.method, text, tuple(notes)))
         screen.print(AnswerList(rows))
     elif stream is not None:
@@ -231,10 +202,10 @@ def _show(
     else:
         text = " ".join(text.split()) if several else text
         console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
-    if first.probabilities and not request.table and not several:
-        for choice, probability in first.probabilities.items():
+    if probabilities and not request.table and not several:
+        for choice, probability in probabilities.items():
             console.write(f"{probability:6.1%} {safe_text(choice)}\n")
-        if said := _from(first):
+        if said := _from(first.reply, request):
             console.write(safe_text(said) + "\n")
     for one in answers:
         if request.trace and one.trace is not None:
@@ -242,13 +213,12 @@ def _show(
             screen.print(TraceScreen(one.trace))
 
 
-def _from(answer: PromptAnswer) -> str:
-    """Which context the answer is from, and its share; "" where nobody knows."""
-    source = answer.reply.source
-    share = f" ({source.share:.0%})" if source else ""
-    if answer.source is not None:
-        return f"from context {_number(answer.reply)}{share}: {answer.source}"
-    return f"source unclear{share.replace('(', '(at most ')}" if source else ""
+def _from(reply: "Reply", request: NbceRequest) -> str:
+    """Which context an answer is from, and its share; "" where nobody knows."""
+    share = f" ({reply.source.share:.0%})" if reply.source else ""
+    if reply.context is not None:
+        return f"from context {reply.context + 1}{share}: {request.source(reply)}"
+    return f"source unclear{share.replace('(', '(at most ')}" if reply.source else ""
 
 
 def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
@@ -261,25 +231,20 @@ def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
         "text": reply.text.strip(),
         "score": None if best is None else _finite(best.score),
         "tokens": 0 if best is None else len(best.ids),
-        "complete": best is not None and best.complete,
-        "context": _number(reply),
-        "source": answer.source,
+        "complete": reply.complete,
+        "context": None if reply.context is None else reply.context + 1,
+        "source": request.source(reply),
         "share": None if reply.source is None else round(reply.source.share, 4),
         "scores": [_finite(score) for score in reply.scores],
         "notes": [reply.cut] if reply.cut else [],
     }
-    if answer.probabilities:
+    if reply.probabilities:
         fields["probabilities"] = {
-            choice: round(value, 6) for choice, value in answer.probabilities.items()
+            choice: round(value, 6) for choice, value in reply.probabilities.items()
         }
     if request.trace and answer.trace is not None:
         fields["trace"] = answer.trace.json()
     return fields
-
-
-def _number(reply: "Reply") -> int | None:
-    """Number of the context that answered, from 1."""
-    return None if reply.context is None else reply.context + 1
 
 
 def _finite(score: float) -> float | None:

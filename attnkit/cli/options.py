@@ -14,7 +14,7 @@ from attnkit.recipe.search_settings import search_settings as search_settings
 from attnkit.text import nearest, quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe import Recipe, RecipeFile
+    from attnkit.recipe import Recipe
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
@@ -241,24 +241,6 @@ Temperature = Annotated[
 ]
 Seed = Annotated[int | None, value("N", "Seed for sampling.")]
 MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
-
-
-def chosen(file: "RecipeFile", names: Sequence[str] | None) -> list[str]:
-    """The named variants in the order of the recipe; all of them where none is named.
-
-    In a sweep a variant of the recipe stands for all that were made of it.
-
-    Raises:
-        UsageError: the recipe has no such variant.
-    """
-    wanted = list[str]()
-    for name in names or file.variants:
-        found = [name] if name in file.variants else file.swept.get(name)
-        if found is None:
-            hint = suggestion(name, [*file.swept, *file.variants])
-            raise UsageError(f"{file.name} has no variant {quoted(name)}; {hint}")
-        wanted += found
-    return [name for name in file.variants if name in wanted]
 
 
 def lengths(text: str | None) -> list[int] | None:

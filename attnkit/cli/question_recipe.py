@@ -16,12 +16,17 @@ QUESTIONS = "question-answering"  # the task of recipes whose questions --model 
 QUESTION_FILES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 QUESTIONS_RECIPE = """
 task: question-answering
-data: {{test: {}}}
+data: {{test: {}, source: question, target: answers}}
 model: {{shape: decoder}}
 search: {{method: greedy, max_length: 16}}
 contexts: {{counts: [1, 2, 4, 8], methods: [entropy, mean, max, concat, retrieval, none]}}
 eval: {{metrics: [answer-match, answer-f1, answer-contained, context-found]}}
 """  # of a file of questions, for --model
+
+
+def is_questions(target: str) -> bool:
+    """Whether a word of the command line is a file of questions."""
+    return Path(target).suffix.lower() in QUESTION_FILES and not names_runs(target)
 
 
 def _listed(word: str) -> str:
@@ -50,7 +55,7 @@ def question_recipe(
             "--model out"
         )
     overrides = [_listed(word) for word in overrides]
-    if Path(targets[0]).suffix.lower() in QUESTION_FILES:
+    if is_questions(targets[0]):
         content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
         return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)
     file = load(targets[0], overrides)

@@ -200,7 +200,8 @@ def use_command(recipe: "Recipe", folder: str) -> str:
     if recipe.task == "question-answering":
         return contexts_command(folder)
     if not recipe.writes:  # it writes no text
-        return shlex.join(["attnkit", "visualize-attn", folder, "a sentence", *_plugins()])
+        text = "TEXT" if recipe.task == "tagging" else "a sentence"  # made-up sequences are none
+        return shlex.join(["attnkit", "visualize-attn", folder, text, *_plugins()])
     return f"{shlex.join(['attnkit', 'generate', folder, *_plugins()])} < input.txt"
 
 

@@ -41,7 +41,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Rows of a file of records; `source` None leaves the source empty.
 
-    Without the target field the first reference is the target.  With `usual`, the names of fields
+    Without the target field the first reference is the target; a target that is a list holds
+    references.  With `usual`, the names of fields
     where a recipe is silent, `source` and `target` may be languages: where the first row has no
     field of that name, the usual one is read.  With `labels` a target may be the number of one.
 
@@ -57,8 +58,10 @@ def read_rows(
         if number == 0 and usual:
             source, target = fields.names((source, target), usual, numbers=bool(labels))
         references, contexts = fields.texts("references"), fields.texts("contexts")
+        if fields.lists(target):  # answers that count as right
+            references = fields.texts(target)
         output = fields.label(target, labels) if labels else None
-        if output is None and references and not fields.has(target):
+        if output is None and references and (fields.lists(target) or not fields.has(target)):
             output = references[0]
         gold = fields.index("gold", len(contexts)) if contexts else None
         output = fields.text(target) if output is None else output
@@ -106,6 +109,10 @@ class _Fields:
     def has(self, key: str) -> bool:
         """Whether there is a field of this name, or at this path."""
         return self._value(key, self) is not self
+
+    def lists(self, key: str) -> bool:
+        """Whether a field holds a list."""
+        return isinstance(self._value(key), list)
 
     def _value(self, key: str, default: Any = None) -> Any:
         if key in self.values:
@@ -187,9 +194,8 @@ class _Fields:
 
     def texts(self, key: str) -> tuple[str, ...]:
         """The strings of one field that holds a list; none where there is no such field."""
-        if key not in self.values:
+        if (value := self._value(key, self)) is self:
             return ()
-        value = self.values[key]
         if self.flat and isinstance(value, str):
             value = [value] if value else []
         if not isinstance(value, list):

@@ -30,6 +30,7 @@ from attnkit.huggingface import surgery
 from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.runs import json_files
+from attnkit.storage.files import input_error
 from attnkit.text import nearest
 
 Shape = Literal["encoder-decoder", "decoder", "encoder"]
@@ -302,7 +303,10 @@ def _refusal(place: ModelFolder, error: BaseException) -> BaseException:
         return error
     if isinstance(error, ImportError):
         return UnavailableError(f"{place.name}: {one_line(error)}")
-    return DataError(f"{place.name}: cannot be opened: {one_line(error)}")
+    if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of transformers
+        return input_error(error, Path(error.filename or place.path))
+    what = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
+    return DataError(f"{place.name}: cannot be opened: {what}{one_line(error)}")
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:

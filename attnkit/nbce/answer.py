@@ -1,22 +1,21 @@
 """Prompts answered from many contexts by any method: what the command and evaluation call."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.merge import POOLS, Rule, unknown
-from attnkit.nbce.merged_search import Answer, Emit, MergedStep, answers
+from attnkit.nbce.merged_search import Answer, Emit, TracedToken, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.nbce.sources import Source, named_source
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
 
-Baseline = Literal["concat", "window", "cad", "best", "retrieval", "none"]
-BASELINES: tuple[str, ...] = get_args(Baseline)
+BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 METHODS = POOLS + BASELINES
 
 
@@ -27,18 +26,25 @@ class Reply(NamedTuple):
     """Of the best hypothesis; "" where there is none."""
     hypotheses: list[Hypothesis]
     """Best first; ids are the reader's."""
-    steps: list[MergedStep]
-    """Of the best hypothesis, where contexts were merged and the call was traced."""
+    steps: list[TracedToken]
+    """Of the best hypothesis, where contexts were merged."""
     context: int | None
     """The context that answered, from 0: the one chosen (best, retrieval), or the named source of
-    merged ones (known when traced); None where there is none."""
+    merged ones; None where there is none."""
     scores: tuple[float, ...] = ()
     """What contexts were chosen by: the score of each answer (best, higher is better), perplexity
     of the prompt under each (retrieval, lower is better); else empty."""
     cut: str = ""
     """A sentence on what was cut off the contexts; "": nothing."""
     source: Source | None = None
-    """How the contexts share in a merged answer, where the call was traced."""
+    """How the contexts share in a merged answer."""
+    probabilities: Mapping[str, float] = {}
+    """Of choices, with sum 1, where one was chosen; the text is the likeliest."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is an answer that was not cut at its maximum length."""
+        return bool(self.hypotheses) and self.hypotheses[0].complete
 
 
 def reply_of(reader: ContextReader, answer: Answer, cut: str = "") -> Reply:
@@ -64,7 +70,6 @@ def ask(
     *,
     alpha: float = 0.5,
     limit: int | None = None,
-    traced: bool = False,
     emit: Emit | None = None,
 ) -> list[Reply]:
     """Answer each prompt from its contexts.
@@ -75,19 +80,11 @@ def ask(
     takes the likeliest answer; `retrieval` answers from the one under which the prompt is least
     surprising; `none` answers without context.
 
-    Args:
-        reader: the model.
-        method: one of `METHODS`.
-        contexts: of each prompt; their numbers may differ.
-        prompts: as many.
-        spec: greedy, beam or sampling and its limits; `batch_tokens` bounds the rows x tokens that
-            are cached at once (one prompt is always read whole).
-        rule: for pools; its pool is the method's.
-        alpha: of cad: (1 + alpha) log p(T|S) - alpha log p(T).
-        limit: most tokens of the row of concat and cad, output included; None: the model's own.
-        traced: record what each context contributed to each token, and name the source.
-        emit: is given each token of the answer as it comes (of `best`, all at the end); for one
-            prompt and one hypothesis.  The last token may be missing where no end token follows.
+    `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
+    whole); `rule` is for pools, its pool the method's; `alpha` of cad: (1 + alpha) log p(T|S) -
+    alpha log p(T); `limit` is most tokens of the row of concat and cad, output included (None: the
+    model's own).  `emit` is given each token of the answer as it comes (of `best`, all at the end),
+    for one prompt and one hypothesis (the last may be missing where no end token follows).
 
     Raises:
         UsageError: the method is not known or not for this model, a prompt is empty or has no
@@ -98,23 +95,21 @@ def ask(
     pairs = context_pairs(method, contexts, prompts)
     if emit is not None and len(prompts) > 1:
         raise ValueError("tokens can be handed out for one prompt only")
-    search = partial(answers, reader, spec=spec, traced=traced and method in POOLS)
+    search = partial(answers, reader, spec=spec)
     if method in ("best", "retrieval"):
         return _choose(reader, method, pairs, search, emit)
     read = [rows_of(reader, method, *pair, spec.max_length, limit) for pair in pairs]
     merging = merging_rule(method, rule, alpha)
     found = search([rows for rows, _ in read], merging, emit=emit)
+    if method not in POOLS:  # the concatenation of cad is no context among others
+        found = [one._replace(steps=[]) for one in found]
     return [reply_of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
 
 
 def context_pairs(
     method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]
 ) -> list[tuple[Sequence[str], str]]:
-    """The contexts of each prompt, and the prompt.
-
-    Raises:
-        UsageError: a prompt has no context, and the method needs one.
-    """
+    """The contexts of each prompt, and the prompt; UsageError where one that is needed lacks."""
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
     for number, some in enumerate(contexts, 1):
@@ -140,7 +135,9 @@ def rows_of(
     output: int,
     limit: int | None,
 ) -> tuple[list[PromptRow], str]:
-    """The rows that are merged, or the one row that is continued; and what was cut off."""
+    """The rows that are merged or chosen from, or the one that is continued; what was cut off."""
+    if method in ("best", "retrieval"):
+        return [reader.row(text, prompt) for text in contexts], ""
     if method == "none":
         return [reader.row("", prompt)], ""
     if method == "window":
@@ -162,7 +159,7 @@ def _choose(
 
     Of equal ones the first.
     """
-    each = [[reader.row(text, prompt) for text in some] for some, prompt in pairs]
+    each = [rows_of(reader, method, *pair, 0, None)[0] for pair in pairs]
     rows = [row for some in each for row in some]
     if method == "retrieval":
         values = iter(prompt_perplexities(reader, rows))
@@ -193,10 +190,14 @@ def check_method(reader: ContextReader, method: str) -> None:
     """Raise UsageError for a method that is not known, or that the model cannot follow."""
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    why = reader.window_refusal if method == "window" else ""
-    if method == "retrieval" and not isinstance(reader, CausalReader):
-        why = "an encoder-decoder reads the prompt in its source and gives it no probability"
-    if why:
+    if why := refusal(reader, method):
         raise UsageError(
             f"method {method} does not work with {reader.name}: {why}; choose another method"
         )
+
+
+def refusal(reader: ContextReader, method: str) -> str:
+    """Why a model cannot follow a method; "" where it can."""
+    if method == "retrieval" and not isinstance(reader, CausalReader):
+        return "an encoder-decoder reads the prompt in its source and gives it no probability"
+    return reader.window_refusal if method == "window" else ""

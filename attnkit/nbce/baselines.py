@@ -3,13 +3,11 @@
 import math
 from collections.abc import Sequence
 from os.path import commonprefix
-from typing import cast
 
 import torch
 
 from attnkit.errors import UsageError
-from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, padded
-from attnkit.search.base import score_type
+from attnkit.nbce.reader import ContextReader, PromptRow
 
 JOIN = "\n\n"
 """Between the contexts of one row."""
@@ -26,15 +24,12 @@ def concatenated(
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
     A row has room for `output` tokens more, and at most `limit` with them where that is less than
-    the model's own; the contexts lose their end, never the prompt.
-
-    Raises:
-        UsageError: `limit` leaves no room for the prompt and `output`.
+    the model's own (else a UsageError); the contexts lose their end, never the prompt.
     """
     if limit is not None and limit < (least := reader.row("", prompt).longest + output):
         raise UsageError(
-            f"--limit {limit} leaves no room: the prompt and {output:,} tokens of answer need "
-            f"{least:,}; raise --limit or lower --max-length"
+            f"a row of {limit:,} tokens has no room for the prompt and an answer of {output:,}, "
+            f"which need {least:,}: lower --max-length"
         )
 
     def excess(row: PromptRow) -> int:
@@ -51,12 +46,9 @@ def concatenated(
         left = max(0, left - over)
         # half a character at the edge of a byte-level cut would be read as another one
         row = reader.row(reader.decode(ids[:left]).strip("\ufffd"), prompt)
-    reason = f"no more fit {reader.name}"
-    if limit is not None and (reader.limit is None or limit < reader.limit):
-        reason = f"a row may have {limit:,} tokens, output included"
     return row, (
-        f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off, since "
-        f"{reason}"
+        f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off to fit "
+        + (reader.name if limit is None else f"{limit:,} tokens, output included")
     )
 
 
@@ -77,40 +69,20 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
 
     It is empty where a context is and the model has no begin token.
 
-    Raises:
-        UsageError: a row does not fit.
+    Raises UsageError: a row does not fit.
     """
     reader.check(rows, 0)
-    begun = [row for row in rows if row.head]
-    many = max(1, reader.batch_tokens // max((row.longest for row in begun), default=1))
-    parts = [begun[place : place + many] for place in range(0, len(begun), many)]
-    fast = isinstance(reader, CausalReader) and reader.scores_tails
-    measured = _perplexities if fast else perplexities_by_step
-    found = iter([value for some in parts for value in measured(reader, some)])
-    return [next(found) if row.head else math.inf for row in rows]
-
-
-def _perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """`prompt_perplexities` of one batch; all tokens of a tail are scored in one pass."""
-    _, scores = reader.begin_scored(
-        [PromptRow(row.head[:-1], (row.head[-1], *row.tail)) for row in rows]
-    )
-    return [
-        math.exp(-score / len(row.tail)) for score, row in zip(scores.tolist(), rows, strict=True)
-    ]
-
-
-def perplexities_by_step(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """The same, a token at a time, as every reader can."""
-    state = reader.begin([PromptRow(row.head[:-1], row.head[-1:]) for row in rows])
-    tokens, real = (
-        table.to(reader.device) for table in padded([(row.head[-1], *row.tail) for row in rows])
-    )
-    real = real[:, 1:]
-    total = torch.zeros(len(rows), dtype=torch.float64, device=reader.device)
-    for column in range(real.shape[1]):
-        logits, state = reader.step(tokens[:, column : column + 1], state)
-        logprobs = logits.to(score_type(logits)).log_softmax(-1)
-        chosen = logprobs.gather(1, tokens[:, column + 1 : column + 2])[:, 0]  # [R]
-        total += chosen.double().masked_fill(~real[:, column], 0)
-    return cast(list[float], (-total / real.sum(1)).exp().tolist())
+    found = [math.inf] * len(rows)
+    begun = [place for place, row in enumerate(rows) if row.head]
+    many = max(1, reader.batch_tokens // max((rows[at].longest for at in begun), default=1))
+    if not reader.scores_tails:
+        many = 1  # a row alone has no padding
+    for first in range(0, len(begun), many):
+        places = begun[first : first + many]
+        # all tokens of the tail are scored, the first one behind the last of the head
+        moved = [
+            PromptRow(rows[at].head[:-1], (rows[at].head[-1], *rows[at].tail)) for at in places
+        ]
+        for at, score in zip(places, reader.begin_scored(moved)[1].tolist(), strict=True):
+            found[at] = math.exp(-score / len(rows[at].tail))
+    return found

@@ -1,34 +1,19 @@
 """Labels instead of text: which of a few answers a model finds likeliest, with many contexts."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from itertools import permutations
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attnkit.errors import NotFiniteError, UsageError
-from attnkit.nbce.answer import check_method, context_pairs, merging_rule, rows_of
+from attnkit.nbce.answer import Reply, check_method, context_pairs, merging_rule, rows_of
 from attnkit.nbce.baselines import prompt_perplexities
 from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.reader import ContextReader, PromptRow, padded
-from attnkit.nbce.sources import Source, named_source
+from attnkit.nbce.sources import named_source
 from attnkit.search.base import score_type
-
-
-class ChoiceReply(NamedTuple):
-    """What a method chooses for one prompt."""
-
-    choice: int
-    """The likeliest one, the first of equal ones."""
-    probabilities: tuple[float, ...]
-    """Of each choice, with sum 1."""
-    context: int | None
-    """The context that decided, from 0: the one chosen (best, retrieval), or the named source."""
-    source: Source | None = None
-    """How the contexts share in a merged choice."""
-    cut: str = ""
-    """A sentence on what was cut off the contexts; "": nothing."""
 
 
 @torch.inference_mode()
@@ -42,13 +27,13 @@ def choose(
     *,
     alpha: float = 0.5,
     limit: int | None = None,
-) -> list[ChoiceReply]:
+) -> list[Reply]:
     """The likeliest of the choices for each prompt, by any method of `answer.ask`.
 
     A choice is scored by the log-probability of all its tokens behind the prompt; no end token is
     asked for.  Each row's scores are made a distribution over the choices, which pools merge by
     their formula: with `entropy` the context decides that is surest of one choice.  Nothing is
-    cut: `top_p`, `top_k` and `eta` do nothing.
+    cut: `top_p` and `eta` do nothing.
 
     Args:
         reader, method, contexts, prompts, rule, alpha, limit: as `answer.ask`.
@@ -59,17 +44,16 @@ def choose(
         NotFiniteError: the model answers NaN.
     """
     check_method(reader, method)
-    pairs = context_pairs(method, contexts, prompts)
     encoded = encode_choices(reader, choices)
     longest = max(map(len, encoded))
-    merging = merging_rule(method, rule._replace(eta=0, top_p=1, top_k=0), alpha)
+    merging = merging_rule(method, rule._replace(eta=0, top_p=1), alpha)
     found = []
-    for texts, prompt in pairs:
-        rows, cut = _rows(reader, method, texts, prompt, longest, limit)
+    for texts, prompt in context_pairs(method, contexts, prompts):
+        rows, cut = rows_of(reader, method, texts, prompt, longest, limit)
         if merging is not None:
             merging.check(len(rows) - 1)
         reader.check(rows, longest)
-        at = None
+        at = source = None
         if method == "retrieval":
             perplexities = prompt_perplexities(reader, rows)
             at = perplexities.index(min(perplexities))
@@ -78,7 +62,6 @@ def choose(
         if method == "best":
             at = int(scores.amax(1).argmax())
             scores = scores[at : at + 1]
-        source = None
         if merging is None:
             logprobs = scores[0].log_softmax(-1)
         else:
@@ -89,40 +72,25 @@ def choose(
             parts = scores[1:].log_softmax(-1)[:, best].tolist()
             source = named_source(len(texts), [parts], asked)
             at = source.context
-        found.append(ChoiceReply(best, tuple(logprobs.exp().tolist()), at, source, cut))
+        probabilities = dict(zip(choices, logprobs.exp().tolist(), strict=True))
+        found.append(Reply(choices[best], [], [], at, (), cut, source, probabilities))
     return found
-
-
-def _rows(
-    reader: ContextReader,
-    method: str,
-    contexts: Sequence[str],
-    prompt: str,
-    longest: int,
-    limit: int | None,
-) -> tuple[list[PromptRow], str]:
-    """The rows that a method scores, and what was cut off."""
-    if method in ("best", "retrieval"):
-        return [reader.row(text, prompt) for text in contexts], ""
-    return rows_of(reader, method, contexts, prompt, longest, limit)
 
 
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> list[list[int]]:
     """The tokens of each choice behind a prompt.
 
-    Raises:
-        UsageError: there are fewer than two, one is empty, or one begins with another.
+    Raises UsageError: there are fewer than two, one is empty, or one begins with another.
     """
     if len(choices) < 2:
         raise UsageError("choices: give at least two, as in positive,negative")
     encoded = [reader.encode_answer(choice) for choice in choices]
-    for place, ids in enumerate(encoded):
-        for other, longer in enumerate(encoded):
-            if place != other and longer[: len(ids)] == ids:
-                raise UsageError(
-                    f"choices: {choices[other]!r} begins with the tokens of {choices[place]!r}, "
-                    "so they cannot be told apart: word them otherwise"
-                )
+    for (one, ids), (other, longer) in permutations(zip(choices, encoded, strict=True), 2):
+        if longer[: len(ids)] == ids:
+            raise UsageError(
+                f"choices: {other!r} begins with the tokens of {one!r}, so they cannot be told "
+                "apart: word them otherwise"
+            )
     return encoded
 
 

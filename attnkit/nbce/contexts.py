@@ -3,27 +3,25 @@
 Every context knows which characters of a file it is, so that an answer can name its source.
 """
 
-import csv
 import glob
-import io
 import json
 import re
 import sys
-import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from attnkit.data.formats import WHOLE
+import regex
+
+from attnkit.data.formats import read_whole
+from attnkit.data.records import read_records
+from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MissingInputError, UsageError
-from attnkit.storage.files import input_error
 from attnkit.text import quoted
 
-STDIN = "-"
-"""The name of standard input."""
+STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
@@ -72,8 +70,7 @@ def find(names: Iterable[str]) -> list[str]:
 
     A folder stands for all files of `FORMATS` below it, in the order of their names.
 
-    Raises:
-        MissingInputError: a folder or a pattern has no file.
+    Raises MissingInputError: a folder or a pattern has no file.
     """
     found: list[str] = []
     for name in names:
@@ -97,58 +94,55 @@ def find(names: Iterable[str]) -> list[str]:
 def from_file(path: str, *, lines: bool = False) -> list[Context]:
     """The contexts of a file, or of standard input ("-").
 
-    JSON lines hold a context each (see `_texts`), tables one a row, in the column `text` or the
+    JSON lines hold a context each (see `_context`), tables one a row, in the column `text` or the
     only one; any other file is one context.  With `lines` a file is JSON lines or a table whatever
     its suffix.
 
     Raises:
         MissingInputError: the file is not there.
-        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line:column), or a
-            document that is no text.
+        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line), or a document
+            that is no text.
     """
     suffix = Path(path).suffix.lower()
     if suffix in CONVERTERS:
         how = CONVERTERS[suffix].replace("FILE", Path(path).stem)
         raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {how}")
-    name, text = _read(path)
-    if suffix in (".csv", ".tsv"):
-        return _rows(text, name, "\t" if suffix == ".tsv" else ",")
+    try:
+        if suffix in (".csv", ".tsv"):
+            return _rows(path, suffix[1:])
+        name = "standard input" if path == STDIN else path
+        text = _typed() if path == STDIN else read_whole(Path(path))
+    except DataError as error:
+        raise DataError(str(error).partition(", or set data.errors")[0]) from error
+    except ValueError as error:  # a NUL in the name
+        raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
     if suffix != ".jsonl" and not lines:
         return [Context(_printable(text), name)]
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        texts = _texts(line, f"{name}:{number}") if line.strip() else []
-        for place, one in enumerate(texts, 1):
-            part = f".{place}" if len(texts) > 1 else ""
-            found.append(Context(_printable(one), f"{name}:{number}{part}"))
-    return found
+    lines_of = enumerate(text.split("\n"), 1)
+    return [_context(line, f"{name}:{number}") for number, line in lines_of if line.strip()]
 
 
-def _rows(text: str, name: str, delimiter: str) -> list[Context]:
-    """The contexts of a table; each is named by the line on which its row ends."""
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
-    column, width, found = 0, 0, list[Context]()
+def _typed() -> str:
+    """What standard input holds."""
+    data = sys.stdin.buffer.read()
     try:
-        for row in filter(None, reader):
-            if not width:
-                width = len(row)
-                known = [cell.strip().lower() for cell in row]
-                if "text" in known:
-                    column = known.index("text")
-                    continue
-                if width > 1:
-                    shown = ", ".join(row)
-                    raise DataError(
-                        f"{name}:1: no column is named text, and there are several: {quoted(shown)}"
-                    )
-            if len(row) != width:
-                raise DataError(
-                    f"{name}:{reader.line_num}: {len(row)} columns, but {width} in the first line"
-                )
-            found.append(Context(_printable(row[column]), f"{name}:{reader.line_num}"))
-    except csv.Error as error:
-        raise DataError(f"{name}:{reader.line_num}: damaged table: {error}") from error
-    return found
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(f"standard input:{line}: malformed UTF-8") from error
+
+
+def _rows(path: str, kind: str) -> list[Context]:
+    """The contexts of a table; each is named by the line on which its row begins."""
+    records = list(read_records(Path(path), kind, "strict", Counts(), numbered=True))
+    rows = [(record.place, list(record.values.values())) for record in records]
+    column, names = 0, [str(name).strip().lower() for name in (rows[0][1] if rows else ())]
+    if "text" in names:
+        column, rows = names.index("text"), rows[1:]
+    elif len(names) > 1:
+        shown = quoted(", ".join(names))
+        raise DataError(f"{rows[0][0]}: no column is named text, and there are several: {shown}")
+    return [Context(_printable(cells[column].rstrip("\n")), place) for place, cells in rows]
 
 
 def prepare(
@@ -169,45 +163,43 @@ def prepare(
     Returns:
         The contexts, and a sentence each on what was left out or split.
 
-    Raises:
-        UsageError: there is no context, or one character has more tokens than a window.
+    Raises UsageError: there is no context, or one character has more tokens than a window.
     """
-    contexts = list(contexts)
-    notes: list[str] = []
-    empty = [context.name for context in contexts if not context.text.strip()]
-    if len(empty) == len(contexts):
-        number = f"all {len(empty)} are" if empty[1:] else "it is"
-        raise UsageError(
-            f"there is no context{f' ({number} empty)' if empty else ''}: give one with --context "
-            "FILE or --contexts FILE.jsonl"
-        )
-    if empty:
-        notes.append(f"left out {_counted(len(empty), 'empty context')}: {_some(empty)}")
+    contexts, notes = list(contexts), list[str]()
     first: dict[str, Context] = {}
-    again = []
+    again, empty = list[str](), list[str]()
     for context in contexts:
-        if key := context.text.strip():
-            if key in first:
-                again.append(f"{context.name} = {first[key].name}")
-            first.setdefault(key, context)
-    if again:
-        notes.append(f"left out {_counted(len(again), 'duplicate context')}: {_some(again)}")
+        key = context.text.strip()
+        if not key:
+            empty.append(context.name)
+        elif context is not first.setdefault(key, context):
+            again.append(f"{context.name} = {first[key].name}")
+    if not first:
+        found = f" ({_counted(len(empty), 'empty one')})" if empty else ""
+        raise UsageError(
+            f"there is no context{found}: give one with --context FILE or --contexts FILE.jsonl"
+        )
+    for names, what in ((empty, "empty context"), (again, "duplicate context")):
+        if names:
+            more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
+            notes.append(f"left out {_counted(len(names), what)}: {', '.join(names[:3])}{more}")
     if window is None:
         return list(first.values()), notes
-    found, many = [], 0
+    rows, many = list[Context](), 0
     for context in first.values():
         spans = windows(context.text, count, window, overlap)
         many += len(spans) > 1
-        for start, end in spans:
-            if context.text[start:end].strip():
-                whole = len(spans) == 1
-                found.append(Context(context.text[start:end], context.file, start, whole))
+        rows += [
+            Context(context.text[start:end], context.file, start, len(spans) == 1)
+            for start, end in spans
+            if context.text[start:end].strip()
+        ]
     if many:
         notes.append(
             f"{_counted(many, 'context')} split into windows of {_counted(window, 'token')} "
-            f"(overlap {overlap:,}): {len(found):,} rows"
+            f"(overlap {overlap:,}): {len(rows):,} rows"
         )
-    return found, notes
+    return rows, notes
 
 
 def windows(
@@ -218,15 +210,15 @@ def windows(
     A stretch has at most `size` tokens when it is encoded by itself, of which the next one repeats
     at most `overlap`, and begins and ends between words where it can.
 
-    Raises:
-        UsageError: one character has more than `size` tokens.
+    Raises UsageError: one character has more than `size` tokens.
     """
     cuts = [0]
     words = [*(match.start() for match in _WORD.finditer(text)), len(text)]
     for start, end in pairwise([0, *(place for place in words if place)]):
         # no text has more tokens than bytes and one for its start: only long words need be counted
         long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
-        cuts += _characters(text, start, end) if long else [end]
+        parts = regex.findall(r"\X", text[start:end]) if long else [text[start:end]]
+        cuts += list(accumulate(map(len, parts), initial=start))[1:]
     found: list[tuple[int, int]] = []
     first, last = 0, 0
     while last < len(cuts) - 1:
@@ -250,24 +242,8 @@ def windows(
     return found
 
 
-def _characters(text: str, start: int, end: int) -> list[int]:
-    """Places between characters as people see them, behind `start` and up to `end`."""
-
-    def joined(place: int) -> bool:
-        mark = unicodedata.category(text[place])[0] == "M"
-        return mark or "\u200d" in text[place - 1 : place + 1]
-
-    return [p for p in range(start + 1, end + 1) if p == len(text) or not joined(p)]
-
-
 def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + "s" * (number > 1)
-
-
-def _some(names: Sequence[str], most: int = 3) -> str:
-    """The first names, and how many more."""
-    more = f" and {len(names) - most:,} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _printable(text: str) -> str:
@@ -275,49 +251,15 @@ def _printable(text: str) -> str:
     return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
-def _read(path: str) -> tuple[str, str]:
-    """The name and the text of a file."""
-    name = "standard input" if path == STDIN else path
-    try:
-        with nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as file:
-            data = file.read(WHOLE + 1)
-    except OSError as error:
-        raise input_error(error, Path(name)) from error
-    except ValueError as error:  # a NUL in the name
-        raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
-    if len(data) > WHOLE:
-        raise DataError(f"{name}: is longer than {WHOLE:,} bytes; split it into several files")
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        byte = error.start - data.rfind(b"\n", 0, error.start)
-        raise DataError(
-            f"{name}:{line}:{byte}: malformed UTF-8 (byte 0x{data[error.start]:02x}); save the "
-            "context as UTF-8"
-        ) from error
-    return name, text.removeprefix("\ufeff").replace("\r\n", "\n")
-
-
-def _texts(line: str, place: str) -> list[str]:
-    """The contexts of a line of JSON: a string, {"text": ...}, or {"contexts": [...]} with several.
-
-    Other fields are left alone.
-    """
+def _context(line: str, place: str) -> Context:
+    """The context of a line of JSON: a string, or {"text": ...} with any other fields."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{place}:{error.colno}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
-    many = isinstance(value, dict) and "contexts" in value
-    column = line.find('"contexts"') + 1 if many else len(line) - len(line.lstrip()) + 1
-    inside = value["contexts"] if many else [value]
-    inside = inside if isinstance(inside, list) else [None]
-    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in inside]
-    if not all(isinstance(text, str) for text in texts):
-        raise DataError(
-            f'{place}:{column}: a line must be a string, {{"text": "..."}} or {{"contexts": '
-            "[...]}, a list of those"
-        )
-    return texts
+        raise DataError(f"{place}: not JSON that can be read: {error}") from error
+    text = value.get("text") if isinstance(value, dict) else value
+    if not isinstance(text, str):
+        raise DataError(f'{place}: a line must be a string or {{"text": "..."}}')
+    return Context(_printable(text), place)

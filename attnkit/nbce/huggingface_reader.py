@@ -54,19 +54,12 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         self.limit, self.kind = _limit(opened), f"a {self.model.config.model_type} model"
         known = inspect.signature(self.model.forward).parameters
         self.takes = {"position_ids", "logits_to_keep"} & set(known)
-        if "past_key_values" not in known:
+        layers = self.empty(1).moving[0].layers if "past_key_values" in known else []
+        if not layers or {type(layer).__name__ for layer in layers} - {*GROWING}:
             raise UsageError(
-                f"{self.name}: {self.kind} takes no key-value cache, which reading needs: "
-                "use another model"
-            )
-        layers = self.empty(1).moving[0].layers
-        other = sorted({type(layer).__name__ for layer in layers} - set(GROWING))
-        if other or not layers:
-            what = f" ({', '.join(other)})" if other else ""
-            raise UsageError(
-                f"{self.name}: {self.kind} keeps a running state of what it has read"
-                f"{what}, which includes padding and cannot be split by rows: use a model whose "
-                "layers all attend to cached keys and values"
+                f"{self.name}: {self.kind} keeps a running state of what it has read, which "
+                "includes padding and cannot be split by rows: use a model whose layers all attend "
+                "to cached keys and values"
             )
         try:
             self.size, self.shares, self.window_refusal = self._try_padding()
@@ -139,8 +132,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     def _try_padding(self) -> tuple[int, bool, str]:
         """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
 
-        Raises:
-            UsageError: pads before tokens change what the model says.
+        Raises UsageError: pads before tokens change what the model says.
         """
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * HOLE
@@ -186,8 +178,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
         """Find out how outputs start and end.
 
-        Raises:
-            UsageError: a chat template is asked for, or the template lacks a part.
+        Raises UsageError: a chat template is asked for, or the template lacks a part.
         """
         if chat:
             raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")

@@ -36,8 +36,8 @@ class MergedDistributions(NamedTuple):
     """The context that was selected, from 0; -1 where the pool mixes them."""
     entropies: Float[Tensor, "R n"]
     """Of each context after the cut, in nats, not renormalised."""
-    disjoint: Bool[Tensor, " R"]
-    """No token was kept by all contexts, and the merge is over the union of what they kept."""
+    rows: Float[Tensor, "R rows V"]
+    """Log-probabilities under each row, uncut."""
 
 
 class Rule(NamedTuple):
@@ -47,14 +47,12 @@ class Rule(NamedTuple):
     beta: float = 0.25
     eta: float = 0.1
     top_p: float = 0.95
-    top_k: int = 0
     weights: tuple[float, ...] | None = None
 
     def check(self, contexts: int) -> "Rule":
         """The rule itself.
 
-        Raises:
-            UsageError: a value is out of range, or weights do not fit the contexts.
+        Raises UsageError: a value is out of range, or weights do not fit the contexts.
         """
         if self.pool not in POOLS:
             raise unknown("pool", self.pool, POOLS)
@@ -64,7 +62,6 @@ class Rule(NamedTuple):
             ("beta", self.beta, -1.0, math.inf),
             ("eta", self.eta, 0.0, math.inf),
             ("top_p", self.top_p, 0.0, 1.0),
-            ("top_k", self.top_k, 0, math.inf),
         ):
             if not least <= value <= most or math.isinf(value):
                 above = f"at least {least:g}" + ("" if math.isinf(most) else f", at most {most:g}")
@@ -97,8 +94,6 @@ def merge(
     top_p: float = 0.95,
     previous: int | None = None,
     weights: Sequence[float] | Tensor | None = None,
-    *,
-    top_k: int = 0,
 ) -> tuple[Float[Tensor, " V"], int | None]:
     """Merge the next-token logits of n contexts; row 0 is the prompt without any context.
 
@@ -114,19 +109,17 @@ def merge(
             all, 0 the likeliest token alone.
         previous: the context that was selected in the step before, from 0.
         weights: [n], for pool "weighted"; sums to 1; default softmax of minus the entropies.
-        top_k: most tokens that every row keeps; 0 is no limit.
 
     Returns:
         Normalised log-probabilities [V] in float32 at least, and the selected context (from 0), or
         None where the pool mixes them.
 
-    Raises:
-        UsageError: a value is out of range, there is no context, or a row has no token.
+    Raises UsageError: a value is out of range, there is no context, or a row has no token.
     """
     if logits.dim() != 2:
         raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")
     given = None if weights is None else tuple(float(weight) for weight in weights)
-    rule = Rule(pool, beta, eta, top_p, top_k, given).check(len(logits) - 1)
+    rule = Rule(pool, beta, eta, top_p, given).check(len(logits) - 1)
     if previous is not None and not 0 <= previous < len(logits) - 1:
         raise UsageError(f"previous must be a context from 0 to {len(logits) - 2}, got {previous}")
     before = torch.tensor([-1 if previous is None else previous], device=logits.device)
@@ -145,11 +138,10 @@ def merge_rows(
     NaN in, NaN out, for the caller to notice.
     """
     whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
-    kept, entropies = nucleus(whole.flatten(0, 1), rule.top_p, rule.top_k)
+    kept, entropies = nucleus(whole.flatten(0, 1), rule.top_p)
     kept, entropies = kept.view_as(whole), entropies.view(whole.shape[:2])[:, 1:]
     alone = _cut(whole[:, 0], kept[:, 0])
     chosen = torch.full_like(previous, -1)
-    disjoint = torch.zeros_like(previous, dtype=torch.bool)
     if rule.pool == "entropy":
         again = torch.arange(entropies.shape[1], device=previous.device) == previous[:, None]
         chosen = (entropies - rule.eta * again.to(entropies.dtype)).argmin(1)
@@ -164,7 +156,7 @@ def merge_rows(
         elif rule.weights is not None:
             weights = entropies.new_tensor(rule.weights).expand_as(entropies)
         merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
-        disjoint = (merged == -math.inf).all(-1)
+        disjoint = (merged == -math.inf).all(-1)  # no token was kept by all contexts
         if bool(disjoint.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
             every = whole[:, 1:] != -math.inf
@@ -172,7 +164,7 @@ def merge_rows(
             merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
             # where no token of the union is possible for all, any that is
             merged = torch.where((merged == -math.inf).all(-1, keepdim=True), uncut, merged)
-    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, disjoint)
+    return MergedDistributions(merged.log_softmax(-1), chosen, entropies, whole)
 
 
 def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> Tensor:
@@ -199,9 +191,9 @@ def mixture(
 
 
 def nucleus(
-    logprobs: Float[Tensor, "R V"], top_p: float, top_k: int = 0
+    logprobs: Float[Tensor, "R V"], top_p: float
 ) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
-    """The smallest set of each row whose mass is at least `top_p`; at most `top_k` tokens of it.
+    """The smallest set of each row whose mass is at least `top_p`.
 
     At least one; among equal ones those of lower id.  What has no probability is never kept.  NaN
     stays, to be noticed.
@@ -210,21 +202,18 @@ def nucleus(
         Which tokens are kept, and the entropies (nats) of the rows so cut, not renormalised.
     """
     size = logprobs.shape[1]
-    if top_p >= 1 and not 0 < top_k < size:
+    if top_p >= 1:
         return logprobs != -math.inf, entropy(logprobs.exp(), logprobs)
     count = RANKED
     while True:
         values = ranked(logprobs, count)
         count, mass = values.shape[1], values.exp()
-        complete = top_p < 1 and not bool((mass.sum(1) < top_p).any())
-        if complete or count == size or 0 < top_k <= count:
+        if count == size or not bool((mass.sum(1) < top_p).any()):
             break
         count *= 8
-    begin = torch.zeros(len(values), 1, dtype=torch.long, device=values.device)
-    if top_p < 1:  # a token is kept while those that are likelier have less mass than top_p
-        reached = mass.cumsum(1)
-        begin = torch.searchsorted(reached, reached[:, -1:] - top_p, right=True)
-    begin = begin.clamp(count - top_k if 0 < top_k < size else 0, count - 1)
+    # a token is kept while those that are likelier have less mass than top_p
+    reached = mass.cumsum(1)
+    begin = torch.searchsorted(reached, reached[:, -1:] - top_p, right=True).clamp(0, count - 1)
     least = values.gather(1, begin)
     kept = logprobs >= least.clamp_min(torch.finfo(least.dtype).min)
     kept |= least.isnan()

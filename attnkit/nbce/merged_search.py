@@ -22,39 +22,29 @@ TRACED = 64
 """Likeliest tokens whose log-probabilities under each context are kept for the trace."""
 
 
-class MergedStep(NamedTuple):
-    """What the contexts contributed to one token."""
+class TracedToken(NamedTuple):
+    """One token of an answer, and what the contexts contributed to it."""
 
+    text: str
+    """What it adds to the answer, once known; "" where a later token completes the character."""
     chosen: int | None
     """The selected context, from 0; None where the pool mixes them."""
     entropies: tuple[float, ...]
     """Of each context, after the cut, in nats."""
-    disjoint: bool
-    """No token was kept by all contexts."""
     agreed: bool = False
-    """The token is the likeliest without any context too, and of the selected one if there is."""
+    """It is the likeliest token without any context too, and of the selected one if there is."""
     logprobs: tuple[float, ...] = ()
     """Of the token under each context, in nats; () where it was not among the `TRACED` likeliest,
     which sampling may do."""
+    end: bool = False
+    """It ended the answer."""
 
-
-class TracedStep(NamedTuple):
-    """A step before its token is known."""
-
-    step: MergedStep
-    agreed: int | None
-    """The token on which the selected context and none agree."""
-    tokens: list[int]
-    """The likeliest ones, in the search's vocabulary."""
-    logprobs: list[list[float]]
-    """Of those under each context: [contexts][tokens]."""
-
-    def of(self, token: int) -> MergedStep:
-        """What the contexts contributed to this token."""
-        known = token in self.tokens
-        at = self.tokens.index(token) if known else 0
-        found = tuple(row[at] for row in self.logprobs) if known else ()
-        return self.step._replace(agreed=self.agreed == token, logprobs=found)
+    @property
+    def main_context(self) -> int:
+        """The selected context, or that of least entropy where the pool mixes them."""
+        if self.chosen is not None:
+            return self.chosen
+        return min(range(len(self.entropies)), key=self.entropies.__getitem__)
 
 
 class Answer(NamedTuple):
@@ -62,8 +52,8 @@ class Answer(NamedTuple):
 
     hypotheses: list[Hypothesis]
     """Best first; ids are the reader's."""
-    steps: list[MergedStep]
-    """Of the best one, a step a token, its end token included."""
+    steps: list[TracedToken]
+    """Of the best one where contexts were merged, a step a token, its end token included."""
     prompt: tuple[float, ...] = ()
     """Log-probability (nats) of the prompt under each context; () where it is not known."""
 
@@ -107,20 +97,18 @@ class MergedModel:
         self,
         reader: ContextReader,
         rule: Rule | None,
-        traced: bool = False,
         emit: Emit | None = None,
     ) -> None:
         """`rule` None: each prompt has one row, which is continued as it is.
 
-        `traced` records the steps; `emit` is given each token (the reader's) once it is read, which
-        makes sense for one prompt and one hypothesis.
+        `emit` is given each token (the reader's) once it is read: for one prompt and hypothesis.
         """
-        self.reader, self.rule, self.traced, self.emit = reader, rule, traced, emit
+        self.reader, self.rule, self.emit = reader, rule, emit
         self.output, self.out_features = self, reader.size + reader.special
         self.prompts: list[tuple[float, ...]] = []
         """By line: log-probability of the prompt under each context."""
-        self.steps: dict[tuple[int, ...], TracedStep] = {}
-        """By line and tokens before."""
+        self.steps: dict[tuple[int, ...], dict[int | None, TracedToken]] = {}
+        """By line and tokens before: the step of each likely token, and of any other (None)."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -131,7 +119,7 @@ class MergedModel:
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
         lines = torch.arange(count, device=device)
-        if self.traced and self.rule is not None and self.reader.scores_prompts:
+        if self.rule is not None and self.reader.scores_prompts:
             cache, scores = self.reader.begin_scored(rows)
             self.prompts = [tuple(row[1:]) for row in scores.view(count, -1).tolist()]
         else:
@@ -153,41 +141,38 @@ class MergedModel:
             merged = merge_rows(rows, self.rule, state.previous)
         else:
             alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
-            none = torch.zeros_like(state.previous, dtype=torch.bool)
-            merged = MergedDistributions(alone, state.previous, alone[:, :0], none)
+            merged = MergedDistributions(alone, state.previous, alone[:, :0], alone[:, None])
         first = state.written is None
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
         if self.emit is not None and not first:
             self.emit(int(tokens[0]))
-        if self.traced and self.rule is not None:
-            self._record(rows, merged, state, written)
+        if self.rule is not None:
+            self._record(merged, state, written)
         return self._to_search_ids(merged.logprobs)[:, None], state
 
     def _record(
-        self,
-        rows: Float[Tensor, "R rows V"],
-        merged: MergedDistributions,
-        state: MergedState,
-        written: Int[Tensor, "R t"],
+        self, merged: MergedDistributions, state: MergedState, written: Int[Tensor, "R t"]
     ) -> None:
         """Keep what the contexts say of the likeliest tokens behind `written`."""
-        logs = self._to_search_ids(rows.to(score_type(rows)).log_softmax(-1).flatten(0, 1))
-        logs = logs.view(*rows.shape[:2], -1)  # [R, rows, U]
+        rows = merged.rows
+        logs = self._to_search_ids(rows.flatten(0, 1)).view(*rows.shape[:2], -1)  # [R, rows, U]
         every = torch.arange(len(rows), device=rows.device)
         alone, selected = logs[:, 0].argmax(-1), logs[every, merged.chosen + 1].argmax(-1)
         pooled = self._to_search_ids(merged.logprobs)
         likeliest = pooled.topk(min(TRACED, pooled.shape[1])).indices
         known = logs[:, 1:].gather(2, likeliest[:, None].expand(-1, rows.shape[1] - 1, -1))
         beams = len(rows) // len(state.lines)
-        for line, prefix, chosen, entropies, disjoint, token, other, tokens, logprobs in zip(
+        for line, prefix, chosen, entropies, token, other, tokens, logprobs in zip(
             state.lines.repeat_interleave(beams).tolist(), written.tolist(),
-            merged.chosen.tolist(), merged.entropies.tolist(), merged.disjoint.tolist(),
-            alone.tolist(), selected.tolist(), likeliest.tolist(), known.tolist(), strict=True,
+            merged.chosen.tolist(), merged.entropies.tolist(), alone.tolist(), selected.tolist(),
+            likeliest.tolist(), known.mT.tolist(), strict=True,
         ):  # fmt: skip
-            step = MergedStep(None if chosen < 0 else chosen, tuple(entropies), disjoint)
-            agreed = token if token == other else None
-            self.steps[line, *prefix] = TracedStep(step, agreed, tokens, logprobs)
+            step = TracedToken("", None if chosen < 0 else chosen, tuple(entropies))
+            self.steps[line, *prefix] = {None: step} | {
+                one: step._replace(agreed=one == token == other, logprobs=tuple(row))
+                for one, row in zip(tokens, logprobs, strict=True)
+            }
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
@@ -207,7 +192,7 @@ class MergedModel:
         for one in hypotheses[:1]:
             for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
                 if found := self.steps.get((line, *one.ids[:at])):
-                    steps.append(found.of(token))
+                    steps.append(found.get(token, found[None]))
         up, prompt = self.reader.special, self.prompts[line] if self.prompts else ()
         return Answer(
             [one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt
@@ -222,21 +207,14 @@ def answers(
     spec: SearchConfig,
     *,
     lines: Sequence[int] | None = None,
-    traced: bool = False,
     emit: Emit | None = None,
 ) -> list[Answer]:
     """Continue each prompt from all its rows at once; prompts are read some at a time.
 
-    Args:
-        reader: the model.
-        prompts: the rows of each prompt: the empty context first where there is a rule, else one
-            row.  The rows of a prompt end alike.
-        rule: how contexts are merged; None continues single rows.
-        spec: greedy, beam or sampling, and its limits; `batch_tokens` bounds the rows x tokens that
-            are cached at once (one prompt is always read whole).
-        lines: number of each prompt, which seeds sampling; default 0, 1, ...
-        traced: record what each context contributed to each token.
-        emit: see `MergedModel`.
+    The rows of a prompt end alike, the empty context first; without a rule it has one row, which is
+    continued as it is.  `lines` number the prompts (default 0, 1, ...), which seeds sampling;
+    `emit` is that of `MergedModel`; `spec.batch_tokens` bounds the rows x tokens
+    that are cached at once (one prompt is always read whole).
 
     Raises:
         UsageError: a row is too long or empty, or the rule does not fit the contexts.
@@ -251,7 +229,7 @@ def answers(
     found: dict[int, Answer] = {}
     for places in _batches(prompts, spec):
         batch = [prompts[place] for place in places]
-        model = MergedModel(reader, rule, traced, emit)
+        model = MergedModel(reader, rule, emit)
         state = model.start(batch)
         last = torch.tensor([[rows[0].tail[-1]] for rows in batch], device=reader.device)
         seeds = [numbers[place] for place in places]

@@ -1,12 +1,16 @@
 """Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader
 from attnkit.runs import Run, is_run
+from attnkit.runs.demo import named
+
+if TYPE_CHECKING:
+    from attnkit.huggingface import Pretrained
 
 
 def open_model(
@@ -21,14 +25,8 @@ def open_model(
 ) -> ContextReader:
     """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
 
-    Args:
-        name: folder, or OWNER/MODEL.
-        device: auto takes a GPU where there is one.
-        dtype: of a Hugging Face model; see `attnkit.huggingface.open_model`.
-        offline: forbid downloads.
-        chat: use the chat template of a Hugging Face model, and ask for a short answer.
-        template: of a Hugging Face model: text with {context} and, behind it, {prompt}.
-        quantization: of a Hugging Face model; see `attnkit.huggingface.open_model`.
+    `chat` uses the chat template of a Hugging Face model and asks for a short answer, `template` is
+    text with {context} and, behind it, {prompt}; the rest as `attnkit.huggingface.open_model`.
 
     Raises:
         MissingInputError: there is no such model, or a path leads to no folder.
@@ -43,28 +41,32 @@ def open_model(
             raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
-    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 
     opened = huggingface.open_model(
         name, device=device, dtype=dtype, offline=offline, quantization=quantization
     )
-    reads_source = opened.shape == "encoder-decoder"
-    kind = HuggingFaceEncoderDecoder if reads_source else HuggingFaceReader
-    reader: ContextReader = kind(opened, chat=chat, template=template)
-    return reader
+    return pretrained_reader(opened, chat=chat, template=template)
+
+
+def pretrained_reader(opened: "Pretrained", *, chat: bool, template: str) -> ContextReader:
+    """The reader of an opened Hugging Face model; raises UsageError as `open_model`."""
+    from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
+
+    if opened.shape == "encoder-decoder":
+        return HuggingFaceEncoderDecoder(opened, chat=chat, template=template)
+    return HuggingFaceReader(opened, chat=chat, template=template)
 
 
 def open_run(run: Run, device: str = "cpu") -> ContextReader:
     """The reader of a finished run.
 
-    Raises:
-        UsageError: the model has no decoder.
+    Raises UsageError: the model has no decoder.
     """
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 
     if run.recipe.model.shape == "encoder":
         raise UsageError(f"{run.path}: an encoder alone writes no answers")
-    model, tokenizer, name = run.model(device), run.tokenizer(), str(run.path)
+    model, tokenizer, name = run.model(device), run.tokenizer(), named(str(run.path))
     longest = run.recipe.data.max_length
     if model.shape == "encoder-decoder":
         reader: ContextReader = EncoderDecoderReader(model, tokenizer, name, longest)

@@ -7,7 +7,7 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -19,9 +19,9 @@ from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.device import pick_device
 from attnkit.distributed import group
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 from attnkit.nbce.answer import Reply, ask
-from attnkit.nbce.merge import Rule
+from attnkit.nbce.merge import POOLS, Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.metrics import base_metric
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.runs import Run
 
-PORTION = 32
-"""Questions between two reports of the progress."""
-MODELS = "models"
-"""Folder of the results of models that are no runs, beside the variants of a recipe."""
+PORTION = 32  # questions between two reports of the progress
+MODELS = "models"  # folder of the results of models that are no runs, beside variants of a recipe
 LONGEST_NAME = 120
 
 
@@ -65,11 +63,9 @@ LONGEST_NAME = 120
 class EvaluatedModel:
     """A model, its description, and where its answers are stored."""
 
-    name: str
-    """For messages."""
+    name: str  # for messages
     system: System
-    results: Results
-    """Where its answers and scores are stored."""
+    results: Results  # where its answers and scores are stored
     weights: str
     """SHA-256 of its weights: answers of others are not taken for its own."""
     limit: int | None
@@ -119,8 +115,7 @@ class Condition(NamedTuple):
 
     split: str
     method: str
-    number: int
-    """Of contexts."""
+    number: int  # of contexts
     questions: list[tuple["Row", tuple[str, ...]]]
     """With their contexts; those that have so many."""
     spec: ContextsConfig
@@ -137,15 +132,6 @@ ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "mean-whole": ("mean", {"top_p": 1.0}),
 }
 """Methods that are a pool with another setting."""
-SWEPT = {
-    "entropy": ("beta", "eta", "top_p"),
-    "entropy-free": ("beta", "top_p"),
-    "mean": ("beta", "top_p"),
-    "mean-whole": ("beta",),
-    "max": ("beta", "top_p"),
-    "weighted": ("beta", "top_p"),
-}
-"""What each pool depends on of what may have several values; the other methods on nothing."""
 
 
 def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConfig]]:
@@ -155,7 +141,9 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
     """
     values = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
     every = {key: some if isinstance(some, tuple) else (some,) for key, some in values.items()}
-    several = [key for key in SWEPT.get(method, ()) if len(every[key]) > 1]
+    pool, fixed = ABLATIONS.get(method, (method, {}))
+    unread = {*fixed, *(() if pool == "entropy" else ("eta",))}
+    several = [key for key in every if pool in POOLS and key not in unread and every[key][1:]]
     first = {key: some[0] for key, some in every.items()}
     for point in product(*(every[key] for key in several)):
         chosen = dict(zip(several, point, strict=True))
@@ -183,12 +171,9 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """`evaluate_model` of a run on the questions of its corpus.
+    """`evaluate_model` of a run on its corpus, by its recipe's `spec` and `search` where None.
 
-    `spec` and `search` are the recipe's when None; the rest as `scoring.evaluation.evaluate`.
-
-    Raises:
-        MissingInputError: the run is not finished; and as `evaluate_model`.
+    The rest is as in `scoring.evaluation.evaluate`; raises MissingInputError if it is not finished.
     """
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     model = EvaluatedModel.of_run(run, pick_device(device))
@@ -233,23 +218,13 @@ def evaluate_model(
 ) -> list[ScoreRow]:
     """Answer the questions of splits by every method from every number of contexts, and score.
 
-    Args:
-        model: what answers.
-        corpus: of questions; it need not be the one that the model was trained on.
-        splits: names of splits that the corpus has.
-        eval: metrics and their settings.
-        spec: methods and numbers.
-        search: how answers are found; always one a question.
-        force: answer and score again what is known.
-        progress: called after every `PORTION` answers.
-
-    Returns:
-        One row a split, number of contexts and method, also stored in the model's folder; it
-        has `method`, `contexts`, and in `cut` how many questions lost some of their contexts.
+    The corpus need not be the one that the model was trained on; `force` answers and scores again
+    what is known, `progress` is called after every `PORTION` answers.  One row a split, number of
+    contexts and method is returned, and stored in the model's folder.
 
     Raises:
         MissingInputError: the corpus has no such split.
-        DataError: a split has no contexts, or too few.
+        DataError: a split has no contexts, or none of the numbers asked for.
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
     names = expand(eval.metrics)
@@ -263,7 +238,14 @@ def evaluate_model(
     asked = group.broadcast_object(asked)
     total = sum(len(one.questions) for one in asked)
     job = _Evaluation(model, eval, names, one_best(search), force, progress, total)
-    return [job.row(one) for one in asked]
+    lacking = sorted({*spec.counts} - {one.number for one in asked})
+    if lacking and not asked:
+        raise DataError(f"no question has {lacking[0]} passages: set contexts.counts")
+    first, *others = [job.row(one) for one in asked]
+    if lacking:
+        text = f"no question has {', '.join(map(str, lacking))} passages: left out"
+        first = replace(first, warnings=(*first.warnings, text))
+    return [first, *others]
 
 
 def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
@@ -335,8 +317,8 @@ class _Evaluation:
         recipe = self.model.recipe
         if recipe is None:
             return True
-        searches = [effective(one.model_dump()) for one in (self.search, recipe.search)]
-        return searches[0] == searches[1] and merging == _merging(recipe.contexts)
+        ours, own = (effective(one.model_dump()) for one in (self.search, recipe.search))
+        return ours == own and merging == _merging(recipe.contexts)
 
     def answer(self, condition: Condition) -> tuple[list[Reply], Decoding]:
         """Answers, and how fast they came."""
@@ -347,12 +329,17 @@ class _Evaluation:
         start = time.perf_counter()
         asked = [(texts, row.source) for row, texts in questions]
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-        options = {"alpha": spec.alpha, "limit": spec.limit or self.model.limit}
-        how = method, self.search, rule, options
+        limit = spec.limit or self.model.limit
         for place in range(0, len(portions), ranks := group.world_size()):
-            mine = portions[place : place + ranks][group.rank() :][:1]
-            for part in group.all_gather_object(_answer_part(reader, mine, *how)):
-                replies += part
+            mine = [
+                reply
+                for portion in portions[place : place + ranks][group.rank() :][:1]
+                for reply in ask(
+                    reader, method, [one[0] for one in portion], [one[1] for one in portion],
+                    self.search, rule, alpha=spec.alpha, limit=limit,
+                )
+            ]  # fmt: skip
+            replies += [reply for part in group.all_gather_object(mine) for reply in part]
             if self.progress is not None:
                 what = f"{self.model.name}, {condition.split}"
                 self.progress(what, self.done + len(replies), self.total)
@@ -367,20 +354,6 @@ class _Evaluation:
             chosen=None if None in chosen else [at for at in chosen if at is not None],
             cut=sum(bool(reply.cut) for reply in replies),
         )
-
-
-def _answer_part(
-    reader: ContextReader, portions: Sequence[Sequence[tuple[Sequence[str], str]]], method: str,
-    search: SearchConfig, rule: Rule, options: Mapping[str, Any],
-) -> list[Reply]:  # fmt: skip
-    """The answers to this rank's portions, of which there is at most one."""
-    return [
-        reply
-        for contexts, prompts in (zip(*portion, strict=True) for portion in portions)
-        for reply in ask(
-            reader, method, list(contexts), list(prompts), search, rule, traced=True, **options
-        )
-    ]
 
 
 def answers(model: EvaluatedModel, condition: Condition, search: SearchConfig) -> list[str]:

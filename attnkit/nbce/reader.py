@@ -72,6 +72,9 @@ class ContextReader(ABC):
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     scores_prompts: bool = False
     """Whether it has learned to predict prompts, so that their probability says something."""
+    scores_tails: bool = True
+    """Whether `begin_scored` can score tails of several rows: padding between tokens does no harm.
+    A causal reader scores a single row in any case."""
     progress: Callable[[int, int], object] | None = None
     """Called with the rows read so far and all of them, where they are read in several passes."""
     keep_contexts: bool = False
@@ -127,26 +130,23 @@ class ContextReader(ABC):
         """Tokens by which a row is too long for an output of `output` tokens; 0 where it fits."""
         return 0 if self.limit is None else max(0, row.longest + output - self.limit)
 
-    def beyond(self, row: PromptRow, output: int) -> int:
-        """As `excess`, of the length that it was trained for; 0 where that is unknown."""
-        return 0 if self.trained is None else max(0, row.longest - 1 + output - self.trained)
-
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """Refuse rows that leave no room for `output` tokens; `advice` is for too long contexts.
+        """Raise UsageError for rows that are empty or leave no room for `output` tokens.
 
-        Raises:
-            UsageError: a row is empty or too long.
+        `advice` is for contexts that are too long.
         """
         for row in rows:
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
             if self.excess(row, output):
-                size = row.longest - len(row.tail)
-                raise UsageError(
-                    f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an "
-                    f"output of {output:,} do not fit the {self.limit:,} positions of {self.name}"
-                    f": {advice}, or shorten the output (--max-length)"
-                )
+                raise UsageError(f"{self._too_long(row, output)}: {advice}")
+
+    def _too_long(self, row: PromptRow, output: int) -> str:
+        size = row.longest - len(row.tail)
+        return (
+            f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an output of "
+            f"{output:,} (--max-length) do not fit the {self.limit:,} positions of {self.name}"
+        )
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
         """`begin`, and the log-probability (nats) of each tail but for its first token."""
@@ -159,8 +159,6 @@ class ContextReader(ABC):
 class CausalReader(ContextReader):
     """A reader without a source: rows are padded on the left, and shared text is read once."""
 
-    scores_tails: bool = True
-    """Whether `begin_scored` can score tails: padding between tokens does no harm."""
     _kept: tuple[list[tuple[int, ...]], Decode] | None = None
     """The heads of the last prompt, and what was read of them."""
 
@@ -184,7 +182,7 @@ class CausalReader(ContextReader):
         return super().select(state, rows)
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        if not self.scores_tails:
+        if not self.scores_tails and len(rows) > 1:
             return super().begin_scored(rows)
         state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
         if all(len(row.tail) == 1 for row in rows):
@@ -204,8 +202,7 @@ class CausalReader(ContextReader):
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
 
-        Raises:
-            UsageError: rows have several windows, which the model cannot see at once.
+        Raises UsageError: rows have several windows, which the model cannot see at once.
         """
         if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
             if self.window_refusal:
@@ -269,19 +266,18 @@ class SourceReader(ContextReader):
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
         """See `ContextReader.check`; sources and outputs have limits of their own."""
-        for row in rows:
-            if not row.head:
-                raise UsageError("the prompt is empty: say what the model should answer")
-            if self.excess(row, output):
-                raise UsageError(
-                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
-                    f"reads {self.source_limit:,} at most: {advice}"
-                )
-            if self.limit is not None and len(row.tail) + output > self.limit:
-                raise UsageError(
-                    f"an output of {output:,} tokens does not fit the {self.limit:,} of "
-                    f"{self.name}: shorten it (--max-length)"
-                )
+        super().check([row if row.head else row._replace(tail=()) for row in rows], output, advice)
+        if self.limit is not None and any(len(row.tail) + output > self.limit for row in rows):
+            raise UsageError(
+                f"an output of {output:,} tokens does not fit the {self.limit:,} of {self.name}: "
+                "shorten it (--max-length)"
+            )
+
+    def _too_long(self, row: PromptRow, output: int) -> str:
+        return (
+            f"a context and its prompt have {len(row.head):,} tokens, and {self.name} reads "
+            f"{self.source_limit:,} at most"
+        )
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal sources are read once."""

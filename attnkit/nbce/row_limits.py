@@ -1,90 +1,42 @@
-"""Whether rows of contexts fit a model, and with which options of `attnkit nbce` they would."""
+"""Whether rows of contexts fit a model, and how long answers may be."""
 
 from collections.abc import Sequence
 
-from attnkit.nbce.baselines import concatenated
-from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.schema import SearchConfig
 
-SHORTEST = 8
-"""An answer is not shortened below this to make contexts fit."""
-QUARTER = 4
-"""An answer of open length gets this part of the room."""
+SHORTEST = 8  # an answer is not shortened below this to make contexts fit
 
 
-def longest_row(
-    reader: ContextReader, contexts: Sequence[str], prompts: Sequence[str]
-) -> tuple[str, PromptRow]:
-    """The longest row of one context, with its prompt."""
-    prompt = max(prompts, key=lambda text: reader.row("", text).longest)
-    return prompt, max((reader.row(text, prompt) for text in contexts), key=lambda row: row.longest)
-
-
-def answer_length(
+def fitted(
     reader: ContextReader,
-    prompt: str,
-    row: PromptRow,
+    contexts: Sequence[str],
+    prompts: Sequence[str],
     spec: SearchConfig,
-    limit: int | None,
     fixed: bool,
-) -> int:
-    """Most tokens of an answer: `spec.max_length` if it is `fixed`, else what rows leave room for.
+) -> tuple[SearchConfig, list[str]]:
+    """The search, with answers shortened to what rows leave room for unless their length is fixed.
 
-    `row` is the longest of one context; `limit` that of rows that hold all contexts, which may be
-    cut but for the prompt.
+    Also sentences on that, and on rows longer than those that the model was trained on.
 
-    Raises:
-        UsageError: the row does not fit the model.
+    Raises UsageError: a row does not fit the model.
     """
-    length = spec.max_length
-    bare = reader.row("", prompt).longest
-    if reader.limit is not None and not fixed:
+    prompt = max(prompts, key=lambda text: reader.row("", text).longest)
+    row = max((reader.row(text, prompt) for text in contexts), key=lambda row: row.longest)
+    bare, length, notes = reader.row("", prompt).longest, spec.max_length, list[str]()
+    if not fixed and reader.limit is not None:
         length = max(SHORTEST, min(length, reader.limit - row.longest))
-    if limit is not None and not fixed:
-        room = limit - bare
-        length = max(1, min(length, room, max(SHORTEST, room // QUARTER)))
     answer = length if fixed else SHORTEST
     window = row.longest - bare - reader.excess(row, answer)
     advice = f"split the context (--window {window})" if window > 0 else "shorten the prompt"
     reader.check([row], length, advice)
-    return length
-
-
-def beyond_training(
-    reader: ContextReader,
-    prompt: str,
-    row: PromptRow,
-    spec: SearchConfig,
-    joined: Sequence[str],
-    limit: int | None,
-    fixed: bool,
-) -> str | None:
-    """A warning where rows are longer than those that the model was trained on, else None.
-
-    `joined` are the contexts that a method reads in one row of at most `limit` tokens; empty where
-    no method does.
-    """
-    if reader.trained is None:
-        return None
-    output, rows = spec.max_length, [row]
-    if joined:
-        rows += concatenated(reader, joined, prompt, output, limit=limit)[:1]
-    over = [reader.beyond(one, 0) > 0 for one in rows]
-    if not any(over):
-        return None
-    bare = reader.row("", prompt).longest
-    shared = reader.beyond(rows[-1], 1) > reader.beyond(rows[-1], 0) if over[-1] else True
-    answer = output if fixed else min(output, max(SHORTEST, (reader.trained - bare) // QUARTER))
-    window = row.longest - bare - reader.beyond(row, answer)
-    options = [f"--window {window}"] if over[0] else []
-    if joined and over[-1]:
-        options.append(f"--limit {reader.trained + 1 + (0 if shared else output)}")
-    if shared and answer < output:
-        options.append(f"--max-length {answer}")
-    fits = window > 0 or not over[0]
-    longest = max(one.longest for one in rows) - 1
-    return (
-        f"the longest row has {longest:,} tokens, but {reader.name} was trained on rows of at most "
-        f"{reader.trained:,}: its answers may be unreliable; "
-        f"{' '.join(options) if fits else 'a shorter prompt or answer'} would fit"
-    )
+    if length < spec.max_length:
+        notes.append(f"--max-length is {length}: there is no room for longer answers")
+    if reader.trained is not None and row.longest - 1 > reader.trained:
+        window = reader.trained + 1 - answer - bare
+        advice = f"--window {window}" if window > 0 else "a shorter prompt"
+        notes.append(
+            f"the longest row has {row.longest - 1:,} tokens, but {reader.name} was trained on "
+            f"rows of at most {reader.trained:,}: its answers may be unreliable; {advice} would fit"
+        )
+    return spec.model_copy(update={"max_length": length}), notes

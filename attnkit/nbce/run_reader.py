@@ -76,10 +76,6 @@ class LanguageModelReader(RunReader, CausalReader):
             return PromptRow((BOS, *head), tuple(tail))
         return PromptRow(tuple(head), (*tail, EOS, BOS) if tail else ())
 
-    def beyond(self, row: PromptRow, output: int) -> int:
-        """See `ContextReader.beyond`; targets of pairs have a length of their own."""
-        return super().beyond(row, 0 if self.pairs else output)
-
     def empty(self, rows: int) -> Decode:
         return self.model.start(None, rows)
 

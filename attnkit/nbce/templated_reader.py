@@ -30,8 +30,7 @@ class TemplatedReader(ContextReader):
         `template` has {context} and, behind it, {prompt}; where it is empty, it is `TEMPLATE`, in
         a chat `CHAT_TEMPLATE`.
 
-        Raises:
-            UsageError: the model has no chat template, or the template lacks a part.
+        Raises UsageError: the model has no chat template, or the template lacks a part.
         """
         self.model, self.tokenizer = opened.model, opened.tokenizer
         self.name, self.chat = opened.name, chat

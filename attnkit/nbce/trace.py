@@ -4,51 +4,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
 
-FORMAT, VERSION = "attnkit nbce trace", 3
+FORMAT, VERSION = "attnkit nbce trace", 4
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
-DIGITS = 4
-"""Decimals of entropies and weights, which are float32 or less to begin with."""
+DIGITS = 4  # of entropies and weights, which are float32 or less to begin with
 
 Decode = Callable[[Sequence[int]], str]
-
-
-class TracedToken(NamedTuple):
-    """One token of an answer."""
-
-    text: str
-    """What it adds to the answer; "" where a later token completes the character."""
-    chosen: int | None
-    """The selected context, from 0; None where the pool mixes them."""
-    entropies: tuple[float, ...]
-    """Of each context after the cut, in nats."""
-    disjoint: bool = False
-    """No token was kept by all contexts, and the merge is over the union of what they kept."""
-    agreed: bool = False
-    """It is the likeliest token without any context too, and of the selected one if there is."""
-    logprobs: tuple[float, ...] = ()
-    """Of the token under each context, in nats; () where they are not known."""
-    end: bool = False
-    """It ended the answer."""
-
-    @property
-    def runner_up(self) -> int | None:
-        """The context of least entropy but the main one; None where there is no other."""
-        others = [at for at in range(len(self.entropies)) if at != self.main_context]
-        return min(others, key=self.entropies.__getitem__, default=None)
-
-    @property
-    def main_context(self) -> int:
-        """The selected context, or that of least entropy where the pool mixes them."""
-        if self.chosen is not None:
-            return self.chosen
-        return min(range(len(self.entropies)), key=self.entropies.__getitem__)
 
 
 @dataclass(frozen=True)
@@ -98,11 +65,6 @@ class Trace:
             return []
         return list(dict.fromkeys(token.main_context for token in self.text_tokens))
 
-    @property
-    def disjoint(self) -> int:
-        """Tokens for which no token was kept by all contexts."""
-        return sum(token.disjoint for token in self.tokens)
-
     def json(self) -> dict[str, Any]:
         """All of it as JSON's types; contexts are counted from 1, entropies are in nats.
 
@@ -134,18 +96,14 @@ class Trace:
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
             "contexts": contexts,
             "tokens": [self._token(token) for token in self.tokens],
-            "apart": self.disjoint,
         }
 
     def _token(self, token: TracedToken) -> dict[str, Any]:
-        other, weights = token.runner_up, self.weights(token)
+        weights = self.weights(token)
         fields = {
             "text": token.text,
             "context": None if token.chosen is None else token.chosen + 1,
             "entropy": round(token.entropies[token.main_context], DIGITS),
-            "runner_up": None if other is None else other + 1,
-            "runner_up_entropy": None if other is None else round(token.entropies[other], DIGITS),
-            "apart": token.disjoint,
             "agreed": token.agreed,
             "end": token.end,
             "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
@@ -159,7 +117,7 @@ def trace(
     contexts: Iterable[Context],
     rule: Rule,
     ids: Sequence[int],
-    steps: Sequence[MergedStep],
+    steps: Sequence[TracedToken],
     source: Source,
     decode: Decode,
 ) -> Trace:
@@ -169,8 +127,8 @@ def trace(
     output's `ids`, and one more where the end token was written.
     """
     texts = pieces(decode, ids)
-    tokens = [TracedToken(text, *step) for text, step in zip(texts, steps, strict=False)]
-    tokens += [TracedToken("", *step, end=True) for step in steps[len(ids) :]]
+    tokens = [step._replace(text=text) for text, step in zip(texts, steps, strict=False)]
+    tokens += [step._replace(end=True) for step in steps[len(ids) :]]
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens), source)
 
 
@@ -190,26 +148,20 @@ def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
 
 
 class TextStream:
-    """Text as it is being written: what the next token can no longer change."""
+    """Text as it is being written."""
 
     def __init__(self, decode: Decode) -> None:
-        self.decode = decode
-        self.ids: list[int] = []
-        self.before = ""
-        """The text of the tokens before the last."""
-        self.written = ""
+        self.decode, self.ids, self.written = decode, list[int](), ""
 
     def add(self, token: int) -> str:
-        """The text that is settled once this token is there, and was not before."""
+        """The text that is there with this token, and was not before."""
         self.ids.append(token)
-        now = self.decode(self.ids)
-        # A character whose bytes are not all there yet ends in U+FFFD, however many are missing.
-        settled = commonprefix((self.before, now)).rstrip("\ufffd")
-        self.before, written = now, self.written
-        if not settled.startswith(written):
+        # a character whose bytes are not all there yet ends in U+FFFD, however many are missing
+        now, before = self.decode(self.ids).rstrip("\ufffd"), self.written
+        if not now.startswith(before):
             return ""
-        self.written = settled
-        return settled[len(written) :]
+        self.written = now
+        return now[len(before) :]
 
     def close(self, whole: str) -> str:
         """The rest of the final text; all of it on a new line where it begins otherwise."""

@@ -51,6 +51,7 @@ MECHANISMS = {
 """A mechanism as others call it, in small letters with hyphens -> `model.attention`."""
 
 KEYS = {
+    "attention": "model.attention",
     "epochs": "train.steps, which counts updates (`attnkit recipe explain`: updates an epoch)",
     "num_epochs": "train.steps, which counts updates",
     "max_steps": "train.steps",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from attnkit.errors import MissingInputError
+from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import capability, rules
 from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import OptionCheck
@@ -28,7 +28,7 @@ from attnkit.recipe.yaml_nodes import (
     read_file,
     read_value,
 )
-from attnkit.text import hint, quoted
+from attnkit.text import hint, nearest, quoted
 
 ONLY = "base"
 """Name of the single variant of a recipe without variants."""
@@ -54,6 +54,26 @@ class RecipeFile:
     """Figures from elsewhere, shown beside the scores."""
     swept: dict[str, list[str]] = field(default_factory=dict)
     """Of a sweep: variant of the file -> the variants that were made of it, or equal those."""
+
+    def chosen(self, names: Sequence[str] | None) -> list[str]:
+        """The named variants in the order of the recipe; all of them where none is named.
+
+        In a sweep a variant of the recipe stands for all that were made of it.
+
+        Raises:
+            UsageError: the recipe has no such variant.
+        """
+        wanted = list[str]()
+        for name in names or self.variants:
+            found = [name] if name in self.variants else self.swept.get(name)
+            if found is None:
+                near, known = nearest(name, self.variants), ", ".join([*self.swept, *self.variants])
+                hint = f"did you mean {near}? " if near else ""
+                raise UsageError(
+                    f"{self.name} has no variant {quoted(name)}; {hint}choose from {known}"
+                )
+            wanted += found
+        return [name for name in self.variants if name in wanted]
 
 
 class Document(NamedTuple):

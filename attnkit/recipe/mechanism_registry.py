@@ -76,8 +76,8 @@ def unknown(word: str) -> str:
     file = Path(f"{word.replace('-', '_')}.py")
     if _WORD.fullmatch(word) and file.is_file():
         return f"{text}; add --plugin {file}"
-    otherwise = "`attnkit mechanisms` lists them, and one of your own comes by --plugin FILE"
-    return f"{text}; {hint(word, names(), otherwise)}"
+    hinted = hint(word, names(), "`attnkit mechanisms` lists them")
+    return f"{text}; {hinted} (one of your own comes by --plugin FILE)"
 
 
 class Part(NamedTuple):

@@ -1,5 +1,6 @@
 """The trained model that comes with attnkit: the word `demo`, wherever a run is named."""
 
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,11 @@ def located(name: str | Path) -> Path:
     with suppress(OutputPathError, OutputError):
         return read_or_build(cache_dir() / DEMO / digest, _require, _copy)[0]
     return SHIPPED
+
+
+def named(text: str) -> str:
+    """A text in which the folder of the demo has its name."""
+    return re.sub(re.escape(str(cache_dir() / DEMO)) + f"/[0-9a-f]{{{_DIGITS}}}", DEMO, text)
 
 
 def _require(folder: Path) -> Path:

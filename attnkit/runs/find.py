@@ -1,7 +1,7 @@
 """Finding runs in folders."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,19 @@ def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run
             yield path, DataError(f"{path}: {fault}") if fault else Run.open(path)
         except AttnkitError as error:
             yield path, error
+
+
+def baselines(runs: Iterable[Run], named: Mapping[str | None, str] = {}) -> dict[str | None, str]:
+    """The baseline of each recipe: the one named, else that of its first run's manifest.
+
+    Where that has no run here, it is the first run's variant.
+    """
+    runs, found = list(runs), dict[str | None, str]()
+    here = {(run.name, run.variant) for run in runs}
+    for run in runs:
+        chosen = named.get(run.name, str(run.manifest.get(BASELINE)))
+        found.setdefault(run.name, chosen if (run.name, chosen) in here else run.variant)
+    return found
 
 
 def find_runs(

@@ -16,6 +16,8 @@ TEXT_WIDTH = 345.0
 """Points of a line of LaTeX's article, on which a table has to fit."""
 CHARACTER, GAP = 5.0, 12.0
 """Points that a character of 10 point type takes, about, and the space between two columns."""
+NEAR = 0.75 * TEXT_WIDTH
+"""Wider ones are measured by LaTeX itself, and scaled if they do not fit."""
 SMALLER = 0.8
 """The size of footnotes."""
 FEW = 1
@@ -65,14 +67,14 @@ def latex(table: Table) -> str:
     r"""A booktabs table with a label, at most as wide as the text, without its last columns.
 
     Where columns side by side would be too wide, differences stand below their scores, then the
-    type is smaller, and at last the whole is scaled.
+    type is smaller, and at last the whole is scaled, if LaTeX finds it too wide.
     """
     hidden = [c.name for c in table.columns if c.priority > FEW and not c.key]
     grid = _LatexGrid.of(table, 1)
     if grid.width > TEXT_WIDTH:
         grid = _LatexGrid.of(table, 2)
     small = grid.width > TEXT_WIDTH
-    scaled = grid.width * SMALLER > TEXT_WIDTH
+    scaled = grid.width * (SMALLER if small else 1) > NEAR
     label = re.sub("[^a-z0-9]+", "-", table.title.lower()).strip("-")
     caption = [rf"\caption{{{_latex_text(table.title)}}}", rf"\label{{tab:{label}}}"]
     notes = [r"\par\smallskip"] if table.notes else []
@@ -82,7 +84,7 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}", f"% needs {packages}{left_out}", r"\centering",
         *(caption if table.title else []), *([r"\footnotesize"] if small else []),
-        *([r"\resizebox{\textwidth}{!}{%"] if scaled else []),
+        *([r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"] if scaled else []),
         rf"\begin{{tabular}}{{{grid.columns}}}", r"\toprule", grid.heads, r"\midrule", *grid.rows,
         r"\bottomrule", r"\end{tabular}" + "}" * scaled, *notes, r"\end{table}", "",
     ]  # fmt: skip
@@ -111,7 +113,7 @@ class _LatexGrid(NamedTuple):
                 if any(texts):
                     rows.append([rf"{{\scriptsize {text}}}" if text else "" for text in texts])
         heads = [table.columns[stack[0]].title for stack in stacks]
-        width = GAP * (len(stacks) - 1)
+        width = GAP * len(stacks)
         for head, stack in zip(heads, stacks, strict=True):
             sizes = [
                 len(head),

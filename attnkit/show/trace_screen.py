@@ -19,7 +19,8 @@ from attnkit.show.token_labels import clusters, cut
 from attnkit.text import one_line, safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Trace, TracedToken
+    from attnkit.nbce.merged_search import TracedToken
+    from attnkit.nbce.trace import Trace
 
 LETTERS = ascii_uppercase + ascii_lowercase
 OTHERS = "*"  # marks contexts for which no letter is left
@@ -64,7 +65,6 @@ def headline(trace: "Trace") -> str:
     parts = [f"beta {rule.beta:g}"]
     parts += [f"eta {rule.eta:g}"] if trace.selects_contexts else []
     parts += [f"top-p {rule.top_p:g}"] if rule.top_p < 1 else []
-    parts += [f"top-k {rule.top_k}"] if rule.top_k else []
     noun = "context" if many == 1 else "contexts"
     return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
 
@@ -94,12 +94,6 @@ def notes(trace: "Trace", everything: bool = False, ascii_only: bool = False) ->
         yield (
             f"grey{'' if everything else ' (.)'}: {agreed:,} of {len(trace.text_tokens):,} tokens, "
             "which the model would write without any context too"
-        )
-    if trace.disjoint:
-        sign = "" if everything else "^ "
-        yield (
-            f"{sign}{trace.disjoint:,} of {len(trace.tokens):,} tokens: no token was kept by all "
-            "contexts, so the union of what they kept was merged"
         )
 
 
@@ -166,7 +160,7 @@ def _answer(
             if mark:
                 below += (mark.letter + ("-" if ascii_only else "\u2500") * (wide - 1))[:wide]
             else:
-                sign = "^" if token.disjoint else "." if token.agreed else " "
+                sign = "." if token.agreed else " "
                 below += sign * wide
         yield Segment.line()
         if below.strip():

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+import pytest
+
+from attnkit.analysis.capture import capture
 from attnkit.analysis.inputs import tokens_of
+from attnkit.runs import Run
 
 
 class Spelled:
@@ -18,6 +22,19 @@ class Spelled:
 def words(ids: list[int], *pieces: str, special: tuple[str, ...] = ()) -> list[int | None]:
     vocabulary: Any = Spelled(*pieces)
     return [token.word for token in tokens_of([(vocabulary, ids)], special)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("The zebra ran.", "'zebra'"),
+        ("The poor woman stole a zebra.", ""),
+        ("The king laughs.", ""),
+    ],
+)
+def test_a_text_of_rare_words_is_told(text: str, told: str) -> None:
+    note = capture(Run.open("demo"), text, target="Ein").facts.get("note", "")
+    assert ("are not in the vocabulary" in note, told in note) == (bool(told), True)
 
 
 def test_a_mark_begins_a_word() -> None:

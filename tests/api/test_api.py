@@ -297,7 +297,9 @@ def test_the_page_runs(tmp_path: Path) -> None:
             (tmp_path / name).write_text(block, encoding="utf-8")
         else:
             blocks.append(block)
-    assert len(blocks) == 7
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    blocks += re.findall("```py\n(.*?)```", readme, re.DOTALL)
+    assert len(blocks) == 8
     run_blocks(blocks, tmp_path)
 
 

@@ -157,15 +157,16 @@ def test_models_stand_side_by_side_under_their_names(attnkit: Any) -> None:
 
 
 def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folder: Path) -> None:
-    """Fields by name; what does not depend on the swept values is decoded once."""
+    """Lists of answers; what does not depend on the swept values is decoded once."""
     lines = [
-        {"question": f"Town of {n}?", "answer": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
+        {"question": f"Town of {n}?", "answers": [t], "contexts": [f"Town of {n}: {t}."], "gold": 0}
         for n, t in enumerate("abcd")
     ]
     (folder / "own.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
-    words = ("own.jsonl", "--model", "runs/toy/base/seed-1", "data.source=question",
-             "data.target=answer", "contexts.beta=0,1", "contexts.eta=0,0.1",
-             "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]")  # fmt: skip
+    words = (
+        "own.jsonl", "--model", "runs/toy/base/seed-1", "contexts.beta=0,1", "contexts.eta=0,0.1",
+        "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]",
+    )  # fmt: skip
     done = attnkit(*words, "--format", "json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]
@@ -179,6 +180,11 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     head, _, *shown = table(attnkit(*words, "--format", "markdown"))
     assert head == ["metric", "model", "method", "2"]
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
+    done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh",
+                   "--format", "markdown")  # fmt: skip
+    assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
+    assert "no question has 8 passages: left out" in done.err
+    assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
@@ -223,6 +229,7 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     ("words", "code", "message"),
     [
         ("gone.jsonl --model runs/toy/base/seed-1", 66, "gone.jsonl"),
+        ("own.jsonl", 2, "own.jsonl: a file of questions needs --model NAME"),
         ("--model x", 2, "--model needs exactly one recipe or file"),
         ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe or file"),
         ("runs/toy --model x", 2, "'runs/toy' is a folder of runs: name the recipe"),

@@ -2,8 +2,9 @@
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
-from attnkit.nbce.trace import Trace, TracedToken
+from attnkit.nbce.trace import Trace
 
 
 def context(name: str, text: str) -> Context:
@@ -20,12 +21,12 @@ CONTEXTS = (
 SAID = (("Paris", 2, 0.2), (" lies", 2, 0.8), (" on", 0, 0.1), (" the", 0, 0.0), (" Seine", 2, 0.4))
 
 
-def made(pool: str = "entropy", apart: int | None = None) -> Trace:
+def made(pool: str = "entropy") -> Trace:
     tokens = []
-    for number, (text, chosen, entropy) in enumerate(SAID):
+    for text, chosen, entropy in SAID:
         entropies = tuple(entropy if at == chosen else 0.6 + at / 2 for at in range(3))
         speaker = chosen if pool == "entropy" else None
-        tokens.append(TracedToken(text, speaker, entropies, number == apart))
+        tokens.append(TracedToken(text, speaker, entropies))
     end = TracedToken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
     rule = Rule(pool)  # type: ignore[arg-type]
     source = Source(2, (0.4, 0.0, 0.6))

@@ -285,6 +285,21 @@ def test_damaged_or_foreign_weights_are_refused(gpt2: Path, originals: Any) -> N
     assert "cannot be opened: " in refused(DataError, gpt2)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [(KeyError("x"), DataError, "cannot be opened: KeyError: 'x'"),
+     (PermissionError(13, "Permission denied"), MissingInputError, "cannot be read: Permission")],
+)  # fmt: skip
+def test_errors_of_libraries_say_their_kind_and_those_of_the_disk_stay(
+    gpt2: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: Any, message: str
+) -> None:
+    def fails(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("attnkit.huggingface.opening._weights", fails)
+    assert message in refused(kind, gpt2)
+
+
 def test_a_tokenizer_must_be_there_and_fit(gpt2: Path) -> None:
     shutil.copy(gpt2 / "tokenizer.json", gpt2 / "kept")
     (gpt2 / "tokenizer.json").write_text("{}")

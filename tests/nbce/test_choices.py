@@ -61,9 +61,10 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
     (found,) = choose(
         made, method, [CONTEXTS], [PROMPT], CHOICES, Rule(beta=0.5), alpha=2.0
     )  # fmt: skip
-    assert found.probabilities == pytest.approx(logprobs.exp().tolist(), abs=1e-5)
-    assert sum(found.probabilities) == pytest.approx(1)
-    assert found.choice == int(logprobs.argmax())
+    assert [*found.probabilities] == [*CHOICES]
+    assert [*found.probabilities.values()] == pytest.approx(logprobs.exp().tolist(), abs=1e-5)
+    assert sum(found.probabilities.values()) == pytest.approx(1)
+    assert found.text == CHOICES[int(logprobs.argmax())]
     assert (found.source is not None) == (method in POOLS)
 
 

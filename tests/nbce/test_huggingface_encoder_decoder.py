@@ -52,7 +52,7 @@ def test_sources_side_by_side_answer_as_each_does_alone(
     monkeypatch.setattr(chosen, "batch_tokens", budget)
     rows = [chosen.row(text, "The animal?") for text in TEXTS]
     spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec, traced=True)
+    (found,) = answers(chosen, [rows], Rule(), spec)
     output: list[int] = []
     last: int | None = None
     for step in found.steps:

@@ -94,7 +94,7 @@ def test_rows_side_by_side_speak_as_each_does_alone(
 def test_greedy_answers_are_those_of_a_plain_loop_over_merge(name: str) -> None:
     chosen, rows = reader(name), prompt([0, 9, 4, 12])
     spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec, traced=True)
+    (found,) = answers(chosen, [rows], Rule(), spec)
     output: list[int] = []
     last: int | None = None
     for step in found.steps:

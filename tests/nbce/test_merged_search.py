@@ -70,7 +70,7 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
     rows = prompt([0, 7, 2, 12], 1) if shape == "decoder" else source([3, 7, 2, 12], 1)
     spec = SearchConfig(method="greedy", max_length=6)
     for pool in ("entropy", "mean"):
-        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        (found,) = answers(chosen, [rows], Rule(pool), spec)
         wanted, spoke = plain_greedy(chosen, rows, pool, 6)
         assert found.hypotheses[0].ids == wanted
         assert [step.chosen for step in found.steps] == spoke
@@ -85,7 +85,7 @@ def test_a_token_that_needs_no_context_is_told(shape: str, pool: str, method: st
     spec = SearchConfig(method=method, max_length=6, seed=2)
     for first in range(6):
         rows = (prompt if shape == "decoder" else source)([3, 7, 2, 12], first)
-        (found,) = answers(chosen, [rows], Rule(pool), spec, traced=True)
+        (found,) = answers(chosen, [rows], Rule(pool), spec)
         (best,) = found.hypotheses
         for t, (step, token) in enumerate(zip(found.steps, (*best.ids, EOS), strict=False)):
             read = [rows[0]] if step.chosen is None else [rows[0], rows[step.chosen + 1]]
@@ -160,9 +160,9 @@ def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> N
     prompts = [many([0 if shape == "decoder" else 2, 5 + n, 3, 9], 10 * n) for n in range(4)]
     n_best = 1 if method == "greedy" else 3
     spec = SearchConfig(method=method, beam=3, n_best=n_best, max_length=7, temperature=0.7, seed=5)
-    together = answers(chosen, prompts, Rule(), spec, traced=True)
+    together = answers(chosen, prompts, Rule(), spec)
     for line, rows in enumerate(prompts):
-        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line], traced=True)
+        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line])
         assert [h.ids for h in one.hypotheses] == [h.ids for h in together[line].hypotheses]
         assert [s.chosen for s in one.steps] == [s.chosen for s in together[line].steps]
 
@@ -183,7 +183,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
     rows = prompt([0, 9, 5], 3, prefix=20)
     other = [PromptRow(row.head, ids(6, 77)) for row in rows]
     both = answers(chosen, [rows, other], Rule(), spec)
-    assert chosen.read_shapes == [(1, 21), (3, 9), (6, 5)]  # prefix, contexts, questions
+    assert chosen.read_shapes == [(1, 21), (3, 9)]  # prefix, contexts; questions are scored
     for found, group in zip(both, (rows, other), strict=True):
         assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
-from attnkit.nbce.merged_search import MergedStep
+from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
 from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
 
@@ -33,7 +33,9 @@ def contexts(count: int) -> list[Context]:
     return [Context(f"text {at}", f"{at}.txt") for at in range(count)]
 
 
-def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | None = None) -> Trace:
+def made(
+    pool: str, steps: Sequence[TracedToken], weights: tuple[float, ...] | None = None
+) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
     rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
     count = len(steps[0].entropies)
@@ -42,12 +44,12 @@ def made(pool: str, steps: Sequence[MergedStep], weights: tuple[float, ...] | No
 
 
 STEPS = (
-    MergedStep(1, (0.9, 0.5, 0.7), False),
-    MergedStep(1, (0.45, 0.5, 0.7), False),
-    MergedStep(2, (0.9, 0.5, 0.1), False),
-    MergedStep(0, (0.1, 0.5, 0.2), False),
+    TracedToken("", 1, (0.9, 0.5, 0.7)),
+    TracedToken("", 1, (0.45, 0.5, 0.7)),
+    TracedToken("", 2, (0.9, 0.5, 0.1)),
+    TracedToken("", 0, (0.1, 0.5, 0.2)),
 )
-MIXED = tuple(step._replace(chosen=None, disjoint=at == 1) for at, step in enumerate(STEPS))
+MIXED = tuple(step._replace(chosen=None) for step in STEPS)
 
 
 @given(TEXTS)
@@ -89,10 +91,10 @@ def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]
     assert told == whole or told.endswith(f"\n{whole}")
 
 
-def test_a_stream_lags_by_one_token_at_most_where_nothing_changes() -> None:
+def test_a_stream_tells_each_token_where_nothing_changes() -> None:
     stream = TextStream(bytewise)
-    assert [stream.add(token) for token in b"abcd"] == ["", "a", "b", "c"]
-    assert stream.close("abcd") == "d"
+    assert [stream.add(token) for token in b"abcd"] == ["a", "b", "c", "d"]
+    assert stream.close("abcd") == ""
 
 
 def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
@@ -102,26 +104,13 @@ def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
     assert stream.close("xyz") == "\nxyz"
 
 
-def test_speakers_and_runners_up_of_a_trace() -> None:
+def test_selected_contexts_of_a_trace() -> None:
     found = made("entropy", STEPS)
     assert found.answer == "abc"
     assert [token.text for token in found.text_tokens] == ["a", "b", "c"]
     assert found.tokens[-1].end
     assert found.selected_contexts() == [1, 2]
     assert [token.main_context for token in found.tokens] == [1, 1, 2, 0]
-    assert [token.runner_up for token in found.tokens] == [2, 0, 1, 2]
-
-
-def test_a_context_that_spoke_on_may_have_a_surer_runner_up() -> None:
-    token = made("entropy", STEPS).tokens[1]
-    assert token.runner_up is not None
-    assert token.entropies[token.runner_up] < token.entropies[token.main_context]
-
-
-def test_one_context_has_no_runner_up() -> None:
-    found = made("entropy", [MergedStep(0, (0.5,), False), MergedStep(0, (0.1,), False)])
-    assert [token.runner_up for token in found.tokens] == [None, None]
-    assert found.json()["tokens"][0]["runner_up_entropy"] is None
 
 
 def test_weights_are_those_of_the_pool() -> None:
@@ -139,15 +128,12 @@ def test_weights_are_those_of_the_pool() -> None:
 def test_contexts_are_numbered_from_1_in_json() -> None:
     tokens = made("entropy", STEPS).json()["tokens"]
     assert [token["context"] for token in tokens] == [2, 2, 3, 1]
-    assert [token["runner_up"] for token in tokens] == [3, 1, 2, 3]
 
 
 def test_json_has_every_step_and_says_how_to_read_it() -> None:
     found = made("weighted", MIXED).json()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert (found["format"], found["version"]) == (FORMAT, VERSION)
-    assert found["apart"] == 1
-    assert [token["apart"] for token in found["tokens"]] == [False, True, False, False]
     assert [token["context"] for token in found["tokens"]] == [None] * 4
     assert found["tokens"][0]["entropies"] == [0.9, 0.5, 0.7]
     assert sum(found["tokens"][0]["weights"]) == pytest.approx(1, abs=1e-3)

@@ -4,8 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from attnkit.cli import main
 from attnkit.runs import Run, demo
 from attnkit.storage.files import sha256_file
+
+
+def test_messages_have_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nbce", "demo", "--context", __file__, "--prompt", "x", "--pool", "window"]) == 2
+    assert "method window does not work with demo: an encoder-decoder" in capsys.readouterr().err
+    assert main(["verify", "demo"]) == 0
+    assert "\ndemo " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in demo.SHIPPED.iterdir()))

@@ -180,8 +180,8 @@ def test_texts_that_models_share_are_said_once_and_notes_name_their_model() -> N
     noted = replace(second, facts={"note": "cut after 8 tokens"})
     assert Document(page([first, noted])).data["texts"] == [
         ["read", "A man cleaning a window."],
-        ["wrote", "Ein Mann putzt ein Fenster. (beam 5)"],
-        ["given", "Ein Hund."],
+        ["a wrote", "Ein Mann putzt ein Fenster. (beam 5)"],
+        ["b given", "Ein Hund."],
         ["note", "b: cut after 8 tokens"],
     ]
 

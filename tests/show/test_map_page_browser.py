@@ -253,6 +253,9 @@ def test_a_phone_shows_it_without_sideways_scrolling(show: Open, view: str) -> N
     capture = translation()
     page = show(capture, view=view, viewport=PHONE, has_touch=True, is_mobile=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert not page.is_visible("#kind")
+    page.locator("#fold").tap()
+    assert page.is_visible("#kind")
     if view == "matrix":
         x, y = place(page, 2, 3)
         page.locator(".scroll").first.tap(position={"x": x, "y": y})

@@ -4,8 +4,10 @@ import csv
 import io
 import json
 import re
+import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -338,7 +340,7 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
 
 @pytest.mark.parametrize(
     ("characters", "expected"),
-    [(10, []), (90, [r"\scriptsize"]), (200, [r"\scriptsize", r"\resizebox"])],
+    [(10, []), (58, [r"\scriptsize"]), (200, [r"\scriptsize", r"\resizebox"])],
 )
 def test_latex_is_no_wider_than_the_text(characters: int, expected: list[str]) -> None:
     columns = (Column("n", "left"), Column("s"), Column("difference", under=True))
@@ -377,6 +379,24 @@ def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
         r"\textbackslash{}x1b]0;x\textbackslash{}x07[/b]\textbackslash{}u202e\&$<$\textbar{}\_*"
         r"\textbackslash{}\%\$\{\}\#\textasciitilde{}\textasciicircum{} `"
     ) in escaped
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="TeX is not installed: no pdflatex")
+def test_latex_compiles_and_stays_on_the_page(tmp_path: Path) -> None:
+    """A comparison, text that TeX reads as commands, and more columns than fit."""
+    wide = Table("w", tuple(Column(f"c{n}") for n in range(30)), ((Cell("1.0 [0.5, 1.5]"),) * 30,))
+    tables = "\n".join(
+        table_formats.latex(one) for one in (comparison_table(comparison()), hostile(), wide)
+    )
+    head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "t.tex").write_text(f"{head}\n{tables}\n\\end{{document}}\n", encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
+        cwd=tmp_path, capture_output=True, check=False,
+    )  # fmt: skip
+    said = done.stdout.decode("utf-8", "replace")
+    assert done.returncode == 0, said[-2000:]
+    assert re.findall(r"Overfull \\hbox.*", said) == []
 
 
 def test_csv_has_every_number_in_full_and_the_runs_it_comes_from() -> None:

@@ -241,7 +241,7 @@ def _variant(
     from attnkit.recipe import load
 
     file = load(recipe, overrides or [], option_check=options.check_options)
-    (name,) = options.chosen(file, [variant] if variant else [next(iter(file.variants))])
+    (name,) = file.chosen([variant] if variant else [next(iter(file.variants))])
     return " ".join([file.name, name, *(overrides or [])]), file.variants[name]
 
 

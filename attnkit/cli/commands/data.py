@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attnkit.cli import console, options
-from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, chosen
+from attnkit.cli.options import Overrides, RecipeName, Variants, check_options
 
 if TYPE_CHECKING:
     from attnkit.cli.training_display import Notice
@@ -48,7 +48,7 @@ def encode(
     from attnkit.storage.cache import cache_dir
 
     file = load(recipe, overrides or [], option_check=check_options)
-    names = chosen(file, variant)
+    names = file.chosen(variant)
     settings = TrainingSettings(
         file=file, out=out, variants=names, data_dir=data_dir, offline=offline
     )

@@ -22,7 +22,7 @@ from attnkit.cli.found_runs import (
 )
 from attnkit.cli.options import flag, suggestion, value
 from attnkit.cli.progress_bar import loading, progress_bar
-from attnkit.cli.question_recipe import QUESTIONS, question_recipe
+from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
 from attnkit.errors import UsageError
 from attnkit.text import quoted
 
@@ -187,6 +187,10 @@ def eval(
         }  # fmt: skip
         scored = _models(targets, model, how, request)
     else:
+        if files := [target for target in targets if is_questions(target)]:
+            raise UsageError(
+                f"{files[0]}: a file of questions needs --model NAME, who answers them"
+            )
         scored = _runs(targets, device, request)
     _print(scored, format, columns, notes)
 
@@ -268,15 +272,16 @@ def _models(
     settings = recipe.eval.model_copy(update=request.changes)
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
-
-    spec = recipe.contexts
-    methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
-    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
-
+    from attnkit.nbce.answer import refusal
     from attnkit.nbce.templated_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
-    corpus = Corpus.open(recipe.data, QUESTIONS, **request.corpus)
+    corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
+    splits = request.splits or settings.splits
+    given = any(word.startswith("contexts.methods=") for word in request.overrides)
+    methods = [label for word in spec.methods for label, _ in question_sets.sweep(word, spec)]
+    baselines, method = _baseline(request.baseline, {name: models[0]}, models, methods)
+
     rows: list[ScoreRow] = []
     mixed = not all(map(is_run, models))
     for model in models:
@@ -290,15 +295,18 @@ def _models(
             reading["template"] = opening["template"] or CHAT_TEMPLATE
         with loading(model):
             reader = open_model(model, **opening)
+        if is_questions(targets[0]) and not given:
+            able = tuple(one for one in spec.methods if not refusal(reader, one))
+            spec = spec.model_copy(update={"methods": able})
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
                 question_sets.EvaluatedModel.of_reader(
                     reader, model, name, request.out, limit=limit, settings=reading
                 ),
                 corpus,
-                request.splits or settings.splits,
+                splits,
                 settings,
-                recipe.contexts,
+                spec,
                 recipe.search,
                 force=request.fresh,
                 progress=progress,

@@ -19,6 +19,7 @@ MERGING = ("entropy", "mean", "max", "weighted")
 METHODS = (*MERGING, "retrieval", "best", "concat", "window")
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
+ALPHA = 0.5
 FILES = (".html", ".htm", ".json")
 
 
@@ -77,7 +78,6 @@ def nbce(
         float,
         value("P", "For each context keep the smallest set of tokens with total probability P."),
     ] = 0.95,
-    top_k: Annotated[int, value("K", "For each context keep at most K tokens; 0: no limit.")] = 0,
     weights: Annotated[
         str | None,
         value(
@@ -96,25 +96,15 @@ def nbce(
         choice(
             "--baseline",
             BASELINES,
-            "Also answer by this method, side by side. Repeatable. concat: all contexts in "
-            "one row, truncated to fit; window: parallel context windows; cad: context-aware "
-            "decoding; best: the most probable of the single-context answers; retrieval: the "
-            "context under which the prompt has the lowest perplexity; none: no context.",
+            "Also answer by this method, side by side. Repeatable. concat: all contexts in one "
+            "row, cut to the length of training or to what fits; window: parallel context "
+            "windows; cad: context-aware decoding; best: the most probable of the single-context "
+            "answers; retrieval: the context under which the prompt has the lowest perplexity; "
+            "none: no context.",
             "METHOD",
         ),
     ] = None,
-    alpha: Annotated[
-        float | None, value("A", "Strength of contrast of cad. [default: 0.5]")
-    ] = None,
-    limit: Annotated[
-        int | None,
-        value(
-            "N",
-            "Maximum tokens of the row of concat and cad, answer included. [default: the "
-            "model's limit]",
-            min=1,
-        ),
-    ] = None,
+    alpha: Annotated[float, value("A", "Strength of contrast of cad.")] = ALPHA,
     trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
     save: Annotated[
         list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
@@ -166,11 +156,10 @@ def nbce(
     questions = _prompts(prompt or [], None if piped else prompts, piped)
     spec = _search(beam, sample, temperature, seed, max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    one_row = _one_row(methods, alpha, limit)
-    given = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
-             "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
-    labels = _choices(choices, given)
-    _check_overlap(window, overlap)
+    labels = _choices(choices, {
+        "--beam": beam, "--max-length": max_length, "--temperature": temperature,
+        "--sample": sample, "--trace": trace, "--save": save})  # fmt: skip
+    _check_numbers(methods, alpha, window, overlap)
     if (trace or save) and pool not in MERGING:
         raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
     from attnkit.data.tokenizer import unknown_note
@@ -184,7 +173,7 @@ def nbce(
     read += [] if contexts is None else from_file(contexts, lines=True)
     kept, notes = prepare(read, len)
     merging: Any = pool if pool in MERGING else "entropy"
-    rule = Rule(merging, beta, eta, top_p, top_k, _weights(weights))
+    rule = Rule(merging, beta, eta, top_p, _weights(weights))
     rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
     with loading(model):
         how: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline, "chat": chat}
@@ -202,14 +191,16 @@ def nbce(
     if unread := unknown_note(reader.unknown([*(one.text for one in kept), *questions])):
         console.warn(unread)
     request = nbce_output.NbceRequest(
-        reader, kept, methods, rule, spec, max_length is not None, one_row, labels, trace, as_json,
+        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json,
         save or (),
     )  # fmt: skip
     nbce_output.answer(request, questions, _piped() if piped else None)
 
 
-def _check_overlap(window: int | None, overlap: int) -> None:
-    """Refuse windows that would not go on."""
+def _check_numbers(methods: Sequence[str], alpha: float, window: int | None, overlap: int) -> None:
+    """Refuse a strength that nothing reads, and windows that would not go on."""
+    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
+        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
     if overlap and (window is None or overlap >= window):
         why = "add --window N" if window is None else f"must be below --window {window}"
         raise UsageError(f"--overlap {overlap}: {why}")
@@ -275,13 +266,3 @@ def _weights(text: str | None) -> tuple[float, ...] | None:
             f"--weights {quoted(text or '')}: must be numbers separated by commas, such as "
             "0.5,0.3,0.2"
         ) from error
-
-
-def _one_row(methods: Sequence[str], alpha: float | None, limit: int | None) -> dict[str, Any]:
-    """The options of methods that read all contexts in one row; refused without such a one."""
-    for name, given, users in (("alpha", alpha, ("cad",)), ("limit", limit, ("concat", "cad"))):
-        if given is not None and not {*users} & {*methods}:
-            raise UsageError(f"--{name} is for {' and '.join(users)}: add --baseline {users[0]}")
-    if alpha is not None and not 0 <= alpha < math.inf:
-        raise UsageError(f"--alpha {alpha:g}: must be at least 0")
-    return {"limit": limit} if alpha is None else {"limit": limit, "alpha": alpha}

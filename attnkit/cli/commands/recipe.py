@@ -17,7 +17,6 @@ from attnkit.cli.options import (
     Variants,
     check_options,
     choice,
-    chosen,
     flag,
     value,
 )  # fmt: skip
@@ -83,7 +82,7 @@ def show(
         console.write(safe_text(_read(resolve(recipe))))
         return
     file = load(recipe, overrides or ())
-    for name in chosen(file, variant):
+    for name in file.chosen(variant):
         console.write(dump(file.variants[name], {"recipe": file.name, "variant": name}))
 
 
@@ -118,7 +117,7 @@ def explain(
     from attnkit.show import recipe_tables
 
     file = load(recipe, overrides or (), option_check=check_options)
-    names = chosen(file, variant)
+    names = file.chosen(variant)
     tables = [recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout))]
     if format != "json":
         output.write_tables(tables, format)

@@ -93,7 +93,7 @@ def slurm(
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
     settings, variants = _checked([recipe, *(words or [])])
     file = load(recipe, settings)
-    options.chosen(file, variants)
+    file.chosen(variants)
     command = ["attnkit", "train", recipe, *(words or [])]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(

@@ -14,7 +14,6 @@ from attnkit.cli.options import (
     RecipeName,
     Variants,
     check_options,
-    chosen,
     flag,
     value,
 )  # fmt: skip
@@ -102,7 +101,7 @@ def train(
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     plan = TrainingSettings(
-        file=file, out=out, variants=chosen(file, variant), seeds=seeds or None, fresh=fresh,
+        file=file, out=out, variants=file.chosen(variant), seeds=seeds or None, fresh=fresh,
         allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
     )  # fmt: skip
     ranks = max(nproc, group.world_size())

@@ -108,6 +108,7 @@ def _folders(target: str, out: Path) -> "list[FoundPath]":
 
 def _shown(found: "Sequence[Check]") -> "list[Table]":
     """What was counted of each run, and all that is not as recorded."""
+    from attnkit.runs.demo import named
     from attnkit.show.table import NONE, Table
 
     kinds = {"file": "files", "score": "scores", "output": "outputs", "table": "table"}
@@ -118,7 +119,7 @@ def _shown(found: "Sequence[Check]") -> "list[Table]":
         for kind in used:
             states = [check.state for check in found if (check.run, check.kind) == (run, kind)]
             texts.append(", ".join(f"{n} {state}" for state, n in sorted(Counter(states).items())))
-        rows.append([run, identity or NONE, *(text or NONE for text in texts)])
+        rows.append([named(run), identity or NONE, *(text or NONE for text in texts)])
     tables = [Table.of_texts("", ["run", "run id", *map(kinds.__getitem__, used)], rows)]
     others: dict[tuple[str, str], list[str]] = {}
     for check in found:
@@ -126,6 +127,6 @@ def _shown(found: "Sequence[Check]") -> "list[Table]":
             text = check.state + f": {check.text}" * bool(check.text)
             others.setdefault((check.run, text), []).append(check.cell)
     if others:
-        cells = [[run, ", ".join(some), text] for (run, text), some in others.items()]
+        cells = [[named(run), ", ".join(some), text] for (run, text), some in others.items()]
         tables.append(Table.of_texts("", ["run", "cell", "found"], cells))
     return tables

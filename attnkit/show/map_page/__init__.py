@@ -22,6 +22,8 @@ from attnkit.text import safe_text
 PageView = Literal["grid", "matrix", "lines", "numbers"]
 BUDGET = 1_500_000  # bytes of a page unless another size is asked for
 
+FIRST: tuple[Kind, ...] = ("cross", "decoder", "encoder")
+"""Kinds of attention, the one to show first."""
 NUMBERS = (
     ("entropy", "of the rows, in bits"),
     ("spread", "entropy as a share of the largest possible"),
@@ -59,7 +61,7 @@ def page(
         command: how this page was asked for, without layer and head.
         budget: bytes; thumbnails are shown even where they alone take more.
         view: what opens first; None: the grid, or the matrix where there is one map only.
-        kind: which attention opens first; None: cross, else the first there is.
+        kind: which attention opens first; None: cross, else the first that all have.
         scale: "linear", "log" or "row", to open with.
         words, hide_special, hide_first: whether pieces are merged to words, and special tokens or
             the first column hidden, when it opens.
@@ -75,7 +77,7 @@ def page(
     records = [_record(capture, some, axes) for capture, some in drawable]
     start = {
         "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
-        "kind": kind or "cross", "scale": scale, "words": words,
+        "kind": kind or _common_kind(drawable), "scale": scale, "words": words,
         "plain": hide_special, "first": hide_first, "other": 1 if len(drawable) > 1 else -1,
     }  # fmt: skip
     data = {
@@ -86,7 +88,10 @@ def page(
         "texts": [*_texts([capture for capture, _ in drawable]), *_sink(every)],
     }  # fmt: skip
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
-    title = "Attention: " + ", ".join(dict.fromkeys(record["model"] for record in records))
+    names = list(dict.fromkeys(record["model"] for record in records))
+    title = "Attention: " + ", ".join(
+        [names[0], *(n.removeprefix(f"{names[0]}, ") for n in names[1:])]
+    )
     described = [maps for record in records for maps in record["maps"]]
     _add_weights(described, every, budget - len(draw(title, data)) - 300 * len(every))
     data["omitted"] = _omitted(described, safe_text(command))
@@ -152,16 +157,24 @@ def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[Attention
     return [(one, maps) for one, maps in drawable if maps]
 
 
+def _common_kind(drawable: Sequence[tuple[Capture, list[AttentionMaps]]]) -> Kind:
+    """Cross attention, else what a decoder attends to, as far as all have it."""
+    shared = [{maps.kind for maps in some} for _, some in drawable]
+    return next((kind for kind in FIRST if all(kind in some for some in shared)), "cross")
+
+
 def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
-    """What was read and written, each text once, and notes."""
+    """What was read and written, each text once, and notes; outputs that differ name the model."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
+    several = len({one.output for one in captures if one.output}) > 1
     for one in captures:
         if one.source:
             texts["read", one.source] = "read", one.source
         if one.output:
             name = "given" if one.how == "given" else "wrote"
             how = f" ({one.how})" if one.how not in ("", "given") else ""
-            texts["wrote", one.output] = name, one.output + how
+            who = f"{one.model} " * several
+            texts["wrote", one.output] = who + name, one.output + how
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]

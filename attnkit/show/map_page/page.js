@@ -108,7 +108,9 @@ async function drawGrid(isCurrent) {
     limits.signed && !maps[0]?.signed ? [element("i", {}, "no difference")] : maps.map(picture);
   legend(limits);
   $("grid").replaceChildren(...layers.map((layer) => {
-    const kind = [layer.mechanism, layer.static && "static", !layer.exact && "effective"].filter(Boolean);
+    const kindOf = (one) => [one.mechanism, one.static && "static", !one.exact && "effective"].filter(Boolean).join(" \u00b7 ");
+    const theirs = state.other < 0 ? null : mapsOf(state.other)?.layers.find(({ number }) => number === layer.number);
+    const both = [...new Set([layer, theirs].filter(Boolean).map(kindOf))].join(" beside ");
     const buttons = found.filter((some) => some.layer === layer).map(({ head, maps }) => {
       const name = head === "mean" ? "mean" : `head ${head}`, at = { layer: layer.number, head };
       const className = at.layer === state.layer && head === state.head ? "chosen" : "";
@@ -116,7 +118,7 @@ async function drawGrid(isCurrent) {
       return element("button", { type: "button", className, onclick }, element("span", {}, ...pictures(maps)), name);
     });
     return element("div", { className: "layer" },
-      element("h2", {}, `Layer ${layer.number} `, element("small", {}, kind.join(" \u00b7 "))),
+      element("h2", {}, `Layer ${layer.number} `, element("small", {}, both)),
       element("div", { className: classes }, ...buttons));
   }));
   const hidden = found.flatMap(({ maps }) => maps).find((map) => map?.hidden);
@@ -229,6 +231,7 @@ function fillControls() {
     $(id).replaceChildren(...list.map(([value, text]) => element("option", { value }, text)));
     $(id).value = state[id];
   }
+  say("fold", `${data.kinds[state.kind]} \u00b7 layer ${state.layer} \u00b7 ${called(state.head)}`);
   for (const label of document.querySelectorAll(".several")) label.hidden = captures.length < 2;
   for (const id of ["words", "plain", "first"]) $(id).checked = state[id];
   for (const button of $("views").children) button.setAttribute("aria-pressed", button.value === state.view);
@@ -287,6 +290,7 @@ function start() {
   for (const box of document.querySelectorAll("#controls select, #controls input")) {
     box.onchange = () => change({ [box.id]: box.type === "checkbox" ? box.checked : typed(box.value) });
   }
+  $("fold").onclick = () => $("fold").setAttribute("aria-expanded", $("fold").ariaExpanded !== "true");
   $("smaller").onclick = SHORTCUTS["-"];
   $("larger").onclick = SHORTCUTS["+"];
   $("theme").onclick = () => setTheme($("theme").textContent.toLowerCase());

@@ -12,7 +12,8 @@ from attnkit.show.trace_screen import context_marks, headline, notes
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
-    from attnkit.nbce.trace import Trace, TracedToken
+    from attnkit.nbce.merged_search import TracedToken
+    from attnkit.nbce.trace import Trace
 
 SUREST = 5  # contexts of a token that the page knows the entropies of; JSON has all
 
@@ -71,7 +72,6 @@ def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:
     return {
         "text": safe_text(token.text),
         "context": token.chosen,
-        "apart": token.disjoint,
         "agreed": token.agreed,
         "end": token.end,
         "surest": [[at, round(token.entropies[at], 4)] for at in order],

@@ -23,7 +23,6 @@ function showAnswer() {
     if (!token.text && !token.end) { span.append("\u00b7"); span.classList.add("blank"); }
     span.classList.toggle("spoken", Boolean(mark));
     span.classList.toggle("end", token.end);
-    span.classList.toggle("apart", token.apart);
     span.classList.toggle("agreed", token.agreed);
     paint(span, mark);
     span.addEventListener("click", () => choose(number));
@@ -101,7 +100,6 @@ function choose(number) {
   if (token.surest.length > 1) told.push(`lowest of the others: ${nameOf(token.surest[1][0])}, ${token.surest[1][1].toFixed(3)} nats`);
   if (token.weights) told.push(`weights ${token.weights.map(([context, weight]) => `${context + 1}: ${weight.toFixed(3)}`).join(", ")}`);
   if (token.agreed) told.push("the model would write it without any context too");
-  if (token.apart) told.push("no token was kept by all contexts: the union of what they kept was merged");
   at("readout").textContent = told.join("; ");
   showContext(first, token.end ? "" : wordOf(number));
   markTokens();
