@@ -253,15 +253,6 @@ def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
     assert not set(text(state, width)) & set("\x1b\x07\x9b\u202e\r")
 
 
-def test_numbers_that_are_none_do_not_break_the_board() -> None:
-    state = board("a")
-    state.update(events.StartedEvent("t", 10, 5, "cpu", "fp32", variant="a", seed=1))
-    for loss, shown in ((math.nan, "nan"), (math.inf, "inf"), (2.0, "2.000")):
-        line = events.ProgressEvent(5, 10, loss, 1e-3, 0.0, None, None, variant="a", seed=1)
-        state.update(line)
-        assert f"training loss {shown}, 0 tokens/s" in text(state, 100)
-
-
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")],
