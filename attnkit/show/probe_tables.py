@@ -127,25 +127,18 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
         Field("layer", lambda one: one.layer.number, align="left", key=True),
         Field("head", lambda one: one.head, align="left", key=True),
         Field("stage", lambda one: one.stage.name, align="left"),
-        Field("entropy bits", lambda one: one.spreads[1.0].entropy, "{:.2f}"),
-        Field("of maximum", lambda one: one.spreads[1.0].share, "{:.2f}"),
-        Field("gradient", lambda one: one.spreads[1.0].gradient, "{:.2f}"),
+        Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}"),
+        Field("of maximum", lambda one: one.spread.share, "{:.2f}"),
+        Field("gradient", lambda one: one.spread.gradient, "{:.2f}"),
     ]
     if several:
         field = Field("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
         fields.insert(3, field)
 
     def record(one: "HeadEntropy") -> dict[str, Value]:
-        """With the numbers at the other scales."""
         named: dict[str, Value] = {"kind": one.kind, "layer": one.layer.number, "head": one.head}
         named |= {"mechanism": one.layer.mechanism} if several else {}
-        named |= {"stage": one.stage.name, "step": one.stage.step}
-        for name in ("entropy", "share", "gradient"):
-            named[name] = getattr(one.spreads[1.0], name)
-            for scale, spread in one.spreads.items():
-                if scale != 1:
-                    named[f"{name}_at_{scale:g}"] = getattr(spread, name)
-        return named
+        return named | {"stage": one.stage.name, "step": one.stage.step, **one.spread._asdict()}
 
     heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
     order = {head: at for at, head in enumerate(heads)}
@@ -155,9 +148,9 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
         "of the largest, log2 of the keys that the query sees",
         "gradient: half the L1 norm of the derivative of the weights by the scores, 1 - sum p^2",
     ]
-    if any(one.spreads[1.0].entropy is None for one in found):
+    if any(one.spread.entropy is None for one in found):
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
-    if any(one.spreads[1.0].gradient is None for one in found):
+    if any(one.spread.gradient is None for one in found):
         notes.append("a map that is no softmax of scores has no gradient by them")
     return Table.of(title, rows, fields, notes, record=record)
 
@@ -169,8 +162,9 @@ class RankRow(NamedTuple):
     layer: "LayerRanks"
 
 
-def rank_table(title: str, found: Sequence[RankRow], threshold: float) -> Table:
+def rank_table(title: str, found: Sequence[RankRow]) -> Table:
     """A row for each layer of a run."""
+    from attnkit.analysis.map_rank import THRESHOLD
 
     def over_heads(
         title: str, name: str, ranks: str, form: str = "{:,.1f}", how: Any = mean, priority: int = 0
@@ -194,7 +188,7 @@ def rank_table(title: str, found: Sequence[RankRow], threshold: float) -> Table:
         fields.insert(0, Field("run", lambda one: one.run, align="left"))
     notes = (
         "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
-        f"share of the tokens; numerical rank: singular values above {threshold:g} of the largest",
+        f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",
         "averaged over rows and heads; lowest and highest: of the heads",
     )
     return Table.of(title, found, fields, notes)

@@ -15,7 +15,7 @@ TEXTS = st.text(st.sampled_from("ab .,\u05d0\u0301\u4e2d\u0e01[]<&\x1b\u202e\n\t
         ("", []),
         ("Ein (roter) Hund's Haus.", ["Ein", "(", "roter", ")", "Hund's", "Haus", "."]),
         ("\u6211\u5403 rice\u3002", ["\u6211", "\u5403", "rice", "\u3002"]),
-        ("\u0e01\u0e34\u0e19", ["\u0e01", "\u0e34", "\u0e19"]),
+        ("\u0e01\u0e34\u0e19", ["\u0e01\u0e34", "\u0e19"]),
         ("...", [".", ".", "."]),
     ],
 )

@@ -192,9 +192,6 @@ def entropy(
         list[int] | None,
         value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
     ] = None,
-    scale: Annotated[
-        str, value("A,...", "Factors on the scores to try, besides 1.")
-    ] = "0.25,0.5,1,2,4,8,16",
     split: Split = None,
     rows: Rows = None,
     kind: Kinds = None,
@@ -210,13 +207,11 @@ def entropy(
 
     Each head is measured at the start of training, at the stored checkpoints and at the end, on the
     rows of a split with teacher forcing. The gradient is half the L1 norm of the derivative of the
-    weights with respect to the scores: 0 if all weight is on one key. JSON and CSV have both for
-    each factor on the scores.
+    weights with respect to the scores: 0 if all weight is on one key.
 
       attnkit probe entropy RUN
       attnkit probe entropy RUN --kind cross
     """
-    scales = numbers("--scale", scale)
     from attnkit.analysis.map_entropy import probe_entropy
     from attnkit.runs import Run
 
@@ -225,7 +220,6 @@ def entropy(
         found = probe_entropy(
             trained,
             rows_of(trained, split, rows, data_dir, offline),
-            scales=scales,
             steps=step,
             kinds=kinds_of(kind),
             layers=options.all_of(layer),
@@ -250,10 +244,6 @@ def rank(
         ),
     ],
     *,
-    threshold: Annotated[
-        float,
-        value("T", "Numerical rank: singular values above this share of the largest one."),
-    ] = 1e-3,
     split: Split = None,
     rows: Rows = None,
     kind: Kinds = None,
@@ -272,11 +262,10 @@ def rank(
 
       attnkit probe rank runs/quickstart
     """
-    from attnkit.analysis.map_rank import check_threshold, probe_rank
+    from attnkit.analysis.map_rank import probe_rank
     from attnkit.runs import find_runs
     from attnkit.show.probe_tables import RankRow, rank_table
 
-    check_threshold(threshold)
     runs = find_runs(folders, note=console.warn)
     names = [run.variant for run in runs]
     if len(set(names)) < len(names):
@@ -287,7 +276,6 @@ def rank(
             layers = probe_rank(
                 run,
                 rows_of(run, split, rows, data_dir, offline),
-                threshold=threshold,
                 kinds=kinds_of(kind),
                 layers=options.all_of(layer),
                 heads=options.all_of(head),
@@ -296,4 +284,4 @@ def rank(
             )
         found += [RankRow(name, one) for one in layers]
     title = f"Rank of attention maps: {split or VALID}"
-    output.write_tables([rank_table(title, found, threshold)], format)
+    output.write_tables([rank_table(title, found)], format)
