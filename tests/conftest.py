@@ -3,9 +3,11 @@
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,9 +17,35 @@ LONGEST = ("test_docs.py", "test_shipped_recipes.py")
 """Files whose tests take longest, which come first: no worker waits for them in the end."""
 
 
+hypothesis.settings.register_profile("plain", max_examples=15, deadline=None)
+hypothesis.settings.register_profile("slow", max_examples=50, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Drawn examples are few where slow tests do not run."""
+    plain = config.getoption("markexpr") == "not slow"
+    hypothesis.settings.load_profile("plain" if plain else "slow")
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The order of all workers."""
+    """The order of all workers; what is slow besides: browsers, and of `sampled(n)` all but a case.
+
+    One more case of n runs with the slow tests; the others are for `pytest -m every`.
+    """
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    counts = Counter[str]()
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker("slow")
+        if mark := item.get_closest_marker("sampled"):
+            test = item.nodeid.partition("[")[0]
+            turn = counts[test] % mark.args[0]
+            if turn:
+                item.add_marker("slow")
+            if turn not in (0, mark.args[0] // 2):
+                item.add_marker("every")
+            counts[test] += 1
 
 
 @pytest.fixture(autouse=True)

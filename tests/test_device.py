@@ -50,6 +50,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> dict[st
     return {name: os.environ.get(name) for name in decided}
 
 
+@pytest.mark.slow
 def test_threads_are_set_before_and_after_torch_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

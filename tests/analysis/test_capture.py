@@ -207,6 +207,7 @@ def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
                 same(one, other, atol=1e-5)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("word", "role"), [case for case in cases() if case[0] not in ("scaled-dot", "dot")]
 )

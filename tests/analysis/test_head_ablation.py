@@ -39,6 +39,7 @@ def answer(model: Model, role: str) -> torch.Tensor:
         return model.hidden(None if role == "decoder" else SOURCE, IDS)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("word", "role"), list(cases()))
 def test_a_silenced_head_is_one_that_the_projection_does_not_read(word: str, role: str) -> None:
     """Of every mechanism, in every role; afterwards the model is whole again."""

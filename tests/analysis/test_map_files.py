@@ -75,7 +75,7 @@ def test_what_was_saved_comes_back(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(st.text(st.characters(), max_size=5), min_size=1, max_size=4).map(tuple))
 def test_any_token_survives(tmp_path: Path, suffix: str, texts: tuple[str, ...]) -> None:
     path = tmp_path / f"maps{suffix}"

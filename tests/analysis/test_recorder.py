@@ -23,6 +23,7 @@ def read(model: Model) -> Tensor:
     return model(None if model.shape == "decoder" else SOURCE, TARGET)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("word", "role"), list(cases()))
 def test_maps_times_values_are_what_the_layer_computed(word: str, role: str) -> None:
     model = build(sections(word, role)).double()

@@ -267,6 +267,7 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(
         Run.open("demo")
 
 
+@pytest.mark.slow
 def test_train_is_a_package_and_a_function() -> None:
     code = (
         "import attnkit, attnkit.train.fit\nfrom attnkit.train import events\nattnkit.train('no')"

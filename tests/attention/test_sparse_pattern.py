@@ -83,6 +83,7 @@ def both_paths(
     return found
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(("word", "options"), WORDS)

@@ -66,6 +66,7 @@ def points(words: list[str], lengths: list[int], **changes: object) -> dict[tupl
     return {(point.label, point.length): point for point in found}
 
 
+@pytest.mark.slow
 def test_time_and_memory_of_both_passes_beside_the_baseline() -> None:
     notes: list[str] = []
     plan = sweeps([candidate("linear"), candidate("synthesizer-random:trainable=false")], [64, 128])

@@ -29,6 +29,7 @@ def test_the_table_has_times_ratios_peaks_and_exponents(
     assert "length 32: linear" in err
 
 
+@pytest.mark.slow
 def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "linear", "--layer", *QUICK, "--format", "csv")
     records = list(csv.DictReader(io.StringIO(out)))

@@ -20,6 +20,7 @@ def decode(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
     return called(capsys, "bench", "decode", "quickstart", *TINY, "--rows", "6", *words)
 
 
+@pytest.mark.slow
 def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = train(capsys, "train.precision=fp32", "--format", "json")
     found = json.loads(out)
@@ -38,6 +39,7 @@ def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -
     assert 0 <= found["padding_source"] < 1
 
 
+@pytest.mark.slow
 def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = decode(capsys, "--beam", "2", "--format", "json")
     found = json.loads(out)
@@ -79,6 +81,7 @@ def test_the_trace_is_read_by_standard_viewers(
     assert names >= {"attnkit: attention", "attnkit: optimiser", "aten::bmm"}
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

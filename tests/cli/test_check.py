@@ -53,6 +53,7 @@ def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixtu
     assert {contract.name for contract in CONTRACTS} <= rows.keys()
 
 
+@pytest.mark.slow
 def test_every_layer_of_those_that_take_turns_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -66,6 +67,7 @@ def test_every_layer_of_those_that_take_turns_is_measured(
     assert worked[-6:-1:2] == ["kept"] * 3  # of scaled-dot; mine has none
 
 
+@pytest.mark.slow
 def test_a_plug_in_that_is_right_needs_no_worked_number(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
     code, out, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "json")

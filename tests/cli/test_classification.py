@@ -86,6 +86,7 @@ def here(
     return partial(called, capsys)
 
 
+@pytest.mark.slow
 def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Caller) -> None:
     """Other noise in every epoch, and yet the same bytes."""
     words = ["train", "pretrain.yaml", "--variant", "plain", "--out", "again", "--quiet"]

@@ -43,6 +43,7 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
 BOTH = ("runs/toy/good", "runs/toy/hostile")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
 def test_examples_and_tables_fit_the_screen(
     attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int
@@ -81,6 +82,7 @@ def test_json_lines_hold_every_sentence_as_it_is(attnkit: Any) -> None:
         assert row["difference"] == pytest.approx(second["score"] - first["score"])
 
 
+@pytest.mark.slow
 def test_questions_with_their_contexts(attnkit: Any) -> None:
     runs = [f"asked/runs/toy/base/seed-{seed}" for seed in (1, 2)]
     assert attnkit(*runs, command="eval").code == 0

@@ -191,6 +191,7 @@ def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
 def test_text_that_a_locale_cannot_show_is_no_crash(
     variables: dict[str, str], command: Command

@@ -43,6 +43,7 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, capsys:
     assert {row["variant"] for row in json.loads(listed.out)["rows"]} == {*STAGES}
 
 
+@pytest.mark.slow
 def test_the_command_can_be_repeated_also_where_the_runs_have_moved(convert: Any) -> None:
     """The fine-tuned run names the one before it relative to itself."""
     assert convert("--attention", "linear", *QUICK).code == 0

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from helpers.called import Caller
 from helpers.shell import Command
 
 
+@pytest.mark.slow
 def test_the_demo_writes_pages_and_says_what_to_try(command: Command, tmp_path: Path) -> None:
     done = command("demo")
     assert (done.returncode, done.stdout) == (0, "Die arme Frau hat die Briefe gestohlen.\n")

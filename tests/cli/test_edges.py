@@ -48,6 +48,7 @@ def test_a_closed_standard_output_is_no_success(words: str, tmp_path: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     ["slurm quickstart --save a", "generate RUN text -o a", "plot RUN --save a.svg",
@@ -67,9 +68,10 @@ def test_a_loop_of_links_is_an_output_like_others(words: str, here: Any, tmp_pat
     assert "bug" not in done.err
 
 
-BOMB = b"\n" * (30 << 20)
+BOMB = b"\n" * (8 << 20)
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "words",
     ["generate RUN bomb", "align RUN bomb text", "align RUN text bomb",
@@ -150,6 +152,7 @@ BODIES = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
 def test_a_plug_in_is_blamed_by_name(
     body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

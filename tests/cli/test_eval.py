@@ -127,6 +127,7 @@ def test_standard_input_gzip_and_pipes_are_files_too(attnkit: Any) -> None:
     assert attnkit(*words, stdin=marked).out == expected
 
 
+@pytest.mark.slow
 def test_a_pipe_of_the_shell_is_read(attnkit: Any) -> None:
     words = f"{sys.executable} -m attnkit eval --hyp <(cat hyp.txt) --ref ref.txt --metrics chrf"
     done = subprocess.run(["bash", "-c", words], capture_output=True, text=True, env=environment())

@@ -55,6 +55,7 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
     assert [row[2] for row in rows[-2:]] == ["100.0"] * 2
 
 
+@pytest.mark.slow
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
     result = json.loads(done.out)
@@ -70,6 +71,7 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     assert "concat lost contexts that did not fit one row: 6 of 6 questions with 2, 4" in text
 
 
+@pytest.mark.slow
 def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     head, _, *rows = table(attnkit("toy.yaml", "--format", "markdown"))
     assert head[:3] == ["metric", "variant", "method"]
@@ -125,6 +127,7 @@ def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> 
     assert table(done) == first
 
 
+@pytest.mark.slow
 def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Any, folder: Path) -> None:
     done = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert done.code == 0, done.err
@@ -187,6 +190,7 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     from helpers.pretrained import saved

@@ -227,6 +227,7 @@ def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
     )
 
 
+@pytest.mark.slow
 def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run) -> None:
     with process(run, "--block", "2", "--beam", "1") as child:
         assert child.stdin
@@ -242,6 +243,7 @@ def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run)
         assert child.stderr.read() == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "told"),
     [(signal.SIGHUP, "hung up"), (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")],
@@ -264,6 +266,7 @@ def test_a_signal_leaves_no_half_written_output(
     assert not list(tmp_path.glob("out.txt*"))
 
 
+@pytest.mark.slow
 def test_on_a_terminal_each_line_is_answered_at_once(run: Run) -> None:
     terminal, other = pty.openpty()
     with process(run, "--beam", "1", stdin=other) as child:

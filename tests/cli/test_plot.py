@@ -36,6 +36,7 @@ def test_a_pipe_gets_no_colour_and_ascii_where_the_locale_says_so(
     assert done.stderr == "attnkit: warning: other: without BLEU on test so far\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["p.svg", "p.PNG", "p.pdf"])
 def test_a_picture_is_saved(name: str, runs: Path, here: Caller, tmp_path: Path) -> None:
     done = here("plot", "runs", "--save", name)

@@ -98,6 +98,7 @@ ALL = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
 def test_every_study_comes_in_every_format(
     probe: Any, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -170,6 +170,7 @@ def test_explain_says_what_it_cannot_know_without_the_data(
     assert "%" not in out
 
 
+@pytest.mark.slow
 def test_explain_downloads_nothing_unless_it_is_asked_to(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "without the data" in out
 
 
+@pytest.mark.slow
 def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -53,6 +53,7 @@ def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return run
 
 
+@pytest.mark.slow
 def test_it_holds_the_table_of_eval(attnkit: Any, tmp_path: Path) -> None:
     shown = attnkit("runs/toy", "--format", "markdown", command="eval").out
     for name in ("r.md", "r.html"):
@@ -122,6 +123,7 @@ def test_without_matplotlib_there_are_no_figures(
     assert "![" not in text
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_bytes(attnkit: Any, tmp_path: Path) -> None:
     page = tmp_path / "r.html"
     assert attnkit("runs/toy", "-o", str(page)).code == 0
@@ -130,6 +132,7 @@ def test_the_same_runs_give_the_same_bytes(attnkit: Any, tmp_path: Path) -> None
     assert page.read_bytes() == first
 
 
+@pytest.mark.slow
 def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> None:
     done = attnkit("runs/toy", "-o", str(tmp_path / "my appendix.md"))
     assert done.code == 0, done.err
@@ -198,6 +201,7 @@ def test_drawings_cannot_stand_where_a_file_is(attnkit: Any, tmp_path: Path) -> 
     assert not (tmp_path / "r.md").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupted_writing_leaves_the_old_page(
     attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def as_of_runs(text: str) -> str:
     return text.replace(".results.tar.xz", "").replace("results/toy", "runs/toy")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", ["json", "csv", "markdown", "latex", "table"])
 def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: str) -> None:
     words = ("--format", format, "--metrics", ",".join(METRICS), "--device", "cpu")
@@ -124,6 +125,7 @@ def test_compare_refuses_another_corpus(here: Caller) -> None:
     assert "not checked" in verified.out
 
 
+@pytest.mark.slow
 def test_report_has_all_but_maps_and_examples(here: Caller) -> None:
     here("report", "results", "-o", "with.md")
     text = Path("with.md").read_text(encoding="utf-8")
@@ -223,6 +225,7 @@ NEED_WEIGHTS = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("words", NEED_WEIGHTS, ids=lambda words: " ".join(words[:2]))
 def test_what_needs_weights_is_refused(here: Caller, words: tuple[str, ...]) -> None:
     before = sorted(Path().rglob("*"))
@@ -260,6 +263,7 @@ def test_mistakes(here: Caller, tmp_path: Path) -> None:
     refused(66, "absent.results.tar.xz: no such file", "verify", "absent.results.tar.xz")
 
 
+@pytest.mark.slow
 def test_answers_to_questions_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

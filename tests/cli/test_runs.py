@@ -44,6 +44,7 @@ def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.Monke
     assert here("runs", "list", "runs/toy").out.splitlines()[1:3] == done.out.splitlines()[1:3]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [30, 60, 80, 160])
 def test_the_table_fits_and_says_what_it_leaves_out(
     width: int, runs: Path, command: Command
@@ -97,6 +98,7 @@ def test_cleaning_asks_for_yes_where_nobody_can_be_asked(runs: Path, here: Calle
     assert "nothing to remove" in here("runs", "clean", "--yes").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "left"), [(b"y\n", 1), (b"\n", 3)])
 def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> None:
     ours, theirs = pty.openpty()

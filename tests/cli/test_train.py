@@ -51,6 +51,7 @@ def start(folder: Path, *words: str, stdout: int, stderr: int) -> "subprocess.Po
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_training_goes_on_and_ends_in_a_table(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_stopped_training_goes_on_and_ends_in_a_table(
     assert capsys.readouterr() == (first.out, "")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: Path) -> None:
     """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
     ours, theirs = pty.openpty()
@@ -157,6 +159,7 @@ def test_a_faulty_test_file_is_told_before_anything_is_trained(
     assert not list(recipe.parent.glob("runs/**/manifest.json"))
 
 
+@pytest.mark.slow
 def test_a_sweep_goes_on_with_one_value_more(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

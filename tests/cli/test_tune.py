@@ -43,6 +43,7 @@ def on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("tiny")
 def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -> None:
     plan = here(*TUNE, "--dry-run", "--json")
@@ -163,6 +164,7 @@ def test_what_cannot_be_tuned_is_one_line(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_picture_of_a_sweep_has_a_line_for_each_variant(here: Caller, tmp_path: Path) -> None:
     assert here("train", "tiny.yaml", "train.lr=1e-3,2e-3", "train.steps=2", "-q").code == 0

@@ -84,6 +84,7 @@ def _damage(name: str) -> Callable[[Run], None]:
     return damage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "cells"),
     [
@@ -162,6 +163,7 @@ def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
     assert "not checked: no hash recorded" in shown
 
 
+@pytest.mark.slow
 def test_answers_to_questions_are_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -86,6 +86,7 @@ def test_views_are_chosen_and_one_head_needs_no_grid(show: Any) -> None:
     assert "cross attention, mean" not in show(TEXT, "--view", "grid").out
 
 
+@pytest.mark.slow
 def test_many_heads_are_thinned_unless_they_are_asked_for(
     show: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_many_heads_are_thinned_unless_they_are_asked_for(
     assert "all heads" in show(TEXT, "--head", "0-1").out
 
 
+@pytest.mark.slow
 def test_a_column_that_takes_most_can_be_hidden(
     show: Any, language_model: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

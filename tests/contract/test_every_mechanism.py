@@ -6,10 +6,7 @@ from helpers.interesting import OF_CLASS, OF_OPTIONS, OF_ROTARY, cases
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.mechanisms import entmax
 
-CASES = [
-    pytest.param(*case[:2], id=case.subject.name, marks=() if case.quick else (pytest.mark.slow,))
-    for case in cases()
-]
+CASES = [pytest.param(*case[:2], id=case.subject.name, marks=case.marks) for case in cases()]
 EXCUSES = {
     "map": ("its tokens have several values each",),
     "rows": ("it declares that its rows do not sum to 1",),

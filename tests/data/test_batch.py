@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.batch import collate
@@ -56,7 +56,6 @@ def test_a_batch_by_hand() -> None:
 
 
 @given(SEQUENCES, st.data())
-@settings(deadline=None)
 def test_gathering_agrees_with_a_loop_over_rows(
     rows: list[tuple[list[int], list[int]]], data: st.DataObject
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data import batch_plan
@@ -41,7 +41,6 @@ def same(first: Plan, second: Plan) -> bool:
 
 
 @given(PAIRS, st.integers(1, 500), st.integers(0, 5), st.integers(0, 5), st.booleans())
-@settings(deadline=None)
 def test_every_row_stands_in_one_batch(
     pairs: list[tuple[int, int]], budget: int, seed: int, epoch: int, shuffle: bool
 ) -> None:
@@ -52,7 +51,6 @@ def test_every_row_stands_in_one_batch(
 
 
 @given(PAIRS, st.integers(1, 500), st.none() | st.integers(1, 20_000))
-@settings(deadline=None)
 def test_batches_keep_both_budgets_and_only_single_rows_exceed_them(
     pairs: list[tuple[int, int]], budget: int, attention: int | None
 ) -> None:
@@ -67,7 +65,6 @@ def test_batches_keep_both_budgets_and_only_single_rows_exceed_them(
 
 
 @given(PAIRS, st.integers(1, 500))
-@settings(deadline=None)
 def test_no_batch_could_take_the_next_row(pairs: list[tuple[int, int]], budget: int) -> None:
     source, target = sides(pairs)
     batches = plan(source, target, batch_tokens=budget, seed=0, epoch=0, shuffle=False)
@@ -77,7 +74,6 @@ def test_no_batch_could_take_the_next_row(pairs: list[tuple[int, int]], budget: 
 
 
 @given(PAIRS, st.integers(1, 500), st.integers(0, 9), st.integers(0, 9))
-@settings(deadline=None)
 def test_the_same_arguments_give_the_same_plan(
     pairs: list[tuple[int, int]], budget: int, seed: int, epoch: int
 ) -> None:
@@ -155,6 +151,7 @@ def test_padding_of_lengths_like_those_of_multi30k_is_small() -> None:
     assert full / (4096 * len(batches)) > 0.97
 
 
+@pytest.mark.slow
 def test_padding_of_multi30k_is_small(corpora: Path, tmp_path: Path) -> None:
     sides = [
         (corpora / "multi30k" / f"train.{language}").read_text("utf-8").split("\n")[:-1]

@@ -104,6 +104,7 @@ def refused(kind: type[Exception], data: DataConfig, task: str = "translation") 
 # Corpora by name
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ROWS)
 def test_real_corpora_have_the_documented_rows(corpora: Path, name: str) -> None:
     first, *rest = corpus_cards.load(name).languages

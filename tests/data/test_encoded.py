@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.encoded import Blocks, Encoded, Ragged
@@ -205,7 +205,6 @@ def test_a_stream_is_paragraphs_with_eos_behind_each(tokenizer: Tokenizer, tmp_p
 
 
 @given(st.integers(0, 40), st.integers(1, 9))
-@settings(deadline=None)
 def test_blocks_put_out_every_token_once_in_order(tokens: int, length: int) -> None:
     ids = np.arange(4, 4 + tokens, dtype=np.uint16)
     blocks = Blocks(ids, length)

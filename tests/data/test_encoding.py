@@ -66,6 +66,7 @@ def rows_until(place: int, error: BaseException) -> Iterator[Row]:
     raise error
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("how", [{}, {"sample": (0.3, 1)}, {"stream": True}])
 def test_several_processes_write_what_one_writes(
     write: Callable[..., Encoded], how: dict[str, object], monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ def test_few_chunks_are_in_memory_at_once(
     assert 3 <= most <= 4
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_one_clear_line(
     write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -114,6 +116,7 @@ def test_a_killed_process_is_one_clear_line(
     assert contents(write()) == contents(write("whole"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("error", [DataError("train.en:2: malformed"), StoppedError("stopped")])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_stops_an_encoding_leaves_nothing(
@@ -174,6 +177,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_kill_9_leaves_no_process(
     write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:

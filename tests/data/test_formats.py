@@ -31,9 +31,7 @@ from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError
 
 LINE = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30)
-per_example = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+per_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def write(folder: Path, data: bytes | str, name: str = "text.txt") -> Path:
@@ -77,7 +75,7 @@ def test_n_lines_of_any_text_are_n_lines(
     assert count_lines(path) == len(expected)
 
 
-@settings(per_example, max_examples=40)
+@per_example
 @given(lines=st.lists(LINE, max_size=20))
 def test_lines_that_end_are_as_many_as_wc_counts(tmp_path: Path, lines: list[str]) -> None:
     path = write(tmp_path, "".join(line + "\n" for line in lines))
@@ -158,6 +156,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path, data: bytes, what: str) 
     assert what in fails(write(tmp_path, data))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
 def test_packed_text_is_known_by_its_bytes_not_its_name(
     tmp_path: Path, pack: Callable[[bytes], bytes]
@@ -233,6 +232,7 @@ def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
             list(read_lines(tmp_path / name))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     peaks = []
     for lines in (10_000, 80_000):

@@ -79,6 +79,7 @@ def test_what_comes_is_as_likely_as_it_is_said_to_be(source: KnownSource, name: 
                 assert abs(counts[token] - total * share) < 5 * spread, (before, token)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("block", [1, 2, 4, 32])
 def test_the_best_loss_is_that_of_the_source_itself(
     source: KnownSource, name: str, block: int

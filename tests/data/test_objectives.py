@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data import objectives
@@ -58,7 +58,6 @@ def parts(encoded: Encoded) -> tuple[list[int], list[int]]:
     return seen, wanted
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 300), st.integers(1, 64), st.integers(0, 9), st.integers(0, 9))
 def test_windows_of_any_length_hide_the_same_tokens(
     tokens: int, length: int, seed: int, epoch: int
@@ -122,7 +121,6 @@ def restored(source: list[int], target: list[int]) -> list[int]:
     return [t for token in source for t in (spans[token] if token in MARKS else [token])]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 200), st.integers(0, 9), st.integers(0, 9))
 def test_a_text_is_its_source_with_the_spans_of_its_target(
     tokens: int, seed: int, epoch: int

@@ -216,6 +216,7 @@ def test_an_existing_model_is_used_as_it_is(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_agree(tmp_path: Path) -> None:
     spec = recipe(tmp_path)
     (tmp_path / "recipe.json").write_text(spec.model_dump_json())
@@ -233,6 +234,7 @@ def test_two_runs_at_once_agree(tmp_path: Path) -> None:
     assert [path for path in (tmp_path / "c").rglob("*") if ".tmp-" in path.name] == []
 
 
+@pytest.mark.slow
 def test_multi30k_is_prepared_and_found_again(corpora: Path, tmp_path: Path) -> None:
     spec = Recipe.model_validate({
         "task": "translation",

@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 import sentencepiece
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attnkit.data.rows import Row
@@ -40,7 +40,6 @@ def marked(left: str, right: str) -> list[str]:
 @given(lines=st.lists(TEXTS, min_size=1, max_size=4))
 @example(lines=["a \u2585 b"])
 @example(lines=["\0"])
-@settings(deadline=None, max_examples=60)
 def test_what_was_learned_from_is_read_and_written(kind: str, lines: list[str]) -> None:
     if not any(map(clean, lines)):
         return
@@ -51,6 +50,7 @@ def test_what_was_learned_from_is_read_and_written(kind: str, lines: list[str]) 
     assert not vocabulary.unknown(lines)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("marker", MARKERS)

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.corpus import Corpus
@@ -29,7 +29,6 @@ def write(folder: Path, content: str | bytes, name: str) -> Path:
     return path
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6),
     ends=st.sampled_from(["\n", "\r\n"]),
@@ -136,7 +135,6 @@ def opened(folder: Path, train: str = "x.csv", **changes: Any) -> Corpus:
     return Corpus.open(data, "translation")
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     sources=st.lists(st.integers(0, 30), min_size=40, max_size=80),
     sizes=st.tuples(st.integers(1, 8), st.integers(0, 8)),

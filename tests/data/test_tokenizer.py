@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.rows import Row
@@ -69,7 +69,6 @@ def test_text_is_not_rewritten_by_unicode_normalisation() -> None:
 
 
 @given(st.lists(st.text(), max_size=20))
-@settings(deadline=None, max_examples=200)
 def test_any_lines_give_as_many_lines(texts: list[str]) -> None:
     ids = UNIGRAM.encode(texts)
     assert ids == [UNIGRAM.encode([text])[0] for text in texts]
@@ -80,7 +79,6 @@ def test_any_lines_give_as_many_lines(texts: list[str]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 60), max_size=12), max_size=20))
-@settings(deadline=None, max_examples=100)
 def test_any_ids_give_as_many_lines(ids: list[list[int]]) -> None:
     decoded = UNIGRAM.decode(ids)
     assert len(decoded) == len(ids)
@@ -251,6 +249,7 @@ def test_sampling_is_a_pure_function_of_its_arguments(kind: str) -> None:
     assert vocabulary.decode(first) == texts
 
 
+@pytest.mark.slow
 def test_sampling_is_the_same_in_every_process(tmp_path: Path) -> None:
     """sentencepiece's own generator is salted in each process: a resumed run saw other data."""
     trained().save(tmp_path)

@@ -52,6 +52,7 @@ def answer(run: Run) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("word", mechanisms.names())
 def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
     word: str, tmp_path: Path
@@ -106,6 +107,7 @@ def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
                       "new": "additive"}  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("model", "attention", "layers"),
     [
@@ -200,6 +202,7 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(
     assert not torch.allclose(swapped.weights()[name], run.weights()[name], atol=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     happened(convert, settings(run, "linear"))

@@ -186,6 +186,7 @@ def test_time_is_that_of_two_batches_scaled_to_the_average_update(
     assert found.tokens_per_second == pytest.approx(tokens / found.seconds)
 
 
+@pytest.mark.slow
 def test_measuring_leaves_the_random_state_alone(recipe: Recipe, prepared: PreparedData) -> None:
     before = torch.get_rng_state()
     assert cost.pace(recipe, prepared).seconds > 0

@@ -23,7 +23,7 @@ from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
 from attnkit.train.fit import Training
 
-MUTATIONS = settings(max_examples=12, deadline=None, derandomize=True)
+MUTATIONS = settings(max_examples=5, derandomize=True)
 """Few here; `benchmarks/mutations.py` makes 2,000."""
 
 
@@ -33,6 +33,7 @@ def made(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     return subject(folder, finished=request.param == "finished")
 
 
+@pytest.mark.sampled(5)
 @MUTATIONS
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_run_is_refused_or_answers_as_before(made: Subject, seed: int) -> None:
@@ -46,6 +47,7 @@ def finished_run(folder: Path) -> Run:
     return Run.open(folder / "runs/small/base/seed-1")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model", "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{}"], ids=["emptied", "swapped"])
 def test_training_a_finished_run_looks_at_its_files(
@@ -135,6 +137,7 @@ def damaged_checkpoint(
     checkpoint.save(made.run, newest.step + 1, values, state)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "key", ["step", "epoch", "position", "tokens", "seconds", "best", "worse", "recent"]
 )
@@ -149,6 +152,7 @@ def test_wrong_types_in_the_state_of_a_checkpoint_are_named(
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path), steps=4, valid_every=2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -194,6 +198,7 @@ def test_a_damaged_checkpoint_of_the_average_is_refused(tmp_path: Path) -> None:
         run_through(made)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: Path) -> None:
     """At step 8 the average is of 4, 6 and 8."""
     (tmp_path / "whole").mkdir()

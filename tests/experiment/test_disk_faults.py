@@ -21,6 +21,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Attempt]:
     return folder, done
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_fault_of_the_disk_costs_nothing(whole: tuple[Path, Attempt], place: str) -> None:
     folder, done = whole
@@ -32,6 +33,7 @@ def test_a_fault_of_the_disk_costs_nothing(whole: tuple[Path, Attempt], place: s
     assert not found.faults, (at, kind, found)
 
 
+@pytest.mark.slow
 def test_a_full_file_system_costs_nothing() -> None:
     own = ["unshare", "--user", "--map-root-user", "--mount"]
     try:

@@ -82,6 +82,7 @@ def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(fol
         torch.testing.assert_close(second.weights(), first.weights(), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_it_a_training_starts_elsewhere(folder: Path) -> None:
     begun()
     trained("second.yaml", "train.init=null", variants=("plain",))
@@ -101,6 +102,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
         trained("second.yaml", out=Path("elsewhere"))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -131,6 +133,7 @@ def test_a_length_that_changes_shapes_is_refused_with_them(folder: Path) -> None
     assert "the same model and data.max_length" in str(error)
 
 
+@pytest.mark.slow
 def test_variants_of_a_sweep_start_from_the_variant_that_they_are_made_of(folder: Path) -> None:
     begun()
     name = "plain,lr=0.001"
@@ -138,6 +141,7 @@ def test_variants_of_a_sweep_start_from_the_variant_that_they_are_made_of(folder
     assert run_of("second", name).manifest["init"]["variant"] == "plain"
 
 
+@pytest.mark.slow
 def test_a_run_folder_starts_any_seed_and_a_folder_of_runs_the_same_one(folder: Path) -> None:
     begun()
     for init in ("runs/first/plain/seed-1", "runs/first"):
@@ -152,6 +156,7 @@ def test_an_unfinished_run_is_no_start(folder: Path) -> None:
     assert "is not trained to its end" in str(refusal())
 
 
+@pytest.mark.slow
 def test_a_stopped_training_ends_as_one_left_alone_without_the_first_run(folder: Path) -> None:
     begun()
     trained("second.yaml", "train.steps=6", variants=("plain",))

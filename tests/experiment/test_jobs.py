@@ -37,7 +37,7 @@ task: translation
 data: {{train: {train}, valid: {valid}, test: {test}, max_length: 32}}
 tokenizer: {{type: word, size: 40}}
 model: {{width: 16, heads: 2, layers: 1, ff: 32, dropout: 0.2}}
-train: {{steps: 120, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 60, save_every: 5,
+train: {{steps: 40, batch_tokens: 56, lr: 5e-3, warmup: 4, valid_every: 20, save_every: 5,
         log_every: 1, precision: fp32}}
 search: {{method: greedy, max_length: 12}}
 eval: {{bootstrap: 50}}
@@ -152,7 +152,7 @@ def test_two_jobs_give_what_one_gives(
     assert sum(isinstance(event, events.PreparedEvent) for event in told) == 1
     of_runs = [event for event in told if isinstance(event, events.ProgressEvent)]
     assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
-    assert len(of_runs) == 240
+    assert len(of_runs) == 80
     manifests = [
         Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")
     ]
@@ -208,6 +208,7 @@ def test_a_stop_before_the_first_update_is_resumable_too(tmp_path: Path) -> None
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:
         session(write_recipe(tmp_path), interrupting((0, signal.SIGINT), (0, signal.SIGINT)))
@@ -215,6 +216,7 @@ def test_a_second_interrupt_leaves_at_once_and_leaves_no_process(tmp_path: Path)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_runs_that_fail_do_not_take_the_others_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,6 +356,7 @@ def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) 
     assert not (tmp_path / "runs/tiny/one").exists()
 
 
+@pytest.mark.slow
 def test_precision_is_chosen_once_before_the_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,7 +366,7 @@ def test_precision_is_chosen_once_before_the_first_step(
         lambda *_: asked.append(1) or ("bf16", "measured"),
     )
     recipe = write_recipe(tmp_path)
-    recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 120", "steps: 2"))
+    recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 40", "steps: 2"))
     told = session(recipe)
     started = [event for event in told if isinstance(event, events.StartedEvent)]
     assert [event.precision for event in started] == ["bf16", "bf16"]
@@ -394,7 +397,7 @@ def is_saved(run: Run) -> bool:
 
 def endless(recipe: Path) -> Path:
     """The recipe with more updates than a test waits for."""
-    recipe.write_text(recipe.read_text().replace("steps: 120", "steps: 100000"))
+    recipe.write_text(recipe.read_text().replace("steps: 40", "steps: 100000"))
     return recipe
 
 

@@ -103,6 +103,7 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
     assert all(".self_attn." in name for name in changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_tuning_learns_the_text(model: Path, precision: str) -> None:
     told = happened(convert, settings(model, "performer", transfer=2, tune=60, precision=precision))

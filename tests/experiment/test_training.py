@@ -162,6 +162,7 @@ def test_what_would_be_done_is_what_is_done(tmp_path: Path) -> None:
     assert state().text == "refused: damaged"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [(3, 3, False), (3, 2, False), (3, 5, True), (3, 0, True)],
@@ -188,6 +189,7 @@ def test_a_run_goes_on_in_the_precision_that_it_is_told(tmp_path: Path) -> None:
     assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "bf16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("fixed",), ("fixed", "free", "other")])
 def test_a_variant_that_names_its_precision_decides_for_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
@@ -315,6 +317,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
         again("new")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fate", ["moved", "replaced", "of another run", "a copy"])
 def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
     tmp_path: Path, fate: str
@@ -378,6 +381,7 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
     released.set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["attnkit.data.tokenizer.Tokenizer.save",
                                    "attnkit.runs.Run.write_tokenizer"])  # fmt: skip
 def test_a_run_whose_tokenizer_could_not_be_written_gets_it_at_the_next_start(
@@ -408,6 +412,7 @@ def test_without_an_average_any_more_the_weights_are_the_last_ones(tmp_path: Pat
         assert torch.equal(tensor, stored[f"model.{name}"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"monitor": "accuracy"}, {"choose": "best"}])
 def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any) -> None:
     session(tmp_path, valid_every=1, lr=1e-9)
@@ -426,6 +431,7 @@ def test_fewer_updates_than_are_done_are_refused(tmp_path: Path) -> None:
         session(tmp_path, steps=3, allow_change=True)
 
 
+@pytest.mark.slow
 def test_changes_are_forgotten_by_a_training_that_begins_anew(tmp_path: Path) -> None:
     session(tmp_path)
     session(tmp_path, steps=7, allow_change=True)

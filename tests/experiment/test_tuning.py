@@ -91,6 +91,7 @@ def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
     assert len(find_runs([recipe.parent / "runs/tiny/one/tune"])) == 2
 
 
+@pytest.mark.slow
 def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(recipe: Path) -> None:
     session(recipe, planned(recipe))
     again = session(recipe, planned(recipe))
@@ -108,6 +109,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     )
 
 
+@pytest.mark.slow
 def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> None:
     session(recipe, planned(recipe))
     out = recipe.parent / "runs"
@@ -119,6 +121,7 @@ def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> 
     assert not same(load(recipe), words=[])
 
 
+@pytest.mark.slow
 def test_runs_that_other_trials_chose_are_refused_before_any_trial(recipe: Path) -> None:
     session(recipe, planned(recipe))
     other = planned(recipe, "train.lr=1e-3,1e-2,3e-2")
@@ -133,6 +136,7 @@ def test_runs_that_other_trials_chose_are_refused_before_any_trial(recipe: Path)
     assert isinstance(kept[-1], events.ScoredEvent)
 
 
+@pytest.mark.slow
 def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe: Path) -> None:
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3], "variants": ["one"]}
     happened(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
@@ -142,6 +146,7 @@ def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe
     assert run_of(recipe, "one").manifest["tuned"]["value"] in ("0.001", "0.01")
 
 
+@pytest.mark.slow
 def test_a_trial_that_diverges_loses_and_is_not_repeated(recipe: Path) -> None:
     word = "train.lr=1e-2,1e30"
     told = session(recipe, planned(recipe, word), variants=["one", "two"])
@@ -250,6 +255,7 @@ def test_a_shortened_schedule_keeps_its_proportions(
     assert tuning.shortened(train, None) == tuning.shortened(train, steps) == train
 
 
+@pytest.mark.slow
 def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
     """`train.init` matches variants by name, and a trial has another."""
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3]}

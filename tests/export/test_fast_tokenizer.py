@@ -29,6 +29,7 @@ parts = st.sampled_from([*"adeginotcz \t\n\u00a0\u2581\x1c\u2603", *SPECIAL, "ka
 texts = st.lists(parts | st.characters(exclude_categories=["Cs"]), max_size=20).map("".join)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("special", [(), SPECIAL])
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
 @given(lines=st.lists(texts, min_size=1, max_size=3))

@@ -25,6 +25,7 @@ def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
     return to_huggingface.HuggingFaceModel(folder, len(pieces.target))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", PRODUCTS, ids=str)
 def test_encoder_decoders_have_equal_logits(options: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(**options)

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import pytest
+
 from attnkit import mechanisms
 from attnkit.contract import CONTRACTS, ROLES, Contract, Role, Subject
 from attnkit.contract.identities import possible
@@ -160,33 +162,40 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 
 class Case(NamedTuple):
-    """A mechanism with options in a role, its contracts, and whether a plain `pytest` runs them."""
+    """A mechanism with options in a role, its contracts, and the marks of their test."""
 
     subject: Subject
     contracts: list[Contract]
-    quick: bool
+    marks: tuple[pytest.MarkDecorator, ...]
 
 
 def cases() -> Iterator[Case]:
-    """Every mechanism in each role, with each of its options the contracts that they can break."""
+    """Every mechanism in each role, with each of its options the contracts that they can break.
+
+    A plain `pytest` takes the defaults, but for devices, and a few contracts of other options; slow
+    tests are all of devices, and other options in the last role that they have.
+    """
     everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
         default, *others = options(word)
-        roles = [role for role in ROLES if possible(named(word, role, default))]
+        last = [role for role in ROLES if possible(named(word, role, default))][-1]
         for role in ROLES:
-            device = word in OF_DEVICE and role == roles[-1]
-            yield from _split(named(word, role, default), everything, everything, device)
+            device = word in OF_DEVICE and role == last
+            quick = everything if device else everything - {"device"}
+            yield from _split(named(word, role, default), everything, quick)
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
                 rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
                 yield from _split(rotary, OF_ROTARY, {"steps"})
         for chosen in others:
+            able = [role for role in ROLES if possible(named(word, role, chosen))]
             for role in ROLES:
-                yield from _split(named(word, role, chosen), breakable(word, chosen), QUICK)
+                subject, rare = named(word, role, chosen), role != able[-1]
+                yield from _split(subject, breakable(word, chosen), QUICK, rare)
 
 
 def _split(
-    subject: Subject, names: set[str], quick: set[str], device: bool = False
+    subject: Subject, names: set[str], quick: set[str], rare: bool = False
 ) -> Iterator[Case]:
     """Those that a plain `pytest` runs, and the others."""
     able = possible(subject)
@@ -196,14 +205,11 @@ def _split(
         if contract.name in names
         and (contract.name == "limits" or able and subject.role in contract.roles)
     ]
-    for fast in (True, False):
-        part = [
-            contract
-            for contract in kept
-            if fast == (contract.name in quick and (contract.name != "device" or device))
-        ]
+    slow = (pytest.mark.slow, pytest.mark.every) if rare else (pytest.mark.slow,)
+    for fast, marks in ((True, ()), (False, slow)):
+        part = [contract for contract in kept if fast == (contract.name in quick)]
         if part:
-            yield Case(subject, part, fast)
+            yield Case(subject, part, marks)
 
 
 def breakable(word: str, chosen: dict[str, Any]) -> set[str]:

@@ -73,6 +73,7 @@ def test_half_of_the_mechanisms_and_more_can_stand_in_a_trained_model() -> None:
     assert len(WORDS) > len(mechanisms.names()) / 2, WORDS
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
 def test_every_mechanism_reads_with_a_cache_as_without(word: str) -> None:
     model, read = converted(word), ids()
@@ -87,6 +88,7 @@ def test_every_mechanism_reads_with_a_cache_as_without(word: str) -> None:
     torch.testing.assert_close(torch.cat(parts, 1), whole)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
 def test_rows_with_padding_read_as_rows_alone(word: str) -> None:
     model, read = converted(word), ids()
@@ -98,6 +100,7 @@ def test_rows_with_padding_read_as_rows_alone(word: str) -> None:
     torch.testing.assert_close(found[1], logits(model, read[1:])[0])
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("word", WORDS)
 def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> None:
     model, read = converted(word), ids()

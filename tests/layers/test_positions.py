@@ -23,6 +23,7 @@ def test_alibi_slopes_halve_by_head_and_grow_with_distance() -> None:
     assert bias[0, 7, 3, 0].item() == -3 / 256
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("word", ["scaled-dot", "additive", "synthesizer-random", "local"])
 def test_alibi_in_bfloat16_is_as_fine_as_its_weights_after_a_thousand_tokens(word: str) -> None:
     """The bias was rounded to 8 bits, so weights far behind were off by several percent."""

@@ -55,22 +55,6 @@ def test_products_of_exponentials_and_sigmoids_equal_the_formula(largest: float)
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=3e-5)
 
 
-def test_a_step_projects_its_own_key_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = MultiHead.build("additive", 8, 2, 10, hidden=5)
-    x, lengths, project = torch.randn(1, 7, 8), [], additive.per_head
-
-    def counted(x: Tensor, *rest: Tensor | None) -> Tensor:
-        lengths.append(x.shape[2])
-        return project(x, *rest)
-
-    with torch.no_grad():
-        state = layer(x[:, :6], Mask.packed(6, x.device, causal=True)).state
-        monkeypatch.setattr(additive, "per_head", counted)
-        state = layer(x[:, 6:], Mask.packed(7, x.device, causal=True, start=6), state=state).state
-    assert lengths == [1, 1]
-    assert state[0].shape == (1, 2, 7, 5)
-
-
 @pytest.mark.parametrize("options", [{}, {"hidden": 5}])
 def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
     options: dict[str, int],
@@ -113,18 +97,6 @@ def test_no_tensor_is_as_large_as_all_hidden_units(monkeypatch: pytest.MonkeyPat
     assert max(seen) <= 2**12
     assert sum(seen) == 2 * 64 * 64 * 3
     assert scores.isfinite().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_short_floats_are_scored_in_float32(dtype: torch.dtype) -> None:
-    mechanism = MultiHead.build("additive", 8, 2, 10).to(dtype).mechanism
-    q = torch.randn(1, 2, 3, 4).to(dtype)
-    mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 3)
-    scores = mechanism.scores(q, mechanism.cached_keys(q), mask)
-    assert scores.dtype == torch.float32
-    mechanism, q = mechanism.double(), q.double()
-    exact = mechanism.scores(q, mechanism.cached_keys(q), mask)
-    torch.testing.assert_close(scores.double(), exact, rtol=0, atol=0.05)
 
 
 def test_large_inputs_saturate_without_losing_the_score() -> None:

@@ -55,6 +55,7 @@ def test_with_enough_blocks_it_is_scaled_dot(length: int, block: int, causal: bo
     torch.testing.assert_close(made(q, k, v, mask).y, ScaledDot(Shape(2, 4, 300))(q, k, v, mask).y)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("block", "blocks"), [(7, 0), (16, 3), (64, 2), (200, 1), (1, 4)])
 @pytest.mark.parametrize("length", [33, 257])

@@ -22,6 +22,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> Ten
     return torch.stack(answers, 2)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("rate", [0.0, 0.05, 2.0, 100.0])
 @pytest.mark.parametrize("wide", [1, 5])
 @pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 150])
@@ -71,22 +72,6 @@ def test_the_gate_of_a_channel_is_the_sixteenth_root_of_a_sigmoid() -> None:
     gates, k = torch.randn(1, 2, 3, 4).double(), torch.zeros(1, 2, 3, 4).double()
     logs = Decay(Shape(2, 4, 9), gate="channel").log_decay(k, gates)
     torch.testing.assert_close(logs.exp(), gates.sigmoid() ** (1 / 16))
-
-
-@pytest.mark.parametrize("gate", GATES)
-def test_the_state_has_one_size_and_pads_leave_it_alone(gate: str) -> None:
-    torch.manual_seed(1)
-    layer = MultiHead.build("decay", 12, 3, 300, causal=True, gate=gate).double()
-    x = torch.randn(2, 200, 12).double()
-    states = [
-        layer(x[:, :length], Mask.packed(length, x.device, causal=True)).state
-        for length in (1, 9, 200)
-    ]
-    assert {state.shape for state in states} == {(2, 3, 4, 4)}
-    valid = torch.ones(2, 14, dtype=torch.bool)
-    valid[:, 9:] = False
-    longer = torch.cat((x[:, :9], torch.full((2, 5, 12), torch.inf).double()), 1)
-    torch.testing.assert_close(layer(longer, Mask.of(valid, 14, causal=True)).state, states[1])
 
 
 @pytest.mark.parametrize("gate", ["head", "channel"])

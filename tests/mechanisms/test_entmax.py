@@ -77,6 +77,7 @@ def test_equal_scores_are_uniform_and_worked_rows_of_sparsemax() -> None:
         torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.9, 2.0, 3.0])
 def test_gradients_of_scores_and_alpha_are_finite_differences(alpha: float) -> None:
     scores = drawn(6, 1.0, rows=2).requires_grad_()

@@ -39,25 +39,6 @@ def test_it_is_the_sum_of_the_definition(length: int) -> None:
     torch.testing.assert_close(made.weights(q, k, v, mask, gates=gates), scores.softmax(-1))
 
 
-def test_pads_forget_nothing() -> None:
-    torch.manual_seed(0)
-    layer = MultiHead.build("forgetting", 8, 2, 20, causal=True).double()
-    x, valid = torch.randn(1, 7, 8).double(), torch.ones(1, 7, dtype=torch.bool)
-    valid[0, 3:5] = False
-    maps = layer.weights(x, Mask.of(valid, 7, causal=True))
-    short = layer.weights(x[valid][None], Mask.packed(5, x.device, causal=True))
-    torch.testing.assert_close(maps[:, :, valid[0]][..., valid[0]], short)
-
-
-def test_the_state_has_one_number_more_a_token_and_head() -> None:
-    layer = MultiHead.build("forgetting", 8, 2, 20, causal=True)
-    (keys, values), sums = layer(
-        torch.randn(3, 5, 8), Mask.packed(5, torch.device("cpu"), causal=True)
-    ).state
-    assert keys.shape == values.shape == (3, 2, 5, 4)
-    assert sums.shape == (3, 2, 5, 1)
-
-
 def test_what_cannot_be_is_refused() -> None:
     for role in ({"causal": False}, {"cross": True}):
         with pytest.raises(UsageError, match="between a past key and the query"):

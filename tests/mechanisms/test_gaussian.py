@@ -7,7 +7,6 @@ from torch import Tensor
 from attnkit.attention import one_head
 from attnkit.attention.mask import Mask
 from attnkit.layers import MultiHead
-from attnkit.mechanisms import dot
 
 KEYS, VALUES = one_head((51,), (56,), (58,)), one_head((40,), (43,), (48,))
 
@@ -46,31 +45,6 @@ def test_the_expanded_form_equals_the_distance(dtype: torch.dtype, error: float)
     q, k = (10 * torch.randn(2, 2, 9, 8, dtype=dtype) for _ in range(2))
     scores = kernel(8).scores(q, k, Mask.cross(torch.ones(2, 9, dtype=torch.bool), 9))
     torch.testing.assert_close(scores, direct(q, k), rtol=1e-6, atol=error)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("width", [1, 5, 8])
-def test_the_fused_kernel_equals_the_plain_path(
-    dtype: torch.dtype, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = torch.Generator().manual_seed(4)
-    valid = torch.arange(20) < torch.tensor([[20], [13]])
-    masks = [Mask.of(valid, 20, causal=True), Mask.right(valid)]
-    masks.append(Mask.packed(20, valid.device, causal=True))
-    for mask in masks:
-        answers = []
-        for limit in (0, 10**9):
-            monkeypatch.setattr(dot, "PLAIN_UP_TO", limit)
-            made.manual_seed(4)
-            q, k, v = (
-                torch.randn(2, 3, 20, width, generator=made).to(dtype).requires_grad_()
-                for _ in range(3)
-            )
-            y = kernel(width)(q, k, v, mask).y.transpose(1, 2)[valid]
-            answers.append((y, *torch.autograd.grad(y.float().square().sum(), (q, k, v))))
-        error = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.1}[dtype]
-        for fused, plain in zip(*answers, strict=True):
-            torch.testing.assert_close(fused, plain, rtol=error, atol=error)
 
 
 def test_slopes_are_those_of_the_distance() -> None:

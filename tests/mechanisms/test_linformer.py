@@ -57,13 +57,6 @@ def test_each_row_takes_the_projections_of_its_own_positions(
     assert y[4].abs().max().item() == 0
 
 
-def test_many_slots_are_never_filled_for_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linformer, "_slots", None)
-    made(rank=64)(*inputs(2, 12), Mask.packed(12, torch.device("cpu"), causal=False))
-    with pytest.raises(TypeError):
-        made(rank=2)(*inputs(2, 12), Mask.packed(12, torch.device("cpu"), causal=False))
-
-
 def test_pads_beyond_the_limit_are_no_tokens() -> None:
     mechanism, (q, k, v) = made(rank=5), inputs(1, LONGEST + 6)
     valid = torch.arange(LONGEST + 6)[None] >= 10
@@ -81,9 +74,3 @@ def test_keys_keep_their_variance_in_a_full_sequence() -> None:
 def test_a_rank_of_zero_is_refused() -> None:
     with pytest.raises(UsageError, match="rank must be at least 1, got 0"):
         made(rank=0)
-
-
-def test_parts_of_sequences_are_refused() -> None:
-    q, _, _ = inputs(1, 4)
-    with pytest.raises(ValueError, match="needs k with"):
-        made()(q, None, None, Mask.of(torch.ones(1, 4, dtype=torch.bool), 4, causal=False))

@@ -240,6 +240,7 @@ def test_a_fault_of_the_plug_in_is_not_called_a_bug_of_attnkit(
     assert shown.splitlines()[-1].startswith(f"attnkit: error: {mine}:24: RuntimeError: ")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:.*has changed since")
 def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
     mine: Path, recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

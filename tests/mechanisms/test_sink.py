@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnkit.attention import Mask, Shape, reorder
+from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import resolve_capabilities
@@ -81,28 +81,6 @@ def test_blocks_are_the_dense_form(
     found = made(q, k, v, mask).y
     expected = made.weights(q, k, v, mask) @ v.repeat_interleave(heads // 2, 1)
     torch.testing.assert_close(found.transpose(1, 2)[valid], expected.transpose(1, 2)[valid])
-
-
-def test_steps_with_a_window_read_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = MultiHead.build("sink", 8, 2, 300, causal=True, window=3, keep=2).double().eval()
-    x, read = torch.randn(2, 40, 8).double(), list[int]()
-    scores = Sink.scores
-
-    def counted(self: Sink, q: torch.Tensor, k: torch.Tensor, mask: Mask) -> torch.Tensor:
-        read.append(k.shape[2])
-        return scores(self, q, k, mask)
-
-    with torch.no_grad():
-        whole = layer(x, Mask.packed(40, x.device, causal=True)).y
-        monkeypatch.setattr(Sink, "scores", counted)
-        state, answers = None, []
-        for t in range(40):
-            mask = Mask.packed(t + 1, x.device, causal=True, start=t)
-            out = layer(x[:, t : t + 1], mask, state=state)
-            state = reorder(out.state, torch.tensor([0, 1]))
-            answers.append(out.y)
-    torch.testing.assert_close(torch.cat(answers, 1), whole)
-    assert max(read) == 6
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -52,17 +52,6 @@ def test_extreme_scores_are_finite_and_exact(size: float) -> None:
     assert gradient.isfinite().all()
 
 
-def test_pads_break_nothing_off() -> None:
-    torch.manual_seed(0)
-    layer = MultiHead.build("stick-breaking", 8, 2, 20, causal=True).double()
-    x, valid = torch.randn(1, 7, 8).double(), torch.ones(1, 7, dtype=torch.bool)
-    valid[0, 3:5] = False
-    maps = layer.weights(x, Mask.of(valid, 7, causal=True))
-    assert (maps[..., 3:5] == 0).all()
-    short = layer.weights(x[valid][None], Mask.packed(5, x.device, causal=True))
-    torch.testing.assert_close(maps[:, :, valid[0]][..., valid[0]], short)
-
-
 def test_it_is_refused_in_an_encoder_and_across() -> None:
     for role in ({"causal": False}, {"cross": True}):
         with pytest.raises(UsageError, match="nearest past key"):

@@ -69,27 +69,6 @@ def test_row_i_of_a_dense_form_depends_on_token_i_only(word: str, options: dict[
     assert layer.k is None
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("word", "options"), FORMS)
-def test_any_positions_give_the_scores_of_aligned_ones(
-    word: str, options: dict[str, Any], causal: bool
-) -> None:
-    layer, x = build(word, **options), torch.randn(2, 9, WIDTH).double()
-    whole = layer.weights(x, packed(9, causal))
-    valid = torch.ones(2, 11, dtype=torch.bool)
-    valid[0, :2] = False  # pads on the left
-    valid[1, 4:6] = False  # a hole
-    longer = torch.full((2, 11, WIDTH), 50.0).double()
-    longer[valid] = x.flatten(0, 1)
-    mask = Mask.of(valid, 11, causal)
-    assert not aligned(mask, LONGEST)
-    maps = layer.weights(longer, mask)
-    for row in range(2):
-        kept = valid[row]
-        inside = maps[row][:, kept][:, :, kept]
-        torch.testing.assert_close(inside, whole.expand(2, -1, -1, -1)[row])
-
-
 def test_positions_that_are_columns_are_recognised() -> None:
     right = torch.arange(5) < torch.tensor([[5], [3]])
     assert aligned(Mask.of(right, 5, causal=True), LONGEST)

@@ -67,6 +67,7 @@ ACROSS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["lstm-additive", "convs2s"])
 @pytest.mark.parametrize("word", ACROSS)
 def test_every_mechanism_of_cross_attention_fits(kind: str, word: str) -> None:
@@ -198,6 +199,7 @@ def test_saved_weights_make_the_same_model(kind: str) -> None:
     assert torch.equal(first(source, target), second(source, target))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("kind", MODEL_TYPES)
 def test_a_few_updates_lower_the_loss(kind: str, precision: str) -> None:

@@ -36,6 +36,7 @@ def sources(count: int) -> torch.Tensor:
     return rows
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -212,6 +212,7 @@ def test_retrieval_asks_the_context_that_expects_the_prompt(variant: str) -> Non
         check(reply, told(chosen, chosen.row(contexts[reply.context], prompt), reply))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
     method: str, monkeypatch: pytest.MonkeyPatch

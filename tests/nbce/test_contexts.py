@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from helpers.trained import tokenizer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DataError, MissingInputError, UsageError
@@ -150,7 +150,6 @@ def test_a_context_that_is_too_long_is_split() -> None:
 TEXTS = st.text(st.sampled_from("abc\u00e9 \n.,\u4e2d\u3002\u0301\u200d"), max_size=120)
 
 
-@settings(max_examples=150, deadline=None)
 @given(TEXTS, st.integers(1, 12), st.data())
 def test_windows_cover_a_text_in_order_and_fit(text: str, size: int, data: Any) -> None:
     overlap = data.draw(st.integers(0, size - 1))

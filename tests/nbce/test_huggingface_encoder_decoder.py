@@ -65,6 +65,7 @@ def test_sources_side_by_side_answer_as_each_does_alone(
     assert found.hypotheses[0].ids == output
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_beams_of_several_prompts_score_as_their_outputs_do_alone(name: str) -> None:
     chosen = reader(name)

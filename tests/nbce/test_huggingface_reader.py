@@ -137,6 +137,7 @@ def test_beams_score_as_their_outputs_do_alone(name: str) -> None:
             assert one.score == pytest.approx(total, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spec",
     [

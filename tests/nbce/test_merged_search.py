@@ -58,6 +58,7 @@ def plain_greedy(
     return output, spoke
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("shape", "variant"),
     [
@@ -76,6 +77,7 @@ def test_rows_in_a_batch_speak_as_they_do_alone(shape: str, variant: str) -> Non
         assert [step.chosen for step in found.steps] == spoke
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("pool", ["entropy", "mean"])
 @pytest.mark.parametrize("method", ["greedy", "sample"])
@@ -130,6 +132,7 @@ def test_contexts_that_are_kept_answer_as_if_read_again() -> None:
         assert one.hypotheses[0].score == pytest.approx(other.hypotheses[0].score, abs=1e-6)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> None:
     chosen = reader(shape)
@@ -152,6 +155,7 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
         assert hypothesis.logprob == pytest.approx(total, abs=1e-6)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> None:
@@ -188,6 +192,7 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
         assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("budget", [1, 13, 40, 10_000])
 @pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
 def test_reading_in_parts_changes_nothing(shape: str, budget: int) -> None:

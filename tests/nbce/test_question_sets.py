@@ -70,6 +70,7 @@ def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> Non
     assert stored["search"]["contexts"]["method"] == "mean"
 
 
+@pytest.mark.sampled(5)
 def test_every_row_says_what_metrics_do_not_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the answers, also where nothing is scored again; the lines are one below the table."""
     monkeypatch.setattr(question_sets, "accepted", lambda row: ("\u5317\u4eac\u5927\u5b66",))

@@ -69,7 +69,7 @@ def resolved(text: str) -> Recipe:
     return load_resolved(write(text, "resolved.yaml"))
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(derandomize=True)
 @given(RECIPES)
 def test_what_is_written_is_read_back_the_same(recipe: Recipe) -> None:
     assert resolved(dump(recipe)) == recipe

@@ -91,12 +91,14 @@ def test_the_shipped_schema_is_current() -> None:
     assert shipped_text == text, "run: attnkit recipe schema > recipes/recipe.schema.json"
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("path", [*shipped().values()], ids=str)
 def test_every_shipped_recipe_is_valid(path: Path) -> None:
     schema = json_schema()
     assert valid(parsed(path.read_text()), schema, schema)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("text", "accepted"),
     [

@@ -154,6 +154,7 @@ def check_meaning(file: RecipeFile, text: str) -> None:
             assert same, (key, values[key], rest)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("start", range(0, 500, 100))
 def test_five_hundred_mutated_recipes_are_read_right_or_refused_with_a_place(start: int) -> None:
     loaded = 0
@@ -190,13 +191,13 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150, derandomize=True)
+@settings(derandomize=True)
 @given(ANY_TEXT)
 def test_any_text_is_a_recipe_or_refused(text: str) -> None:
     outcome(write(text, "f.yaml"))
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
+@settings(derandomize=True)
 @given(st.dictionaries(KEYS, TREES, max_size=5), st.booleans())
 def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) -> None:
     tree = {"task": "translation", "data": {"corpus": "toy-translation"}} | tree
@@ -204,13 +205,13 @@ def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) ->
     outcome(write(text, "f.yaml"))
 
 
-@settings(deadline=None, max_examples=120, derandomize=True)
+@settings(derandomize=True)
 @given(KEYS, st.sampled_from(VALUES) | ANY_TEXT, st.booleans())
 def test_any_override_is_taken_or_refused(key: str, value: str, equals: bool) -> None:
     outcome(write(GOOD, "f.yaml"), f"{key}{'=' * equals}{value}")
 
 
-@settings(deadline=None, max_examples=60, derandomize=True)
+@settings(derandomize=True)
 @given(st.text(max_size=60).filter(lambda name: name not in shipped()))
 def test_any_name_is_found_or_missing(name: str) -> None:
     with pytest.raises((MissingInputError, RecipeError)) as caught:

@@ -128,6 +128,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_file_of_full_size_is_refused_within_a_second(name: str) -> None:
     text = HOSTILE[name][: 256 * 1024]

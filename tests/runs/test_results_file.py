@@ -148,6 +148,7 @@ def test_a_short_log_is_kept_whole(tmp_path: Path, finished_at: int) -> None:
     assert Run.open(pack_results(run, tmp_path)).log.records() == run.log.records()
 
 
+@pytest.mark.slow
 def test_a_run_of_2000_sentences_takes_less_than_150_kb(tmp_path: Path) -> None:
     """Sentences like those of Multi30k, scored by every metric that its recipe has, and more."""
     draw = random.Random(1)
@@ -326,6 +327,7 @@ def test_hostile_archives_are_refused_in_one_line(name: str, packed: Path, tmp_p
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
 
 
+@pytest.mark.slow
 def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST", 1 << 20)
     path = tmp_path / "seed-1.results.tar.xz"

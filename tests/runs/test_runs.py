@@ -346,6 +346,7 @@ def test_damaged_scores_are_named(finished: Run) -> None:
     assert finished.scores() == {}
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
     tmp_path: Path, pristine: Path, tokenizer: Tokenizer, fault: str
@@ -509,6 +510,7 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
         find_runs([tmp_path / "empty"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "said"),
     [

@@ -30,6 +30,7 @@ def parts(request: pytest.FixtureRequest) -> tuple[Recipe, KnownSource, Tokenize
     return recipe, source, tokenizer, build(recipe.model, sizes, BLOCK).eval()
 
 
+@pytest.mark.sampled(5)
 def test_it_is_half_the_distance_of_the_two_distributions(
     parts: tuple[Recipe, KnownSource, Tokenizer, Model],
 ) -> None:

@@ -31,6 +31,7 @@ def answers(found: list) -> list:
     return [(h.ids, pytest.approx(h.score, abs=1e-10), h.complete) for h in found]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, -1.0])
 def test_a_beam_wider_than_all_outputs_finds_what_exhaustive_search_finds(penalty: float) -> None:
     model, source = Toy(size=7), sources(4, size=7)
@@ -51,6 +52,7 @@ def test_outputs_cut_at_the_longest_length_come_after_all_complete_ones() -> Non
         assert [h.complete for h in hypotheses] == [len(ids) < 4 for ids, _ in best]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_beam_search_equals_a_plain_one_that_reads_the_prefix_again(spec: SearchConfig) -> None:
     model, source = Toy(seed=3), sources(9, seed=4)
@@ -66,6 +68,7 @@ def test_a_beam_of_one_is_greedy_search(rest: dict) -> None:
     assert search(model, source, SearchConfig(beam=1, **rest), lines=range(40)) == greedy
 
 
+@pytest.mark.slow
 def test_long_outputs_equal_those_of_a_plain_search() -> None:
     model, source = Toy(), sources(2)
     spec = SearchConfig(beam=3, n_best=3, max_length=150, min_length=140)
@@ -105,6 +108,7 @@ def test_sentences_that_are_done_leave_the_batch_with_their_memory() -> None:
     assert left == sorted(left, reverse=True)
 
 
+@pytest.mark.sampled(3)
 def test_stopping_early_never_changes_the_n_best_list() -> None:
     """Without a penalty on length the exact bound ends searches long before K have finished."""
     model, source = Toy(sharpness=4.0), sources(10)

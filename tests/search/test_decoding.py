@@ -64,6 +64,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("name", SHAPES)
 def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str) -> None:
     word = name if name in ("synthesizer-random", "linear") else "scaled-dot"
@@ -96,6 +97,7 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
         assert [(h.ids, h.score, h.complete) for h in drawn[line]] == [expected]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("block", [1, 3, 100])
 @pytest.mark.parametrize("budget", [1, 60, 8192])
 def test_answers_do_not_depend_on_blocks_and_batches(model: Model, block: int, budget: int) -> None:

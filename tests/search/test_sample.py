@@ -65,6 +65,7 @@ def test_clocks_are_those_of_one_generator_a_draw() -> None:
     assert not np.isin(clocks(2, [0], 1, 50, 9), every).any()
 
 
+@pytest.mark.slow
 def test_long_outputs_equal_those_of_a_plain_race() -> None:
     model, source = Toy(), sources(2)
     spec = SearchConfig(method="sample", max_length=150, min_length=140, top_k=5)

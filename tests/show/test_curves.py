@@ -125,6 +125,7 @@ def test_points_in_one_place_stand_beside_each_other() -> None:
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
 def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:
     plots = [LOSS, SCORE, LOSS, SCORE]

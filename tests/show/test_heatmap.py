@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, tokens
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -130,7 +130,6 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
 @given(
     views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=100, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     shown: AttentionMatrix,
     width: int,

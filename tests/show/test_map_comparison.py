@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, capture, drawn, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -62,7 +62,6 @@ def test_a_kind_that_is_not_there_is_refused() -> None:
 @given(
     PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     piece: str, count: int, size: int, width: int, colour: str | None, ascii_only: bool
 ) -> None:

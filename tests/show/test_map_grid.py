@@ -2,7 +2,7 @@
 
 import numpy as np
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -44,7 +44,6 @@ def test_one_colour_bar_is_for_all() -> None:
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
     st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
 def test_no_line_is_wider_than_the_screen(
     sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
     colour: str | None, scale: str, ascii_only: bool,

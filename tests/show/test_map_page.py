@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.pages import HOSTILE, Document, long
 from helpers.sentences import SOURCE, made, tokens, translation
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -88,7 +88,6 @@ def test_values_read_back_are_the_models_within_one_step() -> None:
 ROWS = arrays.arrays(np.float32, (2, 3, 7), elements=st.floats(0, 1, width=32))
 
 
-@settings(max_examples=60)
 @given(ROWS, st.sampled_from([1, 2]))
 def test_any_weights_from_0_to_1_come_back_within_one_step(weights: Any, power: Any) -> None:
     coded = encode(weights, power)
@@ -100,7 +99,6 @@ def test_any_weights_from_0_to_1_come_back_within_one_step(weights: Any, power: 
 SIGNED = arrays.arrays(np.float32, (1, 3, 6), elements=st.floats(-8, 8, width=32))
 
 
-@settings(max_examples=60)
 @given(SIGNED, st.sampled_from([1, 2]))
 def test_effective_weights_come_back_within_the_error_that_is_stated(
     weights: Any, power: Any
@@ -191,6 +189,7 @@ def test_no_map_to_show_is_refused() -> None:
         page([replace(translation(), maps={})])
 
 
+@pytest.mark.slow
 def test_144_heads_of_512_tokens_fit_and_thumbnails_are_the_largest_of_each_pool() -> None:
     capture = long(12, 12, 512)
     content = page([capture])

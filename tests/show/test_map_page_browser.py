@@ -73,6 +73,7 @@ def table(page: Any) -> dict[str, float]:
     return {head: float(row[len(head) :]) for head, row in zip(heads, rows, strict=True)}
 
 
+@pytest.mark.sampled(3)
 def test_every_cell_pointed_at_says_the_models_weight(show: Open) -> None:
     capture = translation()
     page = show(capture)
@@ -99,6 +100,7 @@ COLOUR = """([x, y]) => {
 }"""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 def test_cells_have_the_colours_of_their_weights(show: Open, scale: str) -> None:
     capture = translation()
@@ -449,6 +451,7 @@ def test_numbers_of_heads_are_those_of_the_maps_and_open_them(show: Open) -> Non
     assert page.text_content(".pane h2") == "cross attention, layer 1, head 1"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("view", ["matrix", "lines", "grid"])
 def test_axes_without_any_token_left_say_so(show: Open, view: str) -> None:
     special = tokens("<s> </s>")

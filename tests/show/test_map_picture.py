@@ -70,6 +70,7 @@ def images_of(svg: bytes) -> int:
     return len(list(ET.fromstring(svg).iter(f"{SVG}image")))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: str) -> None:
     first = draw(maps(), maps(seed=1), format=format).data
@@ -79,6 +80,7 @@ def test_the_same_maps_give_the_same_bytes_whatever_the_users_settings(format: s
         assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_each_format_is_what_it_says() -> None:
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     assert {f: draw(maps(), format=f).data[: len(start)] for f, start in starts.items()} == starts
@@ -153,6 +155,7 @@ def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -
     assert shown.warnings == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
@@ -167,6 +170,7 @@ def test_without_a_difference_the_reason_is_told(other: AttentionMaps, reason: s
     assert "difference of weights" not in texts_of(shown.data)
 
 
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
 @pytest.mark.parametrize(
     "value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str
@@ -180,6 +184,7 @@ def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
     assert draw(made, scale=scale).data
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
 def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)
@@ -189,6 +194,7 @@ def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     assert max(height, width) < 9 * RESOLUTION
 
 
+@pytest.mark.slow
 def test_long_axes_keep_readable_labels() -> None:
     shown = draw(maps(texts=[f"w{i}" for i in range(512)]))
     labels = [text for text in texts_of(shown.data) if text.startswith("w")]

@@ -35,6 +35,7 @@ def show(content: bytes, open_page: Callable[..., Any]) -> Callable[..., Any]:
     return opened
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_nothing_is_wider_than_the_screen(show: Callable[..., Any], width: int) -> None:
     found = show(viewport={"width": width, "height": 800})

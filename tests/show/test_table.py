@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from helpers import score_rows
 from helpers.score_rows import changed, compared, fixed_difference, fixed_score, score_row
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
@@ -511,7 +511,6 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
 WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=4), st.integers(30, 120))
 def test_no_word_is_broken_where_the_screen_has_room(
     rows: list[tuple[str, str, str]], width: int

@@ -7,7 +7,7 @@ import pytest
 from helpers.colours import lab
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
 from helpers.traces import context, made
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -130,7 +130,6 @@ def test_colours_of_speakers_differ_for_every_common_sight() -> None:
     assert lab((colours * 255).astype(np.uint8))[:, 0].min() > 60  # black text stays readable
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12), PIECES, PIECES,
     WIDTHS, st.sampled_from(COLOURS), st.booleans(),

@@ -226,6 +226,7 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
     assert checkpoint.latest(run)[:3] == (50, run.checkpoints / "step-50", ())
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("history", BEFORE)
 def test_whatever_operation_fails_the_old_or_the_new_state_is_there(
@@ -286,6 +287,7 @@ print(reached)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     here = Path(__file__).parent
     command = [sys.executable, "-c", KILLS, str(tmp_path), str(here), str(here.parent)]
@@ -388,6 +390,7 @@ def mutated(pristine: Path, folder: Path) -> Iterator[tuple[int, Path]]:
         shutil.rmtree(copy)
 
 
+@pytest.mark.slow
 def test_a_changed_checkpoint_is_refused_or_identical(pristine: Path, tmp_path: Path) -> None:
     """Refused by load with one line that names it; latest then goes on from the older one."""
     refused = 0

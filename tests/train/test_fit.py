@@ -64,6 +64,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one(
     tmp_path: Path, options: dict[str, Any]
@@ -78,6 +79,7 @@ def test_a_stopped_and_resumed_training_ends_bit_for_bit_as_an_uninterrupted_one
         assert resumed(folder, recipe, stops) == expected, stops
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["lstm-additive", "gru-scaled-dot", "sru-additive", "convs2s"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_type_of_model_resumes_bit_for_bit(tmp_path: Path, kind: str, precision: str) -> None:
@@ -117,6 +119,7 @@ def test_a_stop_after_the_last_update_finishes_the_run(tmp_path: Path) -> None:
     assert Run.open(tmp_path / "run").finished
 
 
+@pytest.mark.slow
 def test_the_speed_of_an_interval_counts_the_time_before_a_resumption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +245,7 @@ def test_averaged_weights_are_the_mean_of_the_last_validations(tmp_path: Path) -
         torch.testing.assert_close(tensor, mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "kept", "largest"),
     [({"average": 3, "valid_every": 2}, 4, 3), ({"ema": 0.5, "choose": "best"}, 3, 5)],
@@ -305,6 +309,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]])
     monkeypatch.setattr(Validator, "measure", measure)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("scores", "ends", "best"),
     [

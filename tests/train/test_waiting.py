@@ -34,6 +34,7 @@ def padded(source: bool, labels: int | None = None) -> Batch:
     return Batch(ids if source else None, ids, ids, torch.arange(2).numpy(), 14)
 
 
+@pytest.mark.sampled(13)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> None:

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.recipe.schema import EvalConfig
@@ -45,7 +45,6 @@ def test_a_worked_example() -> None:
     assert found == pytest.approx(1000 * (0 + second) / 2)
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
 def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(
     lines: list[tuple[str, str, str]],

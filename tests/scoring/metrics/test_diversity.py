@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from helpers.score_rows import score_row
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.recipe.schema import EvalConfig
@@ -39,7 +39,6 @@ def test_case_counts_unless_the_recipe_says_otherwise() -> None:
     assert values(["A a"], lowercase=True)[0] == 50
 
 
-@settings(max_examples=60)
 @given(LINES)
 def test_the_order_of_outputs_does_not_matter_and_all_are_shares(lines: list[str]) -> None:
     found = values(lines)

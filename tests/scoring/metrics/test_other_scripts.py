@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU, TER
 
@@ -158,7 +158,6 @@ def respaced(lines: Sequence[str], spaces: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("words", ["classic", "unicode"])
-@settings(max_examples=20)
 @given(spaces=st.lists(st.sampled_from(SPACES[:-1]), min_size=1, max_size=4), swap=st.booleans())
 def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap: bool) -> None:
     eval = EvalConfig.model_validate({"words": words})
