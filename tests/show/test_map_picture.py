@@ -134,7 +134,7 @@ def test_hostile_tokens_stay_text() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2028]", drawn.data.decode("utf-8"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "pdf"])
 def test_hostile_tokens_are_drawn_in_every_format(format: str) -> None:
     assert len(draw(maps(texts=HOSTILE), format=format).data) > 5000
@@ -152,6 +152,7 @@ def test_heads_of_one_layer_are_folded_and_named() -> None:
     assert [f"layer 0, head {number}" in shown for number in range(6)] == [True] * 6
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -> None:
     shown = draw(maps(), maps(seed=1))
     assert images_of(shown.data) == 3 + 2
@@ -176,6 +177,7 @@ def test_without_a_difference_the_reason_is_told(other: AttentionMaps, reason: s
     assert "difference of weights" not in texts_of(shown.data)
 
 
+@pytest.mark.slow
 def test_a_difference_of_nothing_is_white() -> None:
     image = pixels(draw(maps(), maps(), format="png").data)
     # the last map: right of the middle, and the diverging colours hold no blue below the middle
@@ -197,7 +199,7 @@ def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
     assert draw(made, scale=scale).data
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
 def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)

@@ -309,7 +309,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]])
     monkeypatch.setattr(Validator, "measure", measure)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("scores", "ends", "best"),
     [
