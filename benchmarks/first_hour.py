@@ -111,7 +111,8 @@ def run(step: str, wanted: int, folder: Path) -> list[str]:
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     said = [one for one in (done.stdout or done.stderr).splitlines() if one.strip()]
     told = " ".join(said[-1].split())[:100] if said else ""
-    return [f"`{shown[:110]}`", told.replace("|", "\\|"), f"{seconds:.1f}", f"{used:.1f}"]
+    texts = [text.replace("|", "\\|") for text in (f"`{shown[:110]}`", told)]
+    return [*texts, f"{seconds:.1f}", f"{used:.1f}"]
 
 
 def main() -> None:

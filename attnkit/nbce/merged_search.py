@@ -107,8 +107,9 @@ class MergedModel:
         self.output, self.out_features = self, reader.size + reader.special
         self.prompts: list[tuple[float, ...]] = []
         """By line: log-probability of the prompt under each context."""
-        self.steps: dict[tuple[int, ...], dict[int | None, TracedToken]] = {}
-        """By line and tokens before: the step of each likely token, and of any other (None)."""
+        self.steps: dict[tuple[int, ...], tuple[TracedToken, int | None, list[int], Tensor]] = {}
+        """By line and tokens before: what the contexts say, the token on which all agree, the
+        likeliest tokens, and their log-probabilities under each context [tokens, contexts]."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -166,13 +167,11 @@ class MergedModel:
         for line, prefix, chosen, entropies, token, other, tokens, logprobs in zip(
             state.lines.repeat_interleave(beams).tolist(), written.tolist(),
             merged.chosen.tolist(), merged.entropies.tolist(), alone.tolist(), selected.tolist(),
-            likeliest.tolist(), known.mT.tolist(), strict=True,
+            likeliest.tolist(), known.mT.cpu(), strict=True,
         ):  # fmt: skip
             step = TracedToken("", None if chosen < 0 else chosen, tuple(entropies))
-            self.steps[line, *prefix] = {None: step} | {
-                one: step._replace(agreed=one == token == other, logprobs=tuple(row))
-                for one, row in zip(tokens, logprobs, strict=True)
-            }
+            both = token if token == other else None
+            self.steps[line, *prefix] = step, both, tokens, logprobs
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
         """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
@@ -187,12 +186,14 @@ class MergedModel:
         return out
 
     def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
-        """The hypotheses in the reader's ids, with the steps of the best one where traced."""
+        """The hypotheses in the reader's ids, with the steps of the best one of merged contexts."""
         steps = []
         for one in hypotheses[:1]:
             for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
                 if found := self.steps.get((line, *one.ids[:at])):
-                    steps.append(found.get(token, found[None]))
+                    step, both, tokens, logprobs = found
+                    under = logprobs[tokens.index(token)].tolist() if token in tokens else ()
+                    steps.append(step._replace(agreed=token == both, logprobs=tuple(under)))
         up, prompt = self.reader.special, self.prompts[line] if self.prompts else ()
         return Answer(
             [one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt

@@ -167,13 +167,16 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
     """What was read and written, each text once, and notes; outputs that differ name the model."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
     several = len({one.output for one in captures if one.output}) > 1
+    paths = [one.model.split("/") for one in captures]
     for one in captures:
         if one.source:
             texts["read", one.source] = "read", one.source
         if one.output:
             name = "given" if one.how == "given" else "wrote"
             how = f" ({one.how})" if one.how not in ("", "given") else ""
-            who = f"{one.model} " * several
+            # of a/x/1 and a/y/1 the x and the y
+            own = [part for part in one.model.split("/") if not all(part in p for p in paths)]
+            who = f"{'/'.join(own) or one.model} " * several
             texts["wrote", one.output] = who + name, one.output + how
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
