@@ -40,7 +40,7 @@ attention/scored.py: total = total + bias => total = total
 # layers
 layers/positions.py: first * cos - second * sin => first * cos + second * sin
 layers/positions.py: -8.0 * steps => -4.0 * steps
-layers/positions.py: distance < near => distance <= near
+layers/positions.py: math.log(self.longest / near) => math.log(self.longest)
 # layers models
 layers/positions.py: math.log(10000.0) => math.log(1000.0)
 # search
@@ -49,7 +49,7 @@ search/beam.py: (stops & (logprob > -math.inf))[:, :beams] => stops & (logprob >
 search/beam.py: 2 * spec.beam, live.shape[1] => spec.beam, live.shape[1]
 search/beam.py: descending=True, stable=True => descending=False, stable=True
 search/base.py: return min(max_length, left) => return max_length
-search/base.py: return hidden[:, -1], state => return hidden[:, 0], state
+search/base.py: min(k + 1, rows[0].numel()) => min(k, rows[0].numel())
 # train/test_loss.py
 train/loss.py: (smoothing - 1) * weights) => (0 - 1) * weights)
 train/loss.py: share = -smoothing / size => share = -smoothing
