@@ -7,6 +7,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
+from attnkit.scoring.significance import MOST_SEEDS
 from attnkit.show.differences import (
     NO_TESTS,
     SEPARABLE_NOTE,
@@ -303,6 +304,7 @@ def _significance(comparison: Comparison) -> list[str]:
         variants = max(map(columns.count, columns))
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
         notes += [interval_note(one.tested for one in tested if one.tested), *_unequal(tested)]
+        notes += _needed(tested)
         notes.append(scope_note(tests_of(tested), "sentences", trained(comparison.rows)))
     return [*notes, *marks] if resamples else [*notes, NO_TESTS]
 
@@ -310,6 +312,21 @@ def _significance(comparison: Comparison) -> list[str]:
 def tests_of(differences: Iterable[SystemDifference]) -> list[tuple[str, Any]]:
     """The tests among differences, with the names of their systems."""
     return [(one.row.name, one.tested) for one in differences if one.tested]
+
+
+def _needed(tested: Sequence[SystemDifference]) -> list[str]:
+    """Seeds with which undecided differences by the first metric would be told, if any."""
+    counts = {
+        one.row.name: one.tested.seeds_needed or f"more than {MOST_SEEDS}"
+        for one in tested
+        if one.tested and one.metric == tested[0].metric
+        if one.tested.seed_degrees and one.tested.verdict == "undecided"
+    }
+    if not counts:
+        return []
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    title = metric_facts(tested[0].metric).title
+    return [f"seeds that would show such a difference in {title} in 4 of 5 comparisons: {listed}"]
 
 
 def _unequal(tested: Sequence[SystemDifference]) -> list[str]:

@@ -99,6 +99,7 @@ def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Calle
     assert len({json.loads(line).get("epoch") for line in log} - {None}) > 1
 
 
+@pytest.mark.slow
 def test_a_pre_trained_model_restores_spans_of_a_text(here: Caller) -> None:
     found = here("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
     assert found.code == 0, found.err

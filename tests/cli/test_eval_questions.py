@@ -89,6 +89,7 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 def test_a_baseline_is_a_variant_or_a_method(attnkit: Any) -> None:
     one = json.loads(attnkit("toy.yaml", "--baseline", "base", "--format", "json").out)
     assert {(c["baseline"], c["baseline_method"]) for c in one["comparisons"]} == {

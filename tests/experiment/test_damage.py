@@ -24,7 +24,7 @@ from attnkit.train import checkpoint
 from attnkit.train.fit import Training
 
 MUTATIONS = settings(max_examples=5, derandomize=True)
-"""Few here; `benchmarks/mutations.py` makes 2,000."""
+"""Few here; `benchmarks/attack.py` makes thousands."""
 
 
 @pytest.fixture(scope="module", params=["finished", "stopped"])

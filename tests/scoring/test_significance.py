@@ -19,6 +19,7 @@ from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Score, compare, corrected, score, significance
 from attnkit.scoring.significance import Margins, PairedTest
+from attnkit.scoring.student_t import limit
 
 System = list[Score]
 
@@ -167,6 +168,16 @@ def test_a_score_that_is_not_resampled_is_tested_over_seeds() -> None:
     assert found[2].provisional  # the spread of the other row stands for its own
     assert test.against(2).keys() == {0, 1}
     assert PairedTest([[distinct(1)], [distinct(2)]]).against(0) == {}
+
+
+def test_the_seeds_that_would_show_a_difference_are_counted() -> None:
+    """By the formula of power for two groups: half a standard deviation of trainings takes 64."""
+    test = PairedTest([[distinct(x) for x in some] for some in ((4, 5, 6), (4.5, 5.5, 6.5))])
+    enough = [n for n in range(2, 100) if (2 / n) ** 0.5 * (limit(0.05, 2 * n - 2) + 0.84) <= 0.5]
+    assert test.compare(0, 1).seeds_needed == enough[0] == 64
+    near, far = ([distinct(x) for x in some] for some in ((4, 5, 6), (4.1, 5.1, 6.1)))
+    assert compare(near, far).seeds_needed is None  # more than a hundred
+    assert compare(near, [distinct(x) for x in (1, 2, 3)]).seeds_needed is None  # it shows now
 
 
 def test_p_over_seeds_is_near_that_of_all_divisions() -> None:

@@ -146,6 +146,7 @@ def test_heads_of_one_layer_are_folded_and_named() -> None:
     assert [f"layer 0, head {number}" in shown for number in range(6)] == [True] * 6
 
 
+@pytest.mark.slow
 def test_a_comparison_shows_both_and_their_difference_with_bars_of_their_own() -> None:
     shown = draw(maps(), maps(seed=1))
     assert images_of(shown.data) == 3 + 3
@@ -184,7 +185,7 @@ def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
     assert draw(made, scale=scale).data
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
 def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)
