@@ -21,7 +21,7 @@ from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
-from attnkit.scoring import score, side_by_side
+from attnkit.scoring import saved_scores, score, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate, model_scores
 from attnkit.scoring.saved_scores import comparison, saved_row
@@ -103,6 +103,27 @@ def test_a_new_metric_reuses_the_outputs_and_keeps_the_other_scores(
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("chrf",)), device="cpu")
     assert list(entry.json()["metrics"]) == ["chrf"]
     assert list(run.scores()["test"]["metrics"]) == ["bleu", "chrf"]
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("asked", ["chrf", "perplexity", "rouge1", "accuracy", "exact-match"])
+def test_metrics_that_are_not_asked_for_stay(
+    make: Callable[..., Run], asked: str, force: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of a plug-in that is not given now, and the outputs where none reads them."""
+    run = make()
+    evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
+    before, texts = run.scores()["test"]["metrics"], run.read("outputs/test.hyp.txt")
+    monkeypatch.setattr(saved_scores, "is_known", lambda name: name != "bleu")
+    evaluate(run, ["test"], EvalConfig(metrics=(asked,)), device="cpu", force=force)
+    after = run.scores()["test"]["metrics"]
+    assert {name: after[name]["score"] for name in before} == pytest.approx(
+        {name: before[name]["score"] for name in before}
+    )
+    assert asked in after
+    assert run.read("outputs/test.hyp.txt") == texts
+    monkeypatch.undo()
+    assert saved_row(run, "test").scores.keys() == after.keys()
 
 
 def test_other_settings_score_the_same_outputs_afresh(
