@@ -230,11 +230,6 @@ def races(folder: Path, draw: random.Random) -> Iterator[Case]:
                     writer = started(writing, at)
                 time.sleep(0.02)
             code, err = reader.returncode, reader.communicate()[1]
-            if code == 0 and words.endswith("packed.tar.gz"):
-                shutil.rmtree(at / "opened", ignore_errors=True)
-                shutil.unpack_archive(at / "packed.tar.gz", at / "opened", filter="data")
-                checked = started("verify opened --lines 0", at)
-                err, code = checked.communicate()[1], checked.returncode
             trained = writing.startswith("train") and any(text in err for text in IN_TRAINING)
             fine = (code == 0 or code in (66, 69) and trained) and "not a run" not in err
             told = f"{words} beside {writing}: {code}: {err[-300:]}"

@@ -1,8 +1,6 @@
-"""Runs to send: finished ones as an archive, or what one came to, in a file without its weights.
+"""What a run came to, in a file without its weights.
 
-An archive (`pack`) is a plain .tar.gz of folders, <recipe>/<variant>/seed-<k>/..., and the
-same runs give the same bytes, since members are sorted and have neither owners nor times of their
-own.  A results file (`pack_results`),
+A results file (`pack_results`),
 
     <recipe>/<variant>/seed-<k>.results.tar.xz
 
