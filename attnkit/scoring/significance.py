@@ -20,6 +20,7 @@ Holm (1979) corrects for several systems against one.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -36,6 +37,8 @@ SEED = 12345
 """sacrebleu's own default, so that the resamples are the same."""
 LEVEL = 0.05
 """A corrected p below this is called significant."""
+POWER, MOST_SEEDS = 0.84, 100
+"""Standard errors beyond the limit with which 4 of 5 comparisons tell a difference; a bound."""
 CELLS = 4_000_000
 """Random draws held at a time: bounds memory to about 100 MB."""
 ROUNDING = 1e-9
@@ -91,6 +94,10 @@ class Difference:
     """Degrees of freedom of the spread over seeds; 0 where this speaks of sentences alone."""
     percent: tuple[float, float, float] | None = None
     """Of perplexity: by how much it is higher, and the interval of that."""
+    seeds_needed: int | None = None
+    """Seeds of each system with which a difference of this size, now not told from 0, would be in 4
+    of 5 comparisons (p below 0.05, not corrected); None where no `MOST_SEEDS` would do, or the
+    spread over seeds is not known."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -136,13 +143,14 @@ class Difference:
             "provisional": self.provisional,
             "margin": self.margin,
             "seed_degrees": self.seed_degrees,
+            "seeds_needed": self.seeds_needed,
             **percent,
         }
 
 
 UNTESTED = dict.fromkeys(
     ("p", "p_corrected", "interval", "low", "high", "verdict", "provisional", "margin",
-     "seed_degrees")
+     "seed_degrees", "seeds_needed")
 )  # fmt: skip
 """The keys of `Difference.json` where nothing was tested."""
 
@@ -240,7 +248,21 @@ class PairedTest:
             first - second, low, high, p, p,
             (len(self.values[system]), len(self.values[baseline])),
             self.margin, within, self.better, self.spread(system, baseline).degrees, percent,
+            self._seeds_needed(moved, system, baseline) if p >= LEVEL else None,
         )  # fmt: skip
+
+    def _seeds_needed(self, moved: float, *systems: int) -> int | None:
+        """See `Difference.seeds_needed`."""
+        if not self.spread(*systems).degrees or not math.isfinite(moved):
+            return None
+
+        def shown(seeds: int) -> bool:
+            noise = self._noise(*systems, seeds=seeds)
+            return abs(moved) >= noise.error * (limit(LEVEL, noise.degrees) + POWER)
+
+        counts = range(2, MOST_SEEDS + 1)
+        place = bisect_left(counts, True, key=shown)
+        return counts[place] if place < len(counts) else None
 
     def interval(self, system: int) -> tuple[float, float, float]:
         """The mean over the seeds of one system, and its 95 % interval over sentences and seeds."""
@@ -261,9 +283,9 @@ class PairedTest:
             degrees += len(scores) - 1
         return SeedSpread(squares / degrees, shared / degrees, degrees) if degrees else SeedSpread()
 
-    def _noise(self, system: int, *baseline: int) -> _Noise:
+    def _noise(self, system: int, *baseline: int, seeds: int | None = None) -> _Noise:
         """How far a score, or the difference to a baseline, would move with other sentences and
-        seeds.
+        seeds; with so many `seeds` of each where they are given.
         """
         systems = (system, *baseline)
         spread = self.spread(*systems)
@@ -277,10 +299,13 @@ class PairedTest:
         if not spread.degrees:
             return _Noise(math.sqrt(of_sentences), others)
         share = sum(1 / len(self.values[place]) for place in systems)
-        of_seeds = share * spread.variance
         alone = max(0.0, of_sentences - share * spread.interaction)
+        free = spread.degrees
+        if seeds is not None:
+            share, free = len(systems) / seeds, len(systems) * (seeds - 1)
+        of_seeds = share * spread.variance
         total = of_seeds + alone
-        degrees = _degrees(of_seeds / total if total else 0.0, spread.degrees, others)
+        degrees = _degrees(of_seeds / total if total else 0.0, free, others)
         return _Noise(math.sqrt(total), degrees)
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:

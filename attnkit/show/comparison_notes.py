@@ -7,6 +7,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
+from attnkit.scoring.significance import MOST_SEEDS
 from attnkit.show.differences import (
     NO_TESTS,
     SEPARABLE_NOTE,
@@ -79,26 +80,16 @@ def signature_notes(rows: Sequence[ScoreRow], metrics: Sequence[str]) -> list[st
 
 
 def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
-    """Run folders, variants and seeds together, as a shell would expand them; [] without runs."""
-    seeds: dict[str, list[str]] = {}
+    """Runs by their folders, as a shell would expand them; [] without runs."""
+    folders: dict[str, list[str]] = {}
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
-        folder, _, seed = run.rpartition("/seed-")
-        seeds.setdefault(folder or run, []).extend([f"/seed-{seed}"] if folder else [])
-    variants: dict[tuple[str, str], list[str]] = {}
-    for path, ends in seeds.items():
-        root, slash, variant = path.rpartition("/")
-        variants.setdefault((root + slash, _braces(ends)), []).append(variant)
-    out = [f"{root}{_braces(names)}{ends}" for (root, ends), names in variants.items()]
+        folder, seed, name = run.rpartition("/seed-")
+        folders.setdefault(folder + seed or run, []).append(name if seed else "")
+    out = [
+        f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0]
+        for folder, names in folders.items()
+    ]
     return [f"runs: {' '.join(out)}"] if out else []
-
-
-def _braces(texts: Sequence[str]) -> str:
-    """Texts behind the beginning that they share, /seed-{1,2}; commas within one are escaped."""
-    if len(texts) < 2:
-        return "".join(texts)
-    start = "/seed-" if all(text.startswith("/seed-") for text in texts) else ""
-    ends = (text.removeprefix(start).replace(",", "\\,") for text in texts)
-    return f"{start}{{{','.join(ends)}}}"
 
 
 def _names(rows: Sequence[ScoreRow]) -> list[str]:
@@ -313,6 +304,7 @@ def _significance(comparison: Comparison) -> list[str]:
         variants = max(map(columns.count, columns))
         notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
         notes += [interval_note(one.tested for one in tested if one.tested), *_unequal(tested)]
+        notes += _needed(tested)
         notes.append(scope_note(tests_of(tested), "sentences", trained(comparison.rows)))
     return [*notes, *marks] if resamples else [*notes, NO_TESTS]
 
@@ -320,6 +312,21 @@ def _significance(comparison: Comparison) -> list[str]:
 def tests_of(differences: Iterable[SystemDifference]) -> list[tuple[str, Any]]:
     """The tests among differences, with the names of their systems."""
     return [(one.row.name, one.tested) for one in differences if one.tested]
+
+
+def _needed(tested: Sequence[SystemDifference]) -> list[str]:
+    """Seeds with which undecided differences by the first metric would be told, if any."""
+    counts = {
+        one.row.name: one.tested.seeds_needed or f"more than {MOST_SEEDS}"
+        for one in tested
+        if one.tested and one.metric == tested[0].metric
+        if one.tested.seed_degrees and one.tested.verdict == "undecided"
+    }
+    if not counts:
+        return []
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    title = metric_facts(tested[0].metric).title
+    return [f"seeds that would show such a difference in {title} in 4 of 5 comparisons: {listed}"]
 
 
 def _unequal(tested: Sequence[SystemDifference]) -> list[str]:
