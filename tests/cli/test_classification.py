@@ -135,7 +135,6 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
          "has no output, so give no target"),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not score runs of"),
-        (["train", "a.yaml", "--match", "params"], "starts from weights of a fixed width"),
         (["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
          "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine"),
         (["train", "b.yaml", "data.labels=[negative, positive, c]", "data.train=c.jsonl",
