@@ -17,12 +17,13 @@ Parts, each drawn from the seed, each with the number of its cases:
   a pickle or elsewhere; opening it must be refused in one line, or give a model.
 - caches: a bit, an entry or a file of the cache is changed; a training with it must end with the
   weights of one without.
-- races: `verify`, `runs pack` and `report` beside `eval --fresh`; each second of it counts.
+- races: every reader of runs beside every writer (`eval --fresh`, `train --fresh`, `runs clean`).
 - lookups: commands that import libraries which can phone home, under a guard of the C library that
   notes and refuses look-ups and connections.
 
-A case that breaks a promise is a fault, and is shown.  Stops after --minutes.  Writes
-results/attack.md.
+A case that breaks a promise is a fault, and is shown.  Stops after --minutes.  Most commands of
+stops and races are forked from this process, which has imported what they need; every fifth is a
+Python of its own.  Writes results/attack.md.
 """
 
 import argparse
@@ -37,6 +38,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from common import (
@@ -55,14 +57,18 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from helpers import attacks  # noqa: E402
 from helpers.attacks import Case  # noqa: E402
+from helpers.small import write_corpus  # noqa: E402
+
+from attnkit.cli import script  # noqa: E402
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL,
            signal.SIGABRT)  # fmt: skip
 WAYS = ("alone", "with its children")
 TOY = """\
 task: translation
-data: {corpus: toy-translation, size: 80, max_length: 64}
-tokenizer: {size: 120}
+data: {train: [train.source, train.target], valid: [valid.source, valid.target],
+       test: [test.source, test.target], max_length: 32}
+tokenizer: {size: 40}
 model: {width: 16, ff: 16, layers: 1, heads: 2}
 train: {steps: 12, batch_tokens: 256, precision: fp32, save_every: 3, valid_every: 6, seeds: [1, 2]}
 search: {method: greedy, max_length: 12}
@@ -74,14 +80,31 @@ COMMANDS = (
     "train toy.yaml --device cpu --out new", "train toy.yaml --device cpu --out new --jobs 2",
     "eval runs/toy --fresh --device cpu", f"generate {RUN} text -o out.txt --device cpu",
     f"export {RUN} out --to huggingface", f"export {RUN} out --to ctranslate2",
-    f"export {RUN} out --to onnx", "runs pack runs/toy -o out.tar.gz",
+    f"export {RUN} out --to onnx",
     "runs pack runs/toy --results -o packed", "report runs/toy -o out.html",
     "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
     "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
     f"visualize-attn {RUN} dog --save out.npz --device cpu",
 )  # fmt: skip
-READERS = ("verify runs/toy --lines 0 --device cpu", "runs pack runs/toy -o packed.tar.gz",
-           "report runs/toy -o page.html", "runs pack runs/toy --results -o packed")  # fmt: skip
+READERS = (
+    "verify runs/toy --lines 0 --device cpu",
+    "report runs/toy -o page.html", "runs pack runs/toy --results -o packed", "runs runs/toy",
+    "plot runs/toy", "eval runs/toy --device cpu", f"generate {RUN} text --device cpu",
+)  # fmt: skip
+WRITERS = ("eval runs/toy --fresh --device cpu --metrics bleu", "runs clean runs/toy --yes",
+           "eval runs/toy --fresh --device cpu --metrics chrf",
+           "train toy.yaml --device cpu --fresh --quiet")  # fmt: skip
+IN_TRAINING = (
+    "is being trained",
+    "not scored yet",
+    "is not finished",
+    "unfinished",
+    "was trained meanwhile",
+)
+"""What readers may refuse a run for, beside a training."""
+FORKED = ("transformers", "torch.fx.experimental.symbolic_shapes", "sacrebleu", "numpy",
+          "attnkit.experiment.experiment", "attnkit.experiment.verification")  # fmt: skip
+"""What commands need and is imported before they are forked."""
 PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu",
            f"export {RUN} out --to huggingface", f"export {RUN} out2 --to onnx",
            f"export {RUN} out3 --to ctranslate2", f"generate {RUN} text --engine ctranslate2",
@@ -93,6 +116,7 @@ PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu"
 def made(folder: Path) -> None:
     """The runs of a toy, a text, and a cache."""
     folder.mkdir(parents=True)
+    write_corpus(folder)
     (folder / "toy.yaml").write_text(TOY)
     (folder / "text").write_text("one red dog\ntwo cats\n")
     words = ("train", "toy.yaml", "--device", "cpu", "--quiet")
@@ -107,20 +131,21 @@ def surroundings(folder: Path) -> dict[str, str]:
                        TORCHINDUCTOR_CACHE_DIR=str(folder / "cache"))  # fmt: skip
 
 
-def processes(folder: Path) -> list[int]:
-    """Those that were started for a folder and are still there."""
+def processes(folder: Path, session: int) -> list[int]:
+    """Those that were started for a folder, or belong to a session, and are still there."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            state = (place / "stat").read_text().rsplit(")", 1)[1].split()[0]
-            if f"ATTACKED={folder}".encode() in (place / "environ").read_bytes() and state != "Z":
+            state, _, _, own = (place / "stat").read_text().rsplit(")", 1)[1].split()[:4]
+            ours = f"ATTACKED={folder}".encode() in (place / "environ").read_bytes()
+            if (ours or own == str(session)) and state != "Z":
                 found.append(int(place.name))
     return found
 
 
 def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
     """Signals to commands."""
-    durations = dict[str, float]()
+    durations = dict[tuple[str, bool], float]()
     while True:
         words = draw.choice(COMMANDS)
         number, way = draw.choice(SIGNALS), draw.choice(WAYS)
@@ -129,21 +154,22 @@ def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
         shutil.rmtree(at, ignore_errors=True)
         shutil.copytree(folder / "whole", at)
         faults = list[str]()
-        begun = time.monotonic()
-        process = started(words, at)
+        begun, fresh = time.monotonic(), draw.random() < 0.2
+        process = started(words, at, fresh)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(draw.uniform(0.1, durations.get(words, 12.0)))
+            longest = durations.get((words, fresh), 12.0 if fresh else 4.0)
+            process.wait(draw.uniform(0.1 if fresh else 0.01, longest))
         if process.poll() is None:
             target = process.pid if way == "alone" else -process.pid
             (os.kill if target > 0 else lambda p, n: os.killpg(-p, n))(target, number)
         else:
-            durations[words] = time.monotonic() - begun
+            durations[words, fresh] = time.monotonic() - begun
         err = process.communicate(timeout=60)[1]
         allowed = {0, 75, 128 + number, -number, 71}
         if process.returncode not in allowed or "Traceback" in err and number != signal.SIGABRT:
             faults.append(f"code {process.returncode}: {err[-200:]}")
         deadline = time.monotonic() + 10
-        while (left := processes(at)) and time.monotonic() < deadline:
+        while (left := processes(at, process.pid)) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left:
             faults.append(f"processes live on: {left}")
@@ -169,38 +195,49 @@ def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
         yield Case(kind, "FAULT" if faults else "fine", text)
 
 
-def started(words: str, folder: Path) -> "subprocess.Popen[str]":
+def started(words: str, folder: Path, fresh: bool = False) -> "subprocess.Popen[str]":
+    """A command, forked from this process or in a fresh Python."""
+
+    def forked() -> None:  # never returns; closes the pipe that would tell of a failed start
+        os.closerange(3, 1024)
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "rww"[n]) for n in range(3))
+        os.environ.update(own)
+        tempfile.tempdir, sys.argv = None, ["attnkit", *words.split()]
+        script()
+
+    own = surroundings(folder)
+    if not fresh:
+        for name in FORKED:
+            import_module(name)
     return subprocess.Popen(
-        attnkit(*words.split()), cwd=folder, env=surroundings(folder), text=True,
+        attnkit(*words.split()), cwd=folder, env=own, text=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=None if fresh else forked,
     )  # fmt: skip
 
 
 def races(folder: Path, draw: random.Random) -> Iterator[Case]:
-    """Readers beside a writer."""
+    """Readers beside writers."""
     at = folder / "whole"
-    again = "eval runs/toy --fresh --device cpu --metrics"
-    writers = [f"{again} bleu", f"{again} chrf"]
-    writer = started(draw.choice(writers), at)
-    try:
-        while True:
-            words = draw.choice(READERS)
+    pairs = [(reader, writer) for writer in WRITERS for reader in READERS]
+    while True:
+        for words, writing in draw.sample(pairs, len(pairs)):
+            writer = started(writing, at)
+            time.sleep(draw.uniform(0, 1))
             reader = started(words, at)
             while reader.poll() is None:
                 if writer.poll() is not None:
-                    writer = started(draw.choice(writers), at)
+                    writer = started(writing, at)
                 time.sleep(0.02)
             code, err = reader.returncode, reader.communicate()[1]
-            if code == 0 and words.endswith("packed.tar.gz"):
-                shutil.rmtree(at / "opened", ignore_errors=True)
-                shutil.unpack_archive(at / "packed.tar.gz", at / "opened", filter="data")
-                checked = started("verify opened --lines 0", at)
-                code, err = checked.wait(), checked.communicate()[1]
-            verdict = "fine" if code == 0 else "FAULT"
-            yield Case(" ".join(words.split()[:2]), verdict, f"{code}: {err[-300:]}")
-    finally:
-        writer.kill()
-        writer.communicate()
+            trained = writing.startswith("train") and any(text in err for text in IN_TRAINING)
+            fine = (code == 0 or code in (66, 69) and trained) and "not a run" not in err
+            told = f"{words} beside {writing}: {code}: {err[-300:]}"
+            err = writer.communicate()[1]
+            if writer.returncode:
+                fine, told = False, f"{told} {writer.returncode}: {err[-300:]}"
+            kind = " ".join(words.split()[: 1 + words.startswith("runs p")])
+            yield Case(f"{kind} beside {writing.split()[0]}", "fine" if fine else "FAULT", told)
 
 
 def lookups(folder: Path, draw: random.Random) -> Iterator[Case]:
@@ -271,7 +308,8 @@ def main() -> int:
             f"{(time.monotonic() - begun) / 60:.0f} min",
         }
         body = table(["kind", *verdicts], rows)
-        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER") for case in bad]
+        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER").replace(f"{ROOT}/", "")
+                 for case in bad]  # fmt: skip
         publish_part("attack", "Attacks", f"Attack on {part}", order, facts, body)
     return 1 if faults else 0
 

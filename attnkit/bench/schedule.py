@@ -126,7 +126,12 @@ class _Process:
             self.connection, theirs = self.context.Pipe()
             arguments = (theirs, self.workload)
             self.process = self.context.Process(target=serve, args=arguments, daemon=True)
-            self.process.start()
+            try:
+                self.process.start()
+            except (EOFError, ConnectionError):
+                self.connection = None
+                yield "error", "the process that others are started from was killed"
+                return
             theirs.close()
         self.connection.send(request)
         patience = START + self.workload.budget

@@ -11,8 +11,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
+
+from pydantic import Field, NonNegativeInt
 
 from attnkit.data.formats import count_lines
 from attnkit.data.hub_datasets import rows_file
@@ -33,6 +35,12 @@ SETTLED = 100_000_000
 """Nanoseconds after which a further write surely shows in the time of the last change."""
 
 
+NOTE = tuple[
+    list[str | int], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt | None
+]
+"""What the cache keeps of a file: its path, size and times; then its facts."""
+
+
 class FileFacts(NamedTuple):
     """SHA-256 in hexadecimal, and the number of lines where it was counted."""
 
@@ -49,7 +57,7 @@ def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
     full = os.path.abspath(path)
     state = [full, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     note = cache / "facts" / f"{hashlib.sha256(os.fsencode(full)).hexdigest()[:32]}.json"
-    kept, known = read_note(note, tuple[list[str | int], str, int | None]), None
+    kept, known = read_note(note, NOTE), None
     if kept is not None and kept[0] == state:
         known = FileFacts(*kept[1:])
     if known is not None and (known.lines is not None or not lines):

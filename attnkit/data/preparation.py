@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import sentencepiece
+from pydantic import NonNegativeInt
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.corpus_files import Progress
@@ -46,10 +47,10 @@ class TokenizerFacts:
     """What a cached tokenizer was learned from."""
 
     digest: str
-    rows: int
-    seen: int
+    rows: NonNegativeInt
+    seen: NonNegativeInt
     """Rows of the corpus, of which `rows` were used."""
-    unknown_words: int
+    unknown_words: NonNegativeInt
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ with its run; another takes its place.
 import os
 import signal
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -261,8 +262,7 @@ class Workers:
                     self._ask_to_stop(self.stop.requested)
                 while self.waiting and len(self.active) < self.jobs and not self.stop.requested:
                     self.started += 1
-                    output, key = folder / f"{self.started}.txt", self.waiting.popleft()
-                    self.active.append(WorkerProcess.start(self.start, output, key))
+                    self._start(folder / f"{self.started}.txt")
                 ready = wait([worker.connection for worker in self.active], PATIENCE)
                 for worker in [one for one in self.active if one.connection in ready]:
                     self._follow(worker)
@@ -272,6 +272,21 @@ class Workers:
                 f"stopped by {self.stop.requested}; all that was done is saved{failed}; run the"
                 " same command again to resume"
             )
+
+    def _start(self, output: Path) -> None:
+        """Begin the next run in a new process."""
+        try:
+            worker = WorkerProcess.start(self.start, output, self.waiting[0])
+        except (EOFError, ConnectionError) as error:
+            time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
+            if self.stop.requested:
+                return
+            raise MemoryLimitError(
+                "the process that others are started from was killed, as the system does when "
+                "memory runs out; run the same command again to resume"
+            ) from error
+        self.waiting.popleft()
+        self.active.append(worker)
 
     def compare(self, keys: Sequence[Key], unfinished: int = 0) -> Comparison | None:
         """The runs of some keys side by side."""

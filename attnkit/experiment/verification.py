@@ -88,7 +88,10 @@ def verify(
             raise DataError(fault)
         run = Run.open(path)
     except AttnkitError as error:
-        why = _short(error, path)
+        why = layout.without_path(error, path)
+        if Run(path).in_training:
+            yield Check(path.as_posix(), "", "file", "run", "not checked", why)
+            return
         name = layout.RECIPE if layout.RECIPE in why else "." if fault else layout.MANIFEST
         yield Check(path.as_posix(), "", "file", name, "different", why)
         return
@@ -101,7 +104,7 @@ def verify(
             found = list(verification.files())
         yield from found
     except AttnkitError as error:
-        yield verification.check("file", "run", "different", _short(error, path))
+        yield verification.check("file", "run", "different", layout.without_path(error, path))
     yield from verification.splits()
 
 
@@ -204,7 +207,9 @@ class _Verification:
         try:
             hashed = whole()
         except AttnkitError as error:
-            return self.check("file", name, "different", _short(error, self.run.path / name))
+            return self.check(
+                "file", name, "different", layout.without_path(error, self.run.path / name)
+            )
         return self.check("file", name, "same" if hashed else "not checked", why)
 
     def splits(self) -> Iterator[Check]:
@@ -224,7 +229,7 @@ class _Verification:
                     except AttnkitError as error:
                         found[name] = error
         except AttnkitError as error:
-            yield self.check("score", "all", "different", _short(error, self.run.path))
+            yield self.check("score", "all", "different", layout.without_path(error, self.run.path))
             return
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
@@ -236,7 +241,9 @@ class _Verification:
                 yield from self._split(name, one, stored[name])
             except AttnkitError as error:
                 for cell in cells:
-                    yield self.check("score", cell, _state(error), _short(error, self.run.path))
+                    yield self.check(
+                        "score", cell, _state(error), layout.without_path(error, self.run.path)
+                    )
 
     def _split(self, name: str, saved: SavedScores, entry: Mapping[str, Any]) -> Iterator[Check]:
         """The scores and outputs of one split by one search."""
@@ -248,7 +255,7 @@ class _Verification:
             again = self._again(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
-            why = f"its rows: {_short(error, self.run.path)}"
+            why = f"its rows: {layout.without_path(error, self.run.path)}"
             if self.run.left_out:
                 why = f"no weights; scores follow from what is kept of each line, {why}"
             yield self.check("output", name, _state(error), why)
@@ -323,6 +330,8 @@ class _Verification:
             return found
 
         def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
+            if not places:  # nor is the model made
+                return []
             sources = [rows[place].source for place in places]
             return list(answers(self.model, run.tokenizer(), sources, recipe, search))
 
@@ -373,8 +382,3 @@ def _state(error: AttnkitError) -> State:
     """What is not at hand cannot be checked; anything else is a fault."""
     missing = isinstance(error, MissingInputError | UnavailableError)
     return "not checked" if missing else "different"
-
-
-def _short(error: Exception, path: Path) -> str:
-    """What was wrong, without the path of the run or file."""
-    return str(error).replace(f"{path}: ", "").replace(f"{path}/", "")

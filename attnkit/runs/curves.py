@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -90,6 +90,11 @@ class RunGroup(NamedTuple):
     name: str
     runs: list[Run]
 
+    def series(self, lines: Iterable[tuple[Point, ...]]) -> Iterator[Series]:
+        """Those of its lines that have points, if any."""
+        if drawn := tuple(line for line in lines if line):
+            yield Series(self.name, drawn)
+
 
 def learning_curves(
     runs: Sequence[Run], names: Sequence[str] = (), x: str | None = None, *, note: Note
@@ -128,22 +133,20 @@ def learning_curves(
     loss = len(monitors) > 1 or "loss" in monitors
     drawn = []
     for name in names or ("training-loss", "validation-loss" if loss else "validation-metric"):
-        hopeless = []
         if name in CURVES:
             curves = _logged(name, x or "updates", groups, logs, monitors)
-            hopeless = [g.name for g in groups if not any(run.path in logs for run in g.runs)]
+            able = [group.name for group in groups if any(run.path in logs for run in group.runs)]
         else:
-            curves = _scores(name, x or "time", groups, note)
+            curves, able = _scores(name, x or "time", groups, note), [g.name for g in groups]
         present = [series.name for series in curves.series]
-        missing = [g.name for g in groups if g.name not in (*present, *hopeless)]
         if present:
             drawn.append(curves)
+            if missing := [name for name in able if name not in present]:
+                note(f"{', '.join(missing)}: without {curves.title} so far")
         elif names:
             raise UsageError(_nothing(name, x, runs))
-        if present and missing:
-            note(f"{', '.join(missing)}: without {curves.title} so far")
     if any(curves.title.endswith(" loss") for curves in drawn):
-        hashes = [run.manifest.get("hashes") or {} for run in runs if run.path in logs]
+        hashes = [run.manifest.get("hashes", {}) for run in runs if run.path in logs]
         if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
             note("the runs differ in data or tokenizer: their losses are not comparable")
     return drawn
@@ -155,17 +158,15 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
         if x in OF_SCORES:
             raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
         return
-    scored = dict.fromkeys(metric for run in runs for _, metric, _ in scores_of(run))
-    known = [*CURVES, SCORE, *scored]
-    if name in METRICS and name not in known:
-        raise UsageError(
-            f"--y {name}: no run here is scored by it; `attnkit eval RUNS --metrics {name}` does "
-            f"that; there are {', '.join(known)}"
-        )
-    if name not in known:
-        near = nearest(name, known)
-        meant = f"did you mean {near}? " if near else ""
-        raise UsageError(f"--y {quoted(name)}: {meant}choose from {', '.join(known)}")
+    known = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
+    if name in known:
+        return
+    choices = f"choose from {', '.join(known)}"
+    if name in METRICS:
+        why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that"
+        raise UsageError(f"--y {name}: {why}; {choices}")
+    near = nearest(name, known)
+    raise UsageError(f"--y {quoted(name)}: {f'did you mean {near}? ' if near else ''}{choices}")
 
 
 def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:
@@ -184,16 +185,14 @@ def _logs(runs: Sequence[Run], note: Note) -> Logs:
     reasons, untrained = [], []
     for run in runs:
         try:
-            records = run.log.records()
+            if records := run.log.records():
+                logs[run.path] = records
+            elif run.finished and run.manifest["finished"].get("reason") == "converted":
+                untrained.append(str(run.path))
+            else:
+                reasons.append(f"{run.log.path}: has no record yet")
         except DataError as error:
             reasons.append(str(error))
-            continue
-        if records:
-            logs[run.path] = records
-        elif run.finished and run.manifest["finished"].get("reason") == "converted":
-            untrained.append(str(run.path))
-        else:
-            reasons.append(f"{run.log.path}: has no record yet")
     if untrained:
         reasons.append(f"{', '.join(untrained)}: converted, not trained, so without curves")
     if not logs:
@@ -245,11 +244,11 @@ def _logged(
                 "validation-loss, or runs of one metric"
             )
         title = f"validation {title_of(*monitors or ['loss'])}"
-    series = []
-    for group in groups:
-        lines = (_line(curve, x, logs.get(run.path, ())) for run in group.runs)
-        if drawn := tuple(line for line in lines if line):
-            series.append(Series(group.name, drawn))
+    series = (
+        one
+        for group in groups
+        for one in group.series(_line(curve, x, logs.get(run.path, ())) for run in group.runs)
+    )
     return _in_units(Curves(title, x, tuple(series), from_zero=True))
 
 
@@ -275,27 +274,22 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     title = f"{title_of(metric)} on {windows[1] if windows else split}"
     if windows and x != "length":
         title += f" at length {windows[2]}"
-    series, conditions = [], set()
+    series, conditions = list[Series](), set[str]()
     for group in groups:
         lines = []
         state = _state(group.runs[0], windows) if x == "state" else None
         for run in group.runs:
             scores = {place: score for place, _, score in scores_of(run, metric)}
-            at = state or _spent(run, x)
-            line: tuple[Point, ...] = ()
+            at, line = state or _spent(run, x), list[Point]()
             if windows and x == "length":
                 lengths = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
-                line = tuple(
-                    sorted((float(m[2]), s) for m, s in lengths if m and m[1] == windows[1])
-                )
-            if at is not None and split in scores:
-                line = ((at, scores[split]),)
-            if line:
-                lines.append(line)
+                line = sorted((float(m[2]), s) for m, s in lengths if m and m[1] == windows[1])
+            elif at is not None and split in scores:
+                line = [(at, scores[split])]
+            lines.append(tuple(line))
             if line and split in scores:
                 conditions.add(_conditions(run.scores()[split], metric))
-        if lines:
-            series.append(Series(group.name, tuple(lines)))
+        series += group.series(lines)
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
     if x == "state" and series:
@@ -304,20 +298,16 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     if x != "length":
         return curves
     made = corpus_cards.row_length(groups[0].runs[0].recipe.data.corpus)
-    unit = made.unit if made else "tokens"
-    return replace(curves, x=f"length of the text ({unit})", log_x=True)
+    return replace(curves, x=f"length of the text ({made.unit if made else 'tokens'})", log_x=True)
 
 
 def _spent(run: Run, x: str) -> float | None:
     """How much of something a finished run took."""
     finished = run.manifest.get("finished") or {}
-    spent = {
-        "updates": finished.get("updates", finished.get("step")),
-        "tokens": finished.get("tokens"),
-        "time": finished.get("seconds"),
-        "parameters": run.manifest.get("parameters"),
-    }
-    return _number(spent.get(x))
+    if x == "parameters":
+        return _number(run.manifest.get(x))
+    key = {"updates": "updates" if "updates" in finished else "step", "time": "seconds"}.get(x, x)
+    return _number(finished.get(key))
 
 
 def _state(run: Run, windows: re.Match[str] | None) -> float | None:
@@ -351,9 +341,8 @@ def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
 
 def _conditions(entry: Record, metric: str) -> str:
     """What two scores must have in common to be compared."""
-    references = (entry.get("digests") or {}).get("references")
-    signature = entry["metrics"][metric].get("signature")
-    return json.dumps([signature, entry.get("search"), references], sort_keys=True)
+    told = entry["metrics"][metric].get("signature"), entry.get("digests", {}).get("references")
+    return json.dumps([*told, entry.get("search")], sort_keys=True)
 
 
 def _in_units(curves: Curves) -> Curves:

@@ -20,8 +20,7 @@ CONFIG = "config.json"
 def is_run(name: str) -> bool:
     """Whether a model named on the command line is a run; else it is a Hugging Face model.
 
-    Raises:
-        MissingInputError: it is a folder of neither, or a path below a folder that exists.
+    Raises MissingInputError: it is a folder of neither, or a path below a folder that exists.
     """
     path = located(name)
     if (path / MANIFEST).exists() or (is_results_file(path) and path.is_file()):
@@ -39,8 +38,7 @@ def is_run(name: str) -> bool:
 def open_runs(folder: Path, *, trials: bool = False) -> Iterator[tuple[Path, Run | AttnkitError]]:
     """Every run in a folder, trials among them if asked for; or why one cannot be opened.
 
-    Raises:
-        MissingInputError: there is no such folder.
+    Raises MissingInputError: there is no such folder.
     """
     require_runs(folder, MAKES_RUNS)
     for path, fault in run_paths(folder, trials=trials):
@@ -93,7 +91,8 @@ def find_runs(
             if isinstance(run, AttnkitError):
                 if path == folder:
                     raise run
-                damaged.append(run)
+                if not Run(path).in_training:
+                    damaged.append(run)
                 skipped.append(f"{run}; left out")
             elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)
@@ -150,8 +149,7 @@ def order(run: Run) -> tuple[Any, ...]:
 def one_task(runs: Iterable[Run], instead: str) -> str:
     """The task of all runs.
 
-    Raises:
-        UsageError: there are several; `instead` says what to do.
+    Raises UsageError: there are several; `instead` says what to do.
     """
     tasks: dict[str, Run] = {}
     for run in runs:

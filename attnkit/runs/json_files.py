@@ -110,8 +110,7 @@ def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict
     A manifest of this format must have it; in an older one without it no entry may look like it
     under another name.
 
-    Raises:
-        DataError: it was changed or is damaged.
+    Raises DataError: it was changed or is damaged.
     """
     rest = {key: value for key, value in entries.items() if key != OWN}
     strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
@@ -119,7 +118,7 @@ def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict
     if sealed and entries.get(OWN) != files.sha256_json(rest):
         raise DataError(
             f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
-            f"{OWN}); restore it from a copy, or train again with --fresh"
+            f"{OWN})"
         )
     parse(rest, schema, where)
     return {key: value for key, value in rest.items() if key != _FORMAT}
@@ -265,9 +264,8 @@ class CheckpointManifest(Schema):
 def read(path: Path, schema: type[Form], limit: int = files.JSON_LIMIT) -> Form:
     """A file that holds one JSON object of this form.
 
-    Raises:
-        MissingInputError: there is no such regular file.
-        DataError: it is no JSON object, or an entry is missing or of another type; says which.
+    Raises MissingInputError: there is no such regular file; DataError: it is no JSON object, or an
+    entry is missing or of another type; says which.
     """
     return parse(files.read_json(path, limit), schema, str(path))
 

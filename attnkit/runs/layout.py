@@ -38,8 +38,7 @@ def windows_name(split: str, length: int) -> str:
 def component(part: str) -> str:
     """The part itself, if it can be the name of one file or folder.
 
-    Raises:
-        OutputPathError: it would lead elsewhere, or is empty.
+    Raises OutputPathError: it would lead elsewhere, or is empty.
     """
     if part in ("", ".", "..") or "/" in part or "\0" in part:
         raise OutputPathError(f"{part!r}: cannot be the name of a folder; rename it in the recipe")
@@ -49,11 +48,15 @@ def component(part: str) -> str:
 def run_path(out: str | Path, recipe: str, variant: str, seed: int) -> Path:
     """The folder of a run: <out>/<recipe name>/<variant>/seed-<seed>; never outside `out`.
 
-    Raises:
-        OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
+    Raises OutputPathError: a name would leave `out` (..), or cannot be a folder's name.
     """
     parts = [*recipe.split("/"), variant, f"seed-{seed}"]
     return Path(out).joinpath(*map(component, parts))
+
+
+def without_path(error: Exception, path: Path) -> str:
+    """What was wrong, without the path of the run or file that it is told beside."""
+    return str(error).replace(f"{path}: ", "").replace(f"{path}/", "")
 
 
 def is_inside(path: Path, folder: Path) -> bool:
@@ -64,8 +67,7 @@ def is_inside(path: Path, folder: Path) -> bool:
 def refuse_part_of_run(path: Path) -> None:
     """Keep an output of a command from replacing a file of a run.
 
-    Raises:
-        OutputPathError: the path is one of a run's own.
+    Raises OutputPathError: the path is one of a run's own.
     """
     whole = Path(os.path.realpath(path))  # which takes loops of links
     for folder in whole.parents:
@@ -176,8 +178,7 @@ def _was_run(name: str, inside: list[str]) -> bool:
 def checkpoint_folders(run: Path) -> list[Path]:
     """The checkpoints of a run: whole, damaged or left by an interrupted save; none behind a link.
 
-    Raises:
-        MissingInputError: the folder cannot be read.
+    Raises MissingInputError: the folder cannot be read.
     """
     folder = run / CHECKPOINTS
     if folder.is_symlink() or not folder.is_dir():

@@ -58,8 +58,7 @@ class Log:
     def records(self) -> list[dict[str, Any]]:
         """All records; a last line without its end, still being written or torn, is omitted.
 
-        Raises:
-            DataError: a line is not a record; says which.
+        Raises DataError: a line is not a record; says which.
         """
         return [record for record, _ in self._lines()]
 
@@ -83,8 +82,7 @@ class Log:
     def until(self, step: int | None) -> tuple[int, "hashlib._Hash"]:
         """Bytes and SHA-256 of the records until a step; of none with None.
 
-        Raises:
-            DataError: a line at or before that step is damaged.
+        Raises DataError: a line at or before that step is damaged.
         """
         size = 0
         if step is not None:
@@ -97,9 +95,8 @@ class Log:
     def truncate(self, step: int | None, sha256: str | None = None) -> None:
         """Drop the records after `step`, before a resumed run adds new ones; with None, all.
 
-        Raises:
-            DataError: a line at or before that step is damaged, or these lines have another SHA-256
-                than they must; or it is no regular file.
+        Raises DataError: a line at or before that step is damaged, or these lines have another
+        SHA-256 than they must; or it is no regular file.
         """
         there = self.path.exists()
         if there:
@@ -108,8 +105,8 @@ class Log:
         if sha256 not in (None, kept.hexdigest()):
             raise DataError(
                 f"{self.path}: the records until step {step} are not those that were written "
-                "(their SHA-256 differs from the checkpoint's); restore them, or resume all the "
-                "same with --allow-damaged"
+                "(their SHA-256 differs from the checkpoint's); restore them, or start over with "
+                "--fresh"
             )
         if there:
             with files.writing(self.path), self._fs.append(self.path) as file:

@@ -30,8 +30,7 @@ def entries(recipe: "Recipe", previous: Mapping[str, Any]) -> dict[str, dict[str
 def require(run: Path, manifest: Mapping[str, Any]) -> None:
     """Check that the mechanisms of a run are known.
 
-    Raises:
-        MissingInputError: one is unknown; says what to add to the command.
+    Raises MissingInputError: one is unknown; says what to add to the command.
     """
     from attnkit import mechanisms
 

@@ -35,8 +35,7 @@ class Results:
     def packed(self) -> Mapping[str, bytes] | None:
         """The files in a results file by name; None of a folder.
 
-        Raises:
-            DataError: it is damaged.
+        Raises DataError: it is damaged.
         """
         if layout.is_results_file(self.path) and self.path.is_file():
             from attnkit.runs.packing import read_results
@@ -61,8 +60,7 @@ class Results:
     def open_file(self, name: str) -> BinaryIO:
         """One of its files, for reading.
 
-        Raises:
-            MissingInputError: there is no such regular file.
+        Raises MissingInputError: there is no such regular file.
         """
         if self.packed is None:
             return files.open_file(self.path / name)
@@ -115,8 +113,7 @@ class Results:
     def scores(self) -> dict[str, Any]:
         """Scores by split; empty before the first evaluation.
 
-        Raises:
-            DataError: scores.json is damaged; scoring again with force repairs it.
+        Raises DataError: scores.json is damaged; scoring again with force repairs it.
         """
         with self.unchanged():
             if not self.has(layout.SCORES) or not self.recorded(layout.SCORES):

@@ -57,17 +57,18 @@ class Run(Results):
     def open(cls, path: str | Path) -> "Run":
         """An existing run, finished or not; or a results file; `demo` is the one that is shipped.
 
-        Raises:
-            MissingInputError: there is no run; says which part is missing.
-            DataError: manifest.json, recipe.yaml or the results file is damaged.
+        Raises MissingInputError: there is no run; says which part is missing; DataError:
+        manifest.json, recipe.yaml or the results file is damaged.
         """
         run = cls(located(path))
         if run.packed is None:
             files.require_folder(run.path, "run", MAKES_RUNS)
         for name in (layout.MANIFEST, layout.RECIPE):
             if not run.has(name):
-                near = layout.near(run.path)
-                raise MissingInputError(f"{run.path}: not a run: {name} is missing{near}")
+                why = f"not a run: {name} is missing{layout.near(run.path)}"
+                if run.in_training:
+                    why = f"is being trained; {name} is not written yet"
+                raise MissingInputError(f"{run.path}: {why}")
         run.check_file(layout.RECIPE)
         return run
 
@@ -87,8 +88,7 @@ class Run(Results):
 
         `fields` are further entries of the manifest (hashes, device, threads, precision, ...).
 
-        Raises:
-            OutputPathError: the folder holds a run or parts of one, or cannot be made.
+        Raises OutputPathError: the folder holds a run or parts of one, or cannot be made.
         """
         run = cls(path, fs)
         run.check_free()
@@ -142,9 +142,8 @@ class Run(Results):
 
         Makes the folder.  Gives None, or a warning where the file system knows no locks.
 
-        Raises:
-            OutputPathError: another process trains this run (says which), or no file can be made;
-                or the folder is no longer there when something fails inside.
+        Raises OutputPathError: another process trains this run (says which), or no file can be
+        made; or the folder is no longer there when something fails inside.
         """
         files.make_folder(self.path, self.fs)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
@@ -168,9 +167,8 @@ class Run(Results):
     def recipe(self) -> "Recipe":
         """The resolved recipe.
 
-        Raises:
-            DataError: recipe.yaml is not the one that was trained.
-            MissingInputError: the plug-in of one of its mechanisms is missing.
+        Raises DataError: recipe.yaml is not the one that was trained; MissingInputError: the
+        plug-in of one of its mechanisms is missing.
         """
         return self.changed_recipe(())
 
@@ -197,13 +195,16 @@ class Run(Results):
 
         `files` holds the SHA-256 of the run's files, null while one is being written.
 
-        Raises:
-            MissingInputError, DataError: the file is missing or damaged.
+        Raises MissingInputError, DataError: the file is missing or damaged.
         """
-        entries = self.read_json(layout.MANIFEST)
-        self.sealed = json_files.OWN in entries
         where = str(self.path / layout.MANIFEST)
-        return json_files.opened(entries, json_files.Manifest, where)
+        try:
+            entries = self.read_json(layout.MANIFEST)
+            self.sealed = json_files.OWN in entries
+            return json_files.opened(entries, json_files.Manifest, where)
+        except DataError as error:
+            remedy = "restore it from a copy, or train again with --fresh"
+            raise DataError(f"{error}; {remedy}") from error
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.
@@ -248,9 +249,7 @@ class Run(Results):
     def check_file(self, name: str) -> bool:
         """Compare a file with its SHA-256 in the manifest; False where it has none or is left out.
 
-        Raises:
-            DataError: they differ.
-            MissingInputError: the file is missing.
+        Raises DataError: they differ; MissingInputError: the file is missing.
         """
         path = self.path / name
         for read_again in (False, True):
@@ -349,9 +348,8 @@ class Run(Results):
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer.
 
-        Raises:
-            MissingInputError: there is none yet, or it was left out.
-            DataError: it is not the one that was trained.
+        Raises MissingInputError: there is none yet, or it was left out; DataError: it is not the
+        one that was trained.
         """
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer

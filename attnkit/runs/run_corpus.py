@@ -52,8 +52,7 @@ class RunCorpus:
 
         `fresh` takes it from the corpus where that is at hand, and in place of what was kept.
 
-        Raises:
-            MissingInputError: there is no folder `data_dir`.
+        Raises MissingInputError: there is no folder `data_dir`.
         """
         self.run, self.offline, self.fresh, self.keep = run, offline, fresh, keep
         self.data_dir = None if data_dir is None else Path(data_dir)

@@ -58,8 +58,7 @@ class RunStatus:
 def statuses(folder: Path) -> list[RunStatus]:
     """Every run in a folder, sorted as by `find_runs`; damaged ones come last.
 
-    Raises:
-        MissingInputError: there is no such folder, or no run in it.
+    Raises MissingInputError: there is no such folder, or no run in it.
     """
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
@@ -67,7 +66,7 @@ def statuses(folder: Path) -> list[RunStatus]:
         if isinstance(run, Run):
             found.append((order(run), _status(run)))
         else:
-            damaged.append(_damaged(path, str(run)))
+            damaged.append(_damaged(path, layout.without_path(run, path)))
     if not found and not damaged:
         raise MissingInputError(f"{folder}: no run is here; `attnkit train RECIPE` makes one")
     listed = [status for _, status in sorted(found, key=lambda pair: pair[0])]
@@ -86,8 +85,7 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
 
     A run that is being trained, or whose weights are damaged, is passed over with a note.
 
-    Raises:
-        OutputPathError: a folder cannot be changed.
+    Raises OutputPathError: a folder cannot be changed.
     """
     removed = 0
     for status in runs:
@@ -112,10 +110,8 @@ def remove_checkpoints(run: Run) -> None:
     It is used and scored as before, but can no longer be trained further.  Call it holding the
     lock.
 
-    Raises:
-        MissingInputError: training is not finished.
-        DataError: the weights are damaged.
-        OutputPathError: the folder cannot be changed.
+    Raises MissingInputError: training is not finished; DataError: the weights are damaged;
+    OutputPathError: the folder cannot be changed.
     """
     run.require_finished()
     run.check_file(layout.MODEL)
@@ -180,7 +176,7 @@ def _status(run: Run) -> RunStatus:
         try:
             facts |= read(run)
         except AttnkitError as error:
-            faults.append(str(error).replace(f"{run.path}/", ""))
+            faults.append(layout.without_path(error, run.path))
     checkpoints = layout.checkpoint_folders(run.path) if state == "done" else []
     return RunStatus(
         run.path,
@@ -230,8 +226,7 @@ def _score(run: Run) -> dict[str, Any]:
 def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float]]:
     """(split, metric, score) of all that was evaluated, the recipe's first split and metric first.
 
-    Raises:
-        DataError: scores.json is damaged.
+    Raises DataError: scores.json is damaged.
     """
     found = []
     stored = run.scores()
@@ -284,7 +279,7 @@ def _damaged(path: Path, fault: str) -> RunStatus:
         path.parent.parent.name,
         path.parent.name,
         int(seed) if seed.isdecimal() and seed.isascii() else None,
-        "damaged",
+        "training" if Run(path).in_training else "damaged",
         changed=_changed(path),
         bytes=layout.size_of(path),
         fault=fault,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import __version__
-from attnkit.errors import DataError, MissingInputError
+from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
@@ -36,6 +36,7 @@ CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
+MADE_FROM = ("weights", "source", "references", "search", "scoring")
 SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
 
@@ -102,8 +103,7 @@ class SavedScores:
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
         """What is saved of a split in a folder, under its own or another name, or None.
 
-        Raises:
-            DataError: a file is missing or is not the one that was saved.
+        Raises DataError: a file is missing or is not the one that was saved.
         """
         name = name or split
         try:
@@ -151,13 +151,15 @@ class SavedScores:
             self._write(results, path)
 
     def _write(self, results: Results, path: Path) -> None:
-        packed = io.BytesIO()
-        tables: dict[str, Any] = {name: value.statistics for name, value in self.scores.items()}
+        packed, others = io.BytesIO(), self._others(results)
+        text = "".join(f"{text}\n" for text in self.texts)
+        tables: dict[str, Any] = {name: table for name, (_, table) in others.items()}
+        tables |= {name: value.statistics for name, value in self.scores.items()}
         np.savez_compressed(packed, **tables)
         files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
-        text = "".join(f"{text}\n" for text in self.texts)
+        measured = {name: told for name, (told, _) in others.items()}
         scores = {
-            "metrics": {name: value.json() for name, value in self.scores.items()},
+            "metrics": measured | {name: value.json() for name, value in self.scores.items()},
             "sentences": self.sentences,
             "empty_references": self.empty_references,
             **({"decode": vars(self.decoding)} if self.decoding else {}),
@@ -175,6 +177,28 @@ class SavedScores:
             },
         }
         results.write_scores(self.name, self.texts, scores)
+
+    def _others(self, results: Results) -> dict[str, tuple[Any, Statistics]]:
+        """What is stored of metrics that are not measured now, such as those of other plug-ins.
+
+        Outputs and what is known of them stay too, where no metric that is measured reads them.
+        """
+        try:
+            entry = results.scores().get(self.name, {})
+            old = SavedScores.read(results, self.split, self.name)
+            if old is None or any(getattr(old, k) != getattr(self, k) for k in MADE_FROM):
+                return {}
+            for name in () if self.texts else ("texts", "decoding", "warnings", "empty_references"):
+                setattr(self, name, getattr(old, name))
+            path = _statistics_path(results.output_path(self.name))
+            tables = _tables(_verified(results, path, entry["digests"]["statistics"]))
+        except (AttnkitError, *MALFORMED):
+            return {}
+        return {
+            name: (told, tables[name])
+            for name, told in entry["metrics"].items()
+            if name not in self.scores and (self.texts == old.texts or name in TEACHER_FORCED)
+        }
 
     def _set_aside(self, results: Results) -> None:
         """Give what another search left under this name a name of its own."""
@@ -229,15 +253,12 @@ def reusable_scores(
     `weights`, `source` (what is decoded) and `references` are SHA-256 digests.  `own`: it is the
     search of the run's own recipe, whose outputs have the name of the split.
 
-    Raises:
-        DataError: the scores are damaged, without `force`.
+    Raises DataError: the scores are damaged, without `force`.
     """
     scoring = {
         **_settings(eval),
         "attnkit": __version__,
-        "sacrebleu": version("sacrebleu"),
-        "rouge-score": version("rouge-score"),
-        "nltk": version("nltk"),
+        **{name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")},
     }
     saved = SavedScores(weights, source, references, search, scoring, split, split)
     try:
@@ -257,8 +278,8 @@ def reusable_scores(
     if old is None or (old.weights, old.source) != (weights, source):
         return saved
     saved.texts, saved.decoding, saved.unknown = old.texts, old.decoding, old.unknown
-    saved.sentences = old.sentences
-    saved.empty_references, saved.warnings = old.empty_references, old.warnings
+    for name in ("sentences", "empty_references", "warnings"):
+        setattr(saved, name, getattr(old, name))
     if (old.scoring, old.references) == (scoring, references):
         saved.scores = {
             name: score for name, score in old.scores.items() if is_current(score, eval)
@@ -275,8 +296,7 @@ def packed_scores(
     versions of packages, which the signatures name, are not.  None where there is nothing, or the
     run has its weights.
 
-    Raises:
-        DataError: what was saved is damaged.
+    Raises DataError: what was saved is damaged.
     """
     name = stored_name(run.scores(), split, search) if run.left_out else None
     saved = None if name is None else SavedScores.read(run, split, name)
@@ -331,9 +351,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 
     Metrics that were measured beside those of the recipe follow them.
 
-    Raises:
-        MissingInputError: nothing was scored.
-        DataError: what was saved is damaged.
+    Raises MissingInputError: nothing was scored; DataError: what was saved is damaged.
     """
     names, usual = scored_splits(run), list(run.recipe.eval.splits)
     if run.recipe.task == "question-answering":
@@ -352,9 +370,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 def saved_row(run: Run, split: str) -> ScoreRow:
     """What was saved of a split: by the search of the run's recipe, else what has its name.
 
-    Raises:
-        MissingInputError: there was none.
-        DataError: what it saved is damaged.
+    Raises MissingInputError: there was none; DataError: what it saved is damaged.
     """
     search = one_best(run.recipe.search).model_dump(mode="json")
     asked = run.recipe.task == "question-answering"
@@ -374,12 +390,11 @@ def one_best(search: SearchConfig) -> SearchConfig:
 
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
-    return list(
-        dict.fromkeys(
-            str(entry.get("split", name)) if isinstance(entry, Mapping) else name
-            for name, entry in run.scores().items()
-        )
+    found = (
+        str(entry.get("split", name)) if isinstance(entry, Mapping) else name
+        for name, entry in run.scores().items()
     )
+    return [*dict.fromkeys(found)]
 
 
 def comparison(
@@ -393,17 +408,9 @@ def comparison(
 ) -> Comparison:
     """Evaluated runs side by side, from what was saved: nothing is decoded, no model is loaded.
 
-    Args:
-        runs: in the order in which they are shown.
-        splits: all that were scored when None.
-        metrics: all that were scored when None.
-        baseline: the variant that others are compared with, or that of each recipe by its name;
-            the first run's variant when None.
-        resamples, margins: as of `side_by_side`.
-
-    Raises:
-        MissingInputError: a run was not evaluated on a split.
-        DataError: what was saved is damaged.
+    All splits and metrics that were scored, where none are named; `baseline` is a variant, or that
+    of each recipe by its name, and the first run's by default.  Raises MissingInputError: a run was
+    not evaluated on a split; DataError: what was saved is damaged.
     """
     names = None if metrics is None else expand(metrics)
     if names is not None and "perplexity" in names:

@@ -29,8 +29,7 @@ def cache_dir() -> Path:
 
     $ATTNKIT_CACHE, else $XDG_CACHE_HOME/attnkit, else ~/.cache/attnkit.
 
-    Raises:
-        OutputPathError: none of them is set and there is no home folder.
+    Raises OutputPathError: none of them is set and there is no home folder.
     """
     if chosen := os.environ.get("ATTNKIT_CACHE"):
         return Path(chosen)
@@ -45,8 +44,7 @@ def cache_dir() -> Path:
 def write_note(path: Path, value: Any) -> None:
     """Keep a small JSON value with its SHA-256.
 
-    Raises:
-        OutputPathError, OutputError: the cache cannot be written.
+    Raises OutputPathError, OutputError: the cache cannot be written.
     """
     make_folder(path.parent)
     remove_leftovers(path.parent)
@@ -65,7 +63,8 @@ def read_note(path: Path, form: Any) -> Any:
     with suppress(AttnkitError, ValueError):
         found = read_json(path)
         if found.get("sha256") == sha256_json(found.get("value")):
-            return TypeAdapter(form).validate_python(found["value"])
+            value = json_text(found.get("value"))
+            return TypeAdapter(form).validate_json(value, strict=True)
     return None
 
 

@@ -69,11 +69,9 @@ def fetch(
     The bytes go to a temporary file beside `path`, which is renamed only once they are complete
     and verified; nothing is left behind otherwise.  Transient faults are tried again.
 
-    Raises:
-        UnavailableError: offline, no connection, an answer other than 200, or a broken transfer;
-            the message says where to put the file by hand.
-        DataError: the address is not https, or the file is not the expected one.
-        OutputPathError, OutputError: `path` cannot be written.
+    Raises UnavailableError: offline, no connection, an answer other than 200, or a broken transfer;
+    the message says where to put the file by hand; DataError: the address is not https, or the file
+    is not the expected one; OutputPathError, OutputError: `path` cannot be written.
     """
     if is_offline(offline):
         raise _unavailable(url, path, "downloads are off (--offline or ATTNKIT_OFFLINE)")
@@ -208,11 +206,11 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
     Only regular files with exactly these names are taken: no other name, link or device of the
     archive ever becomes a file.  After a fault none is left.
 
-    Raises:
-        DataError: damaged, without one of the members, or too large.
-        OutputPathError, OutputError: a file cannot be written.
+    Raises DataError: damaged, without one of the members, or too large; OutputPathError,
+    OutputError: a file cannot be written.
     """
     open_file(archive).close()
+    remove_leftovers(archive.parent, of=archive.name)
     with _scratch(archive) as folder:
         found = set[str]()
         try:

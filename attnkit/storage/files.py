@@ -151,9 +151,8 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem
 
     Text is encoded as UTF-8; an iterable of bytes is written piece by piece.
 
-    Raises:
-        OutputPathError: the file cannot be created, or the name is that of a pipe or device.
-        OutputError: the disk is full or broken.
+    Raises OutputPathError: the file cannot be created, or the name is that of a pipe or device;
+    OutputError: the disk is full or broken.
     """
     with replacing(path, fs) as prepared:
         write_synced(prepared, data, fs)
@@ -199,9 +198,8 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
 
     Nothing is left of it when something fails inside.
 
-    Raises:
-        OutputPathError: the name is that of a pipe or device, which stays.
-        OutputPathError, OutputError: writing inside failed, or renaming did.
+    Raises OutputPathError: the name is that of a pipe or device, which stays; OutputPathError,
+    OutputError: writing inside failed, or renaming did.
     """
     prepared = temporary(path)
     with writing(path):
@@ -220,8 +218,7 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
 def make_folder(path: Path, fs: Filesystem = DISK, *, parents: bool = True) -> None:
     """Make a folder and, with `parents`, what is missing above it.
 
-    Raises:
-        OutputPathError: a parent is a file, is missing, or may not be written.
+    Raises OutputPathError: a parent is a file, is missing, or may not be written.
     """
     with writing(path):
         for folder in (*reversed(path.parents), path) if parents else (path,):
@@ -296,8 +293,7 @@ def _alive(process: int) -> bool:
 def check_space(folder: Path, needed: int) -> None:
     """Refuse to start what will not fit: `needed` bytes must be free where `folder` is or will be.
 
-    Raises:
-        OutputError: less is free.
+    Raises OutputError: less is free.
     """
     absolute = folder.absolute()
     existing = next(path for path in (absolute, *absolute.parents) if path.exists())
@@ -313,9 +309,8 @@ def check_space(folder: Path, needed: int) -> None:
 def check_file(path: Path) -> os.stat_result:
     """The status of a regular file; a pipe or a device never blocks a read.
 
-    Raises:
-        MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe or
-            a device.
+    Raises MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe
+    or a device.
     """
     try:
         status = path.stat()
@@ -350,9 +345,7 @@ def open_file(path: Path) -> BufferedReader:
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's content in hexadecimal, read as a stream.
 
-    Raises:
-        MissingInputError: there is no such regular file.
-        OutputError: the disk fails.
+    Raises MissingInputError: there is no such regular file; OutputError: the disk fails.
     """
     with open_file(path) as file, reading(path):
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -366,9 +359,8 @@ def sha256_json(value: Any) -> str:
 def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None) -> dict[str, Any]:
     """Read a file, or an open one that is called so, which holds one JSON object.
 
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: it is longer than `limit` bytes, or not a JSON object in UTF-8.
+    Raises MissingInputError: there is no such file; DataError: it is longer than `limit` bytes, or
+    not a JSON object in UTF-8.
     """
     with file or open_file(path) as opened, reading(path):
         data = opened.read(limit + 1)
@@ -380,8 +372,7 @@ def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None)
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
     """Parse one JSON object; NaN and infinities, which JSON does not have, are refused.
 
-    Raises:
-        DataError: it is something else; the message begins with `where`.
+    Raises DataError: it is something else; the message begins with `where`.
     """
 
     def refuse(word: str) -> None:

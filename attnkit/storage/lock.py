@@ -25,9 +25,8 @@ def held(path: Path, what: str) -> Iterator[str | None]:
 
     Gives None, or a warning where the file system has no locks.
 
-    Raises:
-        OutputPathError: another process holds it (the message begins with `what` and says which),
-            or the file cannot be made.
+    Raises OutputPathError: another process holds it (the message begins with `what` and says
+    which), or the file cannot be made.
     """
     from filelock import FileLock, Timeout  # 10 ms, which `--help` need not take
 
@@ -104,8 +103,7 @@ def exclusive(path: Path) -> AbstractContextManager[None]:
     Where there are no locks nothing is waited for.  Not by filelock, which has to write a file:
     whoever may read a folder can hold the folder itself, and nothing is left in it.
 
-    Raises:
-        OutputPathError: there is no such folder (any more); nothing is made in its place.
+    Raises OutputPathError: there is no such folder (any more); nothing is made in its place.
     """
     return _hold(path, fcntl.LOCK_EX)
 
@@ -113,8 +111,7 @@ def exclusive(path: Path) -> AbstractContextManager[None]:
 def exclusive_file(path: Path) -> AbstractContextManager[None]:
     """The same for a lock file, which is made.
 
-    Raises:
-        OutputPathError: it cannot be made.
+    Raises OutputPathError: it cannot be made.
     """
     return _hold(path, fcntl.LOCK_EX, made=True)
 

@@ -114,9 +114,8 @@ def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tens
 
     The hash of the file is the caller's affair and comes first.
 
-    Raises:
-        MissingInputError: there is no such file.
-        DataError: the file is damaged or hostile, or a tensor holds NaN or an infinity.
+    Raises MissingInputError: there is no such file; DataError: the file is damaged or hostile, or a
+    tensor holds NaN or an infinity.
     """
     check_file(path)
     try:
@@ -138,8 +137,7 @@ def read(path: Path, *, prefix: str = "", widen: bool = False) -> dict[str, Tens
 def check(path: Path, tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> None:
     """Compare names, types and shapes of the tensors of a file with those of `like`.
 
-    Raises:
-        DataError: they differ; names the first tensor that does.
+    Raises DataError: they differ; names the first tensor that does.
     """
     if missing := sorted(like.keys() - tensors.keys()):
         raise DataError(f"{path}: tensor {missing[0]} is missing (of {len(missing)} missing ones)")

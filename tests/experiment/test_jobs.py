@@ -444,6 +444,26 @@ def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     assert is_saved(Run.open(tmp_path / "tiny/one/seed-1"))
 
 
+@pytest.mark.parametrize("told", [None, "SIGTERM"])
+@pytest.mark.parametrize(
+    "error", [EOFError, ConnectionResetError, ConnectionRefusedError, BrokenPipeError]
+)
+def test_a_server_of_processes_that_was_killed_is_no_bug(
+    error: type[Exception], told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal to the whole group ended it before the first worker was there."""
+    stop = SimpleNamespace(requested=None)
+
+    def started(*_: object) -> None:
+        stop.requested = told  # type: ignore[assignment]
+        raise error
+
+    monkeypatch.setattr(jobs.WorkerProcess, "start", started)
+    workers = jobs.Workers([("one", 1)], 2, None, stop, None)  # type: ignore[arg-type]
+    with pytest.raises(errors.StoppedError if told else errors.MemoryLimitError, match="again"):
+        workers.run()
+
+
 def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("Fatal Python error: Segmentation fault\n")

@@ -115,12 +115,6 @@ def test_scores_are_drawn_against_their_cost(x: str, at: float, tmp_path: Path) 
     assert points(plot) == {"base": [[(at, 51)], [(at, 52)]]}
 
 
-def test_parameters_alone_are_an_axis_of_scores(tmp_path: Path) -> None:
-    make_logged(tmp_path, scores={"bleu": 20.0})
-    (plot,) = drawn(tmp_path, x="parameters")
-    assert (plot.title, plot.x) == ("BLEU on test", "parameters")
-
-
 def _broken(run: Run, text: str | None) -> None:
     run.log.path.unlink()
     if text is not None:

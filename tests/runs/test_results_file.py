@@ -25,7 +25,6 @@ from attnkit.runs import Run, find_runs, packing
 from attnkit.runs.packing import pack_results
 from attnkit.runs.status import statuses
 from attnkit.scoring.evaluation import evaluate
-from attnkit.scoring.metrics import score
 from attnkit.scoring.saved_scores import SavedScores
 
 OUTPUTS = ["ein roter hund", "zwei katzen", "ein hund", "katzen", "eine \u00fcberaus rote katze"]
@@ -104,14 +103,6 @@ def test_scores_follow_from_it_to_the_last_bit(run: Run, packed: Path) -> None:
         assert other.statistics.flags.c_contiguous == one.statistics.flags.c_contiguous
 
 
-def test_whole_numbers_take_the_least_room(packed: Path) -> None:
-    content = members(packed)["toy/base/seed-1/outputs/test.stats.npz"]
-    with np.load(io.BytesIO(content)) as arrays:
-        kinds = {name: str(arrays[name].dtype) for name in arrays.files}
-    assert kinds["bleu"] == kinds["chrf"] == "uint8"
-    assert kinds["rouge1"] == kinds["perplexity"] == "float64"
-
-
 @given(st.lists(st.lists(st.floats(width=64) | st.integers(-(2**60), 2**60), min_size=2,
                          max_size=2), max_size=6))  # fmt: skip
 def test_any_statistics_are_kept_exactly(values: list[list[float]]) -> None:
@@ -137,44 +128,6 @@ def test_the_log_is_thinned_to_what_curves_need(run: Run, packed: Path) -> None:
             assert kept[place - 1]["tokens"] == 10 * record["step"]
     steps = [record["step"] for record in validations]
     assert max(np.diff(steps)) <= 12, "evenly: 500 validations, 2 updates apart, to 100"
-
-
-@pytest.mark.parametrize("finished_at", [1, 500, 1000])
-def test_a_short_log_is_kept_whole(tmp_path: Path, finished_at: int) -> None:
-    run = scored_run(tmp_path, "base", OUTPUTS)
-    for step in range(1, 51):
-        run.log.append({"step": step * finished_at, "loss": 1.0})
-    run.record("metrics.jsonl", run.log.sha256())
-    assert Run.open(pack_results(run, tmp_path)).log.records() == run.log.records()
-
-
-@pytest.mark.slow
-def test_a_run_of_2000_sentences_takes_less_than_150_kb(tmp_path: Path) -> None:
-    """Sentences like those of Multi30k, scored by every metric that its recipe has, and more."""
-    draw = random.Random(1)
-    words = ["".join(draw.choices("enisratdhulcgmobwfkzpv", k=draw.randint(2, 11)))
-             for _ in range(3000)]  # fmt: skip
-    lengths = [max(4, round(draw.gauss(11, 4))) for _ in range(2000)]
-    common = [1 / (place + 1) for place in range(len(words))]
-    references = [draw.choices(words, common, k=length) for length in lengths]
-    outputs = [[w if draw.random() < 0.65 else draw.choice(words) for w in one if
-                draw.random() < 0.95] for one in references]  # fmt: skip
-    assert 55 < np.mean([len(" ".join(one)) for one in outputs]) < 80, "62 in Multi30k"
-    run = scored_run(tmp_path, "base", OUTPUTS)
-    for step in range(1, 3001):
-        record = {"step": step, "epoch": 0, "tokens": step, **{
-            key: draw.random() for key in ("loss", "lr", "grad_norm", "tokens_per_second",
-                                           "seconds")}}  # fmt: skip
-        run.log.append(record)
-    run.record("metrics.jsonl", run.log.sha256())
-    texts = [" ".join(one) for one in outputs]
-    saved = SavedScores.read(run, "test")
-    assert saved is not None
-    names = ("bleu", "chrf", "rouge1", "rouge2", "rougeL", "ter")
-    saved.texts = texts
-    saved.scores = score(names, texts, [[" ".join(one)] for one in references], EvalConfig())
-    saved.write(run)
-    assert pack_results(run, tmp_path).stat().st_size < 150_000
 
 
 def test_it_is_found_like_a_run_but_not_beside_it(run: Run, packed: Path, tmp_path: Path) -> None:

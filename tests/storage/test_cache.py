@@ -1,13 +1,16 @@
 """A cache folder is complete or absent, whatever happens while it is made."""
 
+import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from attnkit.data.corpus_files import NOTE
 from attnkit.errors import DataError, OutputPathError
-from attnkit.storage.cache import fill_folder, read_or_build
-from attnkit.storage.files import Filesystem
+from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
+from attnkit.storage.files import Filesystem, sha256_json
 
 
 def read(path: Path) -> str:
@@ -85,6 +88,29 @@ def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(built) == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        None,
+        {},
+        {"sha256": None},
+        {"value": [["x"], "f" * 64, -1]},
+        {"value": [["x"], "f" * 64, True]},
+        {"value": [["x"], "text", 1]},
+        {"value": [["x"], "f" * 64, 1.5]},
+        {"value": [5, "f" * 64, 1]},
+    ],
+)
+def test_a_note_with_wrong_content_is_made_anew(changed: Any, tmp_path: Path) -> None:
+    """Also where its hash agrees."""
+    path, value = tmp_path / "note.json", [["x"], "f" * 64, 40]
+    write_note(path, value)
+    assert read_note(path, NOTE) == (value[0], value[1], 40)
+    told = changed and {"sha256": sha256_json(changed.get("value"))} | changed
+    path.write_text(json.dumps(told))
+    assert read_note(path, NOTE) is None
 
 
 def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Files are whole or absent, and errors of the system have a class and a way out."""
 
 import errno
-import hashlib
 import os
 import shutil
 import subprocess
@@ -74,18 +73,6 @@ def test_each_error_of_the_system_has_a_class_and_an_advice(
     assert str(error.value).startswith(f"{tmp_path / 'x'}: cannot be ")
 
 
-def test_real_obstacles_are_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder").mkdir()
-    for path in ("file/x", "folder", "missing/x", "n" * 300):
-        with pytest.raises(OutputPathError, match="cannot be created"):
-            files.atomic_write(tmp_path / path, "content")
-    with pytest.raises(OutputPathError, match="file is not a folder"):
-        files.make_folder(tmp_path / "file" / "a" / "b")
-    with pytest.raises(OutputPathError, match="file is not a folder"):
-        files.make_folder(tmp_path / "file")
-
-
 def test_a_device_is_written_in_place_and_a_full_one_is_an_error() -> None:
     files.write_output(Path("/dev/null"), "content")
     assert Path("/dev/null").is_char_device()
@@ -137,12 +124,6 @@ def test_removing_a_folder_does_not_follow_links(tmp_path: Path) -> None:
     files.remove(tmp_path / "folder")
     assert os.listdir(tmp_path) == ["precious"]
     assert (tmp_path / "precious" / "file").read_text() == "kept"
-
-
-def test_a_hash_is_that_of_the_content(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"abc" * 1_000_000)
-    assert files.sha256_file(path) == hashlib.sha256(b"abc" * 1_000_000).hexdigest()
 
 
 def test_what_is_no_file_is_missing_and_never_blocks(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
     assert order == ["metrics.jsonl", "tensors.safetensors", "state.json", "manifest.json"]
 
 
-BEFORE = {"first save": range(0), "second save": range(1, 2), "with pruning": range(1, 4)}
+BEFORE = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
 
 
 def _attempt(folder: Path, before: range, fs: Faulty, step: int) -> BaseException | None:
