@@ -226,6 +226,15 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
     assert checkpoint.latest(run)[:3] == (50, run.checkpoints / "step-50", ())
 
 
+def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
+    disk = Faulty()
+    assert _attempt(tmp_path, range(1, 4), disk, 4) is None
+    disk._lose()
+    found = checkpoint.latest(at(tmp_path))
+    assert found is not None
+    assert (found.step, found.messages) == (4, ())
+
+
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("history", BEFORE)
