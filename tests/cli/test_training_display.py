@@ -235,8 +235,10 @@ def test_options_may_be_repeated(train: Callable[..., int]) -> None:
     def record(settings: Any, emit: events.Emit, **_: Any) -> None:
         asked.append(settings)
 
+    assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
     assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],
                  training=record) == 0  # fmt: skip
+    assert asked[0] == asked[1]
     assert asked[0].variants == ["vanilla", "linear"]
     assert asked[0].seeds == [3, 4]
     assert asked[0].out == Path("runs")

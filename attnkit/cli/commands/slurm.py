@@ -132,6 +132,7 @@ def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
         UsageError, ParserError: `attnkit train` or the script cannot use one.
     """
     from attnkit.cli import load as load_command
+    from attnkit.cli.commands.train import sort_words
 
     given = load_command("train").make_context("attnkit train", list(words))
     named = {
@@ -142,4 +143,6 @@ def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
     for name, why in NOT_IN_SCRIPTS.items():
         if name in named:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
-    return list(named.get("overrides", [])), list(named.get("variant", []))
+    names = ("overrides", "variant", "seed")
+    settings, variants, _ = sort_words(*(list(named.get(name, [])) for name in names))
+    return settings, variants

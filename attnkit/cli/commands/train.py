@@ -96,7 +96,7 @@ def train(
     """
     from attnkit.experiment.settings import TrainingSettings
 
-    words, seeds = _settings(overrides or []), seed or []
+    words, variant, seeds = sort_words(overrides or [], variant or [], seed or [])
     file = _load(recipe, words)
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
@@ -183,14 +183,24 @@ def _tuning(
     return how, plan
 
 
-def _settings(words: Sequence[str]) -> list[str]:
-    """The KEY=VALUE words; raises UsageError for any other."""
-    if wrong := [word for word in words if "=" not in word]:
-        raise UsageError(
-            f"{quoted(wrong[0])} is not KEY=VALUE (such as train.steps=200), and one command "
-            "trains one recipe; options such as --variant are repeated"
-        )
-    return [*words]
+def sort_words(
+    words: Sequence[str], variants: list[str], seeds: list[int]
+) -> tuple[list[str], list[str], list[int]]:
+    """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
+    settings, more, numbers = [], list(variants), list(seeds)
+    for word in words:
+        if "=" in word:
+            settings.append(word)
+        elif seeds and word.isdecimal():
+            numbers.append(int(word))
+        elif variants and "/" not in word and "." not in word:
+            more.append(word)
+        else:
+            raise UsageError(
+                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command "
+                "trains one recipe"
+            )
+    return settings, more, numbers
 
 
 def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
