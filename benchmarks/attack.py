@@ -80,14 +80,14 @@ COMMANDS = (
     "train toy.yaml --device cpu --out new", "train toy.yaml --device cpu --out new --jobs 2",
     "eval runs/toy --fresh --device cpu", f"generate {RUN} text -o out.txt --device cpu",
     f"export {RUN} out --to huggingface", f"export {RUN} out --to ctranslate2",
-    f"export {RUN} out --to onnx", "runs pack runs/toy -o out.tar.gz",
+    f"export {RUN} out --to onnx",
     "runs pack runs/toy --results -o packed", "report runs/toy -o out.html",
     "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
     "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
     f"visualize-attn {RUN} dog --save out.npz --device cpu",
 )  # fmt: skip
 READERS = (
-    "verify runs/toy --lines 0 --device cpu", "runs pack runs/toy -o packed.tar.gz",
+    "verify runs/toy --lines 0 --device cpu",
     "report runs/toy -o page.html", "runs pack runs/toy --results -o packed", "runs runs/toy",
     "plot runs/toy", "eval runs/toy --device cpu", f"generate {RUN} text --device cpu",
 )  # fmt: skip
@@ -230,11 +230,6 @@ def races(folder: Path, draw: random.Random) -> Iterator[Case]:
                     writer = started(writing, at)
                 time.sleep(0.02)
             code, err = reader.returncode, reader.communicate()[1]
-            if code == 0 and words.endswith("packed.tar.gz"):
-                shutil.rmtree(at / "opened", ignore_errors=True)
-                shutil.unpack_archive(at / "packed.tar.gz", at / "opened", filter="data")
-                checked = started("verify opened --lines 0", at)
-                err, code = checked.communicate()[1], checked.returncode
             trained = writing.startswith("train") and any(text in err for text in IN_TRAINING)
             fine = (code == 0 or code in (66, 69) and trained) and "not a run" not in err
             told = f"{words} beside {writing}: {code}: {err[-300:]}"

@@ -108,7 +108,6 @@ def main() -> None:
             "eval": ("eval", runs),
             "eval --fresh": ("eval", runs, "--fresh"),
             "compare": ("compare", one, other),
-            "compare --save": ("compare", one, other, "--save", "page.html"),
             "report": ("report", runs, "--output", "report.html"),
             "verify": ("verify", runs),
         }

@@ -55,6 +55,7 @@ def page(name: str, runs: list[Run]) -> str:
         f"# {name}", "", f"- command: `attnkit {' '.join(words)}`",
         f"- runs: {len(runs)}, kept in `{RUNS / name}`", "", printed.getvalue().strip(), "",
         *table(["trained by", "precision", "threads", "machine"], [list(one) for one in trained]),
+        "", "Trained beside other work: times, speeds and memory say nothing of the mechanisms.",
     ]  # fmt: skip
     return "\n".join(lines).rstrip() + "\n"
 

@@ -17,6 +17,9 @@ LONGEST = ("test_docs.py", "test_shipped_recipes.py")
 """Files whose tests take longest, which come first: no worker waits for them in the end."""
 
 
+MANY = 12
+"""Cases of a test that repeat a promise; where there are fewer, each is another."""
+
 hypothesis.settings.register_profile("plain", max_examples=15, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=50, deadline=None)
 
@@ -31,9 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order of all workers; what is slow besides: browsers, and of `sampled(n)` all but a case.
 
-    One more case of n runs with the slow tests; the others are for `pytest -m every`.
+    Of many cases one more of n runs with the slow tests; the others are for `pytest -m every`.
     """
     items.sort(key=lambda item: item.path.name not in LONGEST)
+    total = Counter(item.nodeid.partition("[")[0] for item in items)
     counts = Counter[str]()
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
@@ -43,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             turn = counts[test] % mark.args[0]
             if turn:
                 item.add_marker("slow")
-            if turn not in (0, mark.args[0] // 2):
+            if total[test] >= MANY and turn not in (0, mark.args[0] // 2):
                 item.add_marker("every")
             counts[test] += 1
 

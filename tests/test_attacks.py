@@ -20,7 +20,7 @@ eval: {metrics: [bleu], bootstrap: 0}
 """
 
 
-@pytest.mark.parametrize(("part", "count"), [("flips", 30), ("crafted", 12), ("pretrained", 12)])
+@pytest.mark.parametrize(("part", "count"), [("flips", 20), ("crafted", 6), ("pretrained", 8)])
 def test_an_attack_on_files(part: str, count: int, tmp_path: Path) -> None:
     if part == "pretrained":
         peer("transformers")

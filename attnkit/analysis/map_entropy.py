@@ -1,13 +1,9 @@
 """Entropy of attention maps, and the gradient that their softmax lets through, by head.
 
-With p = softmax(a s), a the scale of the scores s, the derivative of the weights with respect to
-the scores has the half L1 norm |dp/ds|_1 / 2 = a (1 - sum p^2): 0 where all weight is on one key,
-so that the scores can learn nothing, and a small share of a where it is spread over many.  The
-entropy of the weights bounds what an update can take from them.  Source: Su 2023, "Why does
+With p = softmax(s), the derivative of the weights with respect to the scores has the half L1 norm
+|dp/ds|_1 / 2 = 1 - sum p^2: 0 where all weight is on one key, so that the scores can learn nothing.
+The entropy of the weights bounds what an update can take from them.  Source: Su 2023, "Why does
 attention usually use softmax?" (spaces.ac.cn/archives/9593).
-
-Since softmax(a s) is p^a normalised, other scales are computed from the maps themselves: each layer
-reads what it reads in the model as it is.
 """
 
 import math
@@ -26,19 +22,15 @@ from attnkit.analysis.maps import Kind, MapLayer
 from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
-from attnkit.errors import MissingInputError, UsageError
+from attnkit.errors import MissingInputError
 from attnkit.models.base import Model
 from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import encode_rows
 from attnkit.train import checkpoint
 
-SCALES = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Factors of the scores."""
-LARGEST = 1000.0
-
 
 class Spread(NamedTuple):
-    """Means over queries at one scale of the scores; None where a number is undefined."""
+    """Means over queries; None where a number is undefined."""
 
     entropy: float | None
     """In bits; None where the rows are no distributions."""
@@ -65,40 +57,28 @@ class HeadEntropy:
     kind: Kind
     layer: MapLayer
     head: int
-    spreads: dict[float, Spread]
-    """By the scale of the scores; 1 is the model as it is."""
-
-
-def sharpened(weights: Float[Tensor, "B H T S"], scale: float) -> Float[Tensor, "B H T S"]:
-    """softmax(scale s) of weights softmax(s); rows of zeros stay zero."""
-    if scale == 1:
-        return weights
-    # the largest of a row is divided out first: a power of small weights would vanish
-    powers = (weights / weights.amax(-1, keepdim=True).clamp_min(1e-30)) ** scale
-    return powers / powers.sum(-1, keepdim=True).clamp_min(1e-30)
+    spread: Spread
 
 
 def spread_sums(
-    weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"], scale: float = 1.0
+    weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]
 ) -> Float[Tensor, "3 H"]:
     """Sums over queries of entropy (bits), its share of the largest, and the gradient."""
-    p = sharpened(weights.double(), scale)
+    p = weights.double()
     bits = torch.special.entr(p).sum(-1) / math.log(2)  # [B, H, T]
     seen = visible.sum(-1)  # [B, 1, T]
     share = torch.where(seen > 1, bits / seen.clamp_min(2).double().log2(), 0)
-    gradient = scale * (1 - p.square().sum(-1)) * (seen > 0)
+    gradient = (1 - p.square().sum(-1)) * (seen > 0)
     return torch.stack([numbers.sum((0, 2)) for numbers in (bits, share, gradient)])
 
 
 class _LayerSums:
     """Running sums of one layer."""
 
-    def __init__(self, maps: LayerMaps, scales: Sequence[float]) -> None:
+    def __init__(self, maps: LayerMaps) -> None:
         self.kind, self.layer, self.heads = maps.kind, maps.layer, maps.heads
         self.softmax = maps.softmax
-        # another scale needs scores whose softmax the map is
-        self.scales = tuple(scales) if self.softmax else (1.0,)
-        self.sums = torch.zeros(len(self.scales), 3, len(self.heads), dtype=torch.float64)
+        self.sums = torch.zeros(3, len(self.heads), dtype=torch.float64)
         self.defined = torch.ones(len(self.heads), dtype=torch.bool)
         self.queries = self.several = 0  # those that see a key, and those that see two or more
 
@@ -109,29 +89,26 @@ class _LayerSums:
         wrong = (off > SLACK) | (maps.weights < -SLACK).any(-1)
         self.defined &= ~wrong.any(2).any(0).cpu()
         weights = maps.weights.clamp_min(0)
-        for place, scale in enumerate(self.scales):
-            self.sums[place] += spread_sums(weights, maps.visible, scale).cpu()
+        self.sums += spread_sums(weights, maps.visible).cpu()
         self.queries += int((seen > 0).sum())
         self.several += int((seen > 1).sum())
 
-    def head(self, place: int) -> dict[float, Spread]:
-        """The means of one head by scale."""
-        found = {}
-        for scale, sums in zip(self.scales, self.sums[:, :, place].tolist(), strict=True):
-            bits, share, gradient = sums
-            found[scale] = Spread(
-                bits / max(1, self.queries),
-                share / self.several if self.several else None,
-                gradient / max(1, self.queries) if self.softmax else None,
-            )
-        return found if self.defined[place] else dict.fromkeys(found, Spread(None, None, None))
+    def head(self, place: int) -> Spread:
+        """The means of one head."""
+        if not self.defined[place]:
+            return Spread(None, None, None)
+        bits, share, gradient = self.sums[:, place].tolist()
+        return Spread(
+            bits / max(1, self.queries),
+            share / self.several if self.several else None,
+            gradient / max(1, self.queries) if self.softmax else None,
+        )
 
 
 def probe_entropy(
     run: Run,
     rows: Sequence[Row],
     *,
-    scales: Sequence[float] = SCALES,
     steps: Sequence[int] | None = None,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
@@ -144,23 +121,19 @@ def probe_entropy(
     Args:
         run: a finished one.
         rows: given sources and targets, cut to the model's length as in training.
-        scales: factors of the scores; 1 is always among them.
         steps: of checkpoints; all that differ from the chosen weights when None.
         kinds, layers, heads: which maps; all when None or empty.
         device: auto takes a GPU where there is one.
         progress: called with the stage, the rows read, and all rows.
 
     Raises:
-        UsageError: a scale is out of range; no such kind, layer or head; no attention.
+        UsageError: no such kind, layer or head; no attention.
         MissingInputError: no rows; the run is not finished; a checkpoint is not there.
         DataError: a checkpoint is damaged.
     """
-    for scale in scales:
-        if not 0 < scale <= LARGEST:
-            raise UsageError(f"--scale {scale:g}: must be above 0 and at most {LARGEST:g}")
     if not rows:
         raise MissingInputError("no rows to read")
-    chosen, place = sorted({1.0, *scales}), pick_device(device)
+    place = pick_device(device)
     longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
     tokenizer = run.tokenizer()
     encoded = encode_rows(rows, tokenizer, longest, stream=stream)
@@ -170,7 +143,7 @@ def probe_entropy(
         sums: dict[tuple[int, int], _LayerSums] = {}
         tell = None if progress is None else partial(progress, stage.name)
         stream_maps(
-            model.to(place), encoded, partial(_add, sums, chosen),
+            model.to(place), encoded, partial(_add, sums),
             kinds=kinds, layers=layers, heads=heads, progress=tell,
         )  # fmt: skip
         found += [
@@ -181,10 +154,10 @@ def probe_entropy(
     return found
 
 
-def _add(sums: dict[tuple[int, int], _LayerSums], scales: Sequence[float], maps: LayerMaps) -> None:
+def _add(sums: dict[tuple[int, int], _LayerSums], maps: LayerMaps) -> None:
     """Add a batch to the sums of its layer."""
     if maps.place not in sums:
-        sums[maps.place] = _LayerSums(maps, scales)
+        sums[maps.place] = _LayerSums(maps)
     sums[maps.place].add(maps)
 
 

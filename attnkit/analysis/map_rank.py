@@ -18,7 +18,7 @@ from attnkit.analysis.maps import Kind, MapLayer
 from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
-from attnkit.errors import MissingInputError, UsageError
+from attnkit.errors import MissingInputError
 from attnkit.runs import Run
 from attnkit.scoring.teacher_forced import encode_rows
 
@@ -44,7 +44,7 @@ class LayerRanks(NamedTuple):
 
 
 def ranks(
-    weights: Float[Tensor, "... T S"], threshold: float = THRESHOLD
+    weights: Float[Tensor, "... T S"],
 ) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
     """Effective and numerical rank of matrices; rows and columns of zeros change neither.
 
@@ -54,7 +54,7 @@ def ranks(
     shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)
     some = values[..., 0] > 0
     effective = torch.special.entr(shares).sum(-1).exp() * some
-    counted = (values > threshold * values[..., :1]).sum(-1)
+    counted = (values > THRESHOLD * values[..., :1]).sum(-1)
     return effective, counted
 
 
@@ -62,7 +62,6 @@ def probe_rank(
     run: Run,
     rows: Sequence[Row],
     *,
-    threshold: float = THRESHOLD,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
@@ -74,16 +73,14 @@ def probe_rank(
     Args:
         run: a finished one.
         rows: given sources and targets, cut to the model's length as in training.
-        threshold: see `ranks`.
         kinds, layers, heads: which maps; all when None or empty.
         device: auto takes a GPU where there is one.
         progress: called with the rows read, and all rows.
 
     Raises:
-        UsageError: the threshold is out of range; no such kind, layer or head; no attention.
+        UsageError: no such kind, layer or head; no attention.
         MissingInputError: no rows; the run is not finished.
     """
-    check_threshold(threshold)
     if not rows:
         raise MissingInputError("no rows to read")
     longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
@@ -93,7 +90,7 @@ def probe_rank(
     found: dict[tuple[int, int], LayerRanks] = {}
 
     def add(maps: LayerMaps) -> None:
-        means = (_sums(maps, threshold) / len(encoded)).tolist()
+        means = (_sums(maps) / len(encoded)).tolist()
         before = found.get(maps.place, LayerRanks(maps.kind, maps.layer, {})).heads
         heads = {
             head: Ranks(*map(sum, zip(before.get(head, (0, 0, 0)), mean, strict=True)))
@@ -106,17 +103,11 @@ def probe_rank(
     return [found[place] for place in sorted(found)]
 
 
-def _sums(maps: LayerMaps, threshold: float) -> Float[Tensor, "H 3"]:
+def _sums(maps: LayerMaps) -> Float[Tensor, "H 3"]:
     """The fields of `Ranks` of each head, summed over the rows of a batch."""
-    effective, numerical = ranks(maps.weights, threshold)  # [B, H]
+    effective, numerical = ranks(maps.weights)  # [B, H]
     queries, keys = (maps.visible.any(axis).sum(-1) for axis in (3, 2))  # [B, 1]
     share = effective / torch.minimum(queries, keys).clamp_min(1)
     return torch.stack(
         [numbers.double().sum(0).cpu() for numbers in (effective, share, numerical)], 1
     )
-
-
-def check_threshold(threshold: float) -> None:
-    """Raise UsageError where a threshold is out of range."""
-    if not 0 < threshold < 1:
-        raise UsageError(f"--threshold {threshold:g}: must be above 0 and below 1")

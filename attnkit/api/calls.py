@@ -13,7 +13,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Plugins = str | Path | Sequence[str | Path]
 
-_FLAGS = ("allow-change", "allow-damaged", "chat", "fresh", "offline", "sample")
+_FLAGS = ("allow-change", "chat", "fresh", "offline", "sample")
 _PYTHON = (
     (r"--plugin (\S+?\.py)", r'plugins=["\1"]'),
     (r"--plugin FILE", 'plugins=["FILE.py"]'),

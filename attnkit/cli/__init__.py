@@ -37,7 +37,7 @@ COMMANDS = {
     "data": "Encode the corpus of a recipe before training.",
     "check": "Run the contract tests on an attention mechanism.",
     "mechanisms": "List the attention mechanisms, or explain one.",
-    "doctor": "Show what attnkit finds here: versions, device, data, extras, defaults.",
+    "doctor": "Show what attnkit finds here: versions, device, data, extras.",
     "bench": "Benchmark attention, training and decoding on this machine.",
     "slurm": "Write a batch script that trains a recipe on a cluster.",
 }

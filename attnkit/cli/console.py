@@ -196,10 +196,7 @@ def silence() -> None:
 def _invoke(root: Any, arguments: list[str]) -> int:
     """Parse and run; a command returns None or an exit code."""
     if COMPLETE in os.environ:
-        from attnkit.cli.completion import words_of_bash
-
-        with words_of_bash():
-            root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
+        root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
     # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
     with root.make_context(PROGRAM, arguments) as context:
         return int(root.invoke(context) or 0)

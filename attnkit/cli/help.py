@@ -1,15 +1,13 @@
-"""Commands and groups: Typer's own, with examples kept line by line and defaults of the user's."""
+"""Commands and groups: Typer's own, with examples kept line by line."""
 
 import re
 import shutil
-from contextlib import suppress
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from attnkit.cli import console, user_defaults
-from attnkit.errors import RecipeError
+from attnkit.cli import console
 
 WIDEST = 100  # longer lines are hard to read
 
@@ -60,17 +58,7 @@ class _Page:
 
 
 class Command(_Page, TyperCommand):
-    """A command, whose options take the defaults of the user's file."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
-    ) -> Any:
-        """Raises RecipeError where the defaults file has mistakes, which `doctor` shows itself."""
-        wanted = {param.name for param in self.params} & {*user_defaults.KEYS, *user_defaults.SAME}
-        if wanted and not extra.get("resilient_parsing") and not {"-h", "--help"} & {*args}:
-            with suppress(*[RecipeError] * (self.name == "doctor")):
-                extra["default_map"] = user_defaults.of_options()
-        return super().make_context(info_name, args, parent, **extra)
+    """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """An option whose metavar ends in " ..." takes all words up to the next option."""

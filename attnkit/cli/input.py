@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from attnkit.cli import console
-from attnkit.data.formats import BOM, LONGEST, OTHER, Errors, check_growth
+from attnkit.data.formats import BOM, LONGEST, OTHER, check_growth
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs.layout import refuse_part_of_run
 from attnkit.storage.files import GZIP, input_error, remove_leftovers, replacing, writing
@@ -22,19 +22,17 @@ class InputLines:
     """The lines of a binary stream, by the rules of `attnkit.data.formats`.
 
     Lines end at LF and nowhere else; a CR before it and a byte order mark at the start are
-    removed; gzip is recognised by its first bytes.  `replaced` counts malformed UTF-8 sequences
-    that became U+FFFD.
+    removed; gzip is recognised by its first bytes.
     """
 
-    def __init__(self, stream: IO[bytes], name: str, errors: Errors = "strict") -> None:
-        self.stream, self.name, self.errors = stream, name, errors
-        self.replaced = 0
+    def __init__(self, stream: IO[bytes], name: str) -> None:
+        self.stream, self.name = stream, name
 
     def __iter__(self) -> Iterator[str]:
         """Each line, without its end.
 
         Raises:
-            DataError: malformed UTF-8 (unless replaced), a line that is too long, damaged gzip.
+            DataError: malformed UTF-8, a line that is too long, damaged gzip.
             OutputError: reading failed.
         """
         number = size = 0
@@ -69,18 +67,14 @@ class InputLines:
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:
-            if self.errors == "strict":
-                what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
-                if number == 1 and what is not None:
-                    raise DataError(f"{self.name}: this is {what}") from error
-                byte = error.start + 1 + len(BOM) * marked
-                raise DataError(
-                    f"{self.name}:{number}:{byte}: malformed UTF-8 (byte 0x{text[error.start]:02x})"
-                    "; convert the text to UTF-8, or use --errors replace"
-                ) from error
-        replaced = text.decode("utf-8", "replace")
-        self.replaced += replaced.count("\ufffd") - text.count(b"\xef\xbf\xbd")
-        return replaced
+            what = next((word for magic, word in OTHER.items() if text.startswith(magic)), None)
+            if number == 1 and what is not None:
+                raise DataError(f"{self.name}: this is {what}") from error
+            byte = error.start + 1 + len(BOM) * marked
+            raise DataError(
+                f"{self.name}:{number}:{byte}: malformed UTF-8 (byte 0x{text[error.start]:02x}); "
+                "convert the text to UTF-8"
+            ) from error
 
 
 class _Counted:
@@ -96,7 +90,7 @@ class _Counted:
 
 
 @contextmanager
-def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
+def open_lines(path: str) -> Iterator[InputLines]:
     """The lines of a file, of any readable thing with a path, or of standard input (-).
 
     Raises MissingInputError: it is not there, or is a folder, or standard input is closed.
@@ -104,7 +98,7 @@ def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
     if path == "-":
         if sys.stdin is None:
             raise MissingInputError("standard input is closed; name a file or pipe text in")
-        yield InputLines(sys.stdin.buffer, "standard input", errors)
+        yield InputLines(sys.stdin.buffer, "standard input")
         return
     try:
         stream = open(path, "rb")  # noqa: SIM115
@@ -116,7 +110,7 @@ def open_lines(path: str, errors: Errors) -> Iterator[InputLines]:
     except ValueError as error:  # a NUL in the name
         raise MissingInputError(f"{path}: cannot be the name of a file") from error
     with stream:
-        yield InputLines(stream, path, errors)
+        yield InputLines(stream, path)
 
 
 @contextmanager

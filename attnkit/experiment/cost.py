@@ -9,7 +9,7 @@ import json
 import platform
 from collections.abc import Sequence
 from itertools import islice
-from statistics import mean, median
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,6 @@ from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.layers import MultiHead
 from attnkit.models.precision import DTYPES
-from attnkit.ops.operation_count import count_operations
 from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir, read_note, write_note
 from attnkit.train.batch_stream import BatchStream, score_budget
@@ -33,8 +32,6 @@ from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
-COUNTED = 8
-"""Batches whose operations are counted."""
 FEW_ROWS = (2, 4)
 """Rows that run forward to see what each of them keeps."""
 
@@ -174,24 +171,6 @@ def _hidden(model: models.Model, shape: BatchShape) -> Tensor:
     """Outputs of the last layer for a batch of this shape [B, T, W]."""
     source = torch.ones((shape.rows, shape.source), dtype=torch.long) if shape.source else None
     return model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
-
-
-def operations(recipe: Recipe, prepared: PreparedData) -> float:
-    """Operations (two for each multiplication) of the matrix products of an average update.
-
-    Counted in the forward pass of one row of each of some batches; the backward pass makes two
-    products for each of these.
-    """
-    sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-    planned, counts = batches(recipe, prepared), list[int]()
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        model = models.build_for(recipe, sizes)
-        for place in range(COUNTED):
-            shape = _shape(prepared, planned[place * len(planned) // COUNTED])
-            row = shape._replace(rows=1)
-            one = count_operations(lambda: _hidden(model, row) @ model.output.weight.t())  # noqa: B023
-            counts.append(3 * shape.rows * one)
-    return recipe.train.accumulate * mean(counts)
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:

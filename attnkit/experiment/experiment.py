@@ -203,7 +203,7 @@ class Experiment:
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         job = TrainingJob(
             recipe, begun.prepared, run, seed, self.device, precision, self.stop, start,
-            self.settings.allow_damaged, happened,
+            happened,
         )  # fmt: skip
         try:
             if not recipe.model.counted:

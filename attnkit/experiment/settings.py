@@ -38,8 +38,6 @@ class TrainingSettings:
     """Start over where there is a run."""
     allow_change: bool = False
     """Resume a run whose recipe has changed."""
-    allow_damaged: bool = False
-    """Go on without damaged parts of the log and the average of a run."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     data_dir: Path | None = None

@@ -251,16 +251,6 @@ def _leaves(schema: Json) -> Iterator[Json]:
             yield member
 
 
-def choices(schema: Json) -> list[str]:
-    """The words that a type takes, alone or in a list: those of a Literal, true and false."""
-    found = list[str]()
-    for leaf in _leaves(schema):
-        found += (
-            ["true", "false"] if leaf.get("type") == "boolean" else map(shown, choices_of(leaf))
-        )
-    return found
-
-
 _BOOLEANS = dict.fromkeys(("yes", "on", "y", "1", "true"), "true") | dict.fromkeys(
     ("no", "off", "n", "0", "false"), "false"
 )

@@ -105,8 +105,8 @@ class Log:
         if sha256 not in (None, kept.hexdigest()):
             raise DataError(
                 f"{self.path}: the records until step {step} are not those that were written "
-                "(their SHA-256 differs from the checkpoint's); restore them, or resume all the "
-                "same with --allow-damaged"
+                "(their SHA-256 differs from the checkpoint's); restore them, or start over with "
+                "--fresh"
             )
         if there:
             with files.writing(self.path), self._fs.append(self.path) as file:

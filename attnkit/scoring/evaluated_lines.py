@@ -5,14 +5,12 @@ Nothing is decoded here, and no model is loaded.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.rows import Row
-from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
@@ -24,9 +22,6 @@ QUESTIONS = "question-answering"
 
 Stored = tuple[Run, str | None, SavedScores]
 """A run, the method that answered, and what is saved of it."""
-
-TRAINING_LINES = 100_000
-"""Lines of the training text that words are counted in, at most."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,6 @@ class EvaluatedLines:
     """Contexts given with each question."""
     lines: tuple[CorpusLine, ...]
     systems: tuple[EvaluatedSystem, ...]
-    training: tuple[str, ...] | None
-    """Target side of the training text, at most `TRAINING_LINES`; None where it is not at hand."""
     notes: tuple[str, ...] = ()
     """What else than the systems themselves makes their outputs differ."""
 
@@ -76,10 +69,8 @@ def read_lines(
     split: str | None = None,
     *,
     methods: Sequence[str] = (),
-    contexts: int | None = None,
     data_dir: Path | None = None,
     offline: bool = False,
-    training: bool = True,
 ) -> EvaluatedLines:
     """What `attnkit eval` saved of some runs on one split.
 
@@ -87,21 +78,19 @@ def read_lines(
         runs: finished ones, the baseline first; of question answering one is enough.
         split: the first that all runs were scored on when None.
         methods: of question answering: with one run all of them when empty, else the first.
-        contexts: how many each question has; the most that all runs were scored with when None.
         data_dir: where corpora are; $ATTNKIT_DATA by default.
         offline: never download.
-        training: read the training text too.
 
     Raises:
         UsageError: too few runs, different tasks, or options of question answering for others.
         MissingInputError: a run is not scored on the split, or a file of the corpus is not there.
         DataError: runs were scored on different lines, or what was saved is damaged.
     """
-    task = _task(runs, methods, contexts)
+    task, contexts = _task(runs, methods), None
     split = _split(runs, split, task)
     words: Sequence[str | None] = [None]
     if task == QUESTIONS:
-        words, contexts = _conditions(runs, split, methods, contexts)
+        words, contexts = _conditions(runs, split, methods)
     saved = [(run, word, _saved(run, split, word, contexts)) for run in runs for word in words]
     if len(saved) < 2:
         raise UsageError(f"{runs[0].path}: only {words[0]} is scored: name another run or method")
@@ -120,18 +109,16 @@ def read_lines(
     notes = _search_notes(
         [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
     )
-    texts = _training_texts(run, data_dir, offline) if training and not contexts else None
-    return EvaluatedLines(task, split, contexts, lines, systems, texts, notes)
+    return EvaluatedLines(task, split, contexts, lines, systems, notes)
 
 
-def _task(runs: Sequence[Run], methods: Sequence[str], contexts: int | None) -> str:
+def _task(runs: Sequence[Run], methods: Sequence[str]) -> str:
     """The task of all runs, in which they can be compared."""
     task = one_task(runs, "compare runs of one task")
     if task == "language-modeling":
         raise UsageError("language models write no outputs to compare: use `attnkit eval`")
-    if task != QUESTIONS and (methods or contexts):
-        option = "--method" if methods else "--contexts"
-        raise UsageError(f"{option} is for question answering; these are runs of {task}")
+    if task != QUESTIONS and methods:
+        raise UsageError(f"--method is for question answering; these are runs of {task}")
     if task != QUESTIONS and len(runs) < 2:
         raise UsageError(f"{runs[0].path}: name at least two runs; the first is the baseline")
     return task
@@ -173,26 +160,20 @@ def _split_of(name: str, entry: Any) -> str:
 
 
 def _conditions(
-    runs: Sequence[Run], split: str, methods: Sequence[str], contexts: int | None
+    runs: Sequence[Run], split: str, methods: Sequence[str]
 ) -> tuple[Sequence[str], int]:
-    """Methods to compare, and the number of contexts."""
+    """Methods to compare, and the number of contexts: the most that all runs were scored with."""
     found = []
     for run in runs:
         parts = [match for name in scored_splits(run) if (match := CONDITION.match(name))]
         found.append([(int(part[3]), part[2]) for part in parts if part[1] == split])
     common = [one for one in found[0] if all(one in others for others in found)]
-    numbers = sorted({number for number, _ in common})
-    if not numbers:
+    if not common:
         raise MissingInputError(
             f"{split}: no number of contexts and method is scored in all runs: run `attnkit eval` "
             "on them with the same recipe"
         )
-    contexts = contexts or numbers[-1]
-    if contexts not in numbers:
-        raise MissingInputError(
-            f"{split}: --contexts {contexts} is not scored in all runs; scored: "
-            f"{', '.join(map(str, numbers))}"
-        )
+    contexts = max(number for number, _ in common)
     stored = [method for number, method in common if number == contexts]
     for method in methods:
         if method not in stored:
@@ -296,14 +277,3 @@ def _label(run: str, method: str | None, runs: int, methods: int) -> str:
     if method is None or (runs > 1 and methods == 1):
         return run
     return method if runs == 1 else f"{run} {method}"
-
-
-def _training_texts(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, ...] | None:
-    """The training text, as far as it can be read without a download."""
-    try:
-        corpus = Corpus.open(run.recipe.data, run.recipe.task, data_dir=data_dir, offline=offline)
-        if "train" not in corpus.splits or not corpus.available("train"):
-            return None
-        return tuple(row.target for row in islice(corpus.rows("train"), TRAINING_LINES))
-    except AttnkitError:
-        return None

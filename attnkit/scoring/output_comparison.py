@@ -1,13 +1,13 @@
-"""Outputs of several systems side by side: sentence scores, examples, aggregate differences.
+"""Outputs of several systems side by side: sentence scores, and what is to be said of all lines.
 
 Source of the analyses: Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language
 Generation Systems".
 """
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,16 +18,14 @@ from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
 from attnkit.scoring.metrics import Score, check_available, expand, is_text, reducer, score
 from attnkit.scoring.metrics.tokenizers import ORDERS, Words
 from attnkit.scoring.significance import Difference, Margins, PairedTest
-from attnkit.scoring.word_marks import contains_words
 
 Sort = Literal["difference", "score", "length", "line"]
-SORTS: tuple[Sort, ...] = ("difference", "score", "length", "line")
 PREFERRED = ("chrf", "bleu", "answer-f1")
 """Which stored metric judges sentences unless one is named: the first of these, else any."""
 LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
 """Where buckets of reference lengths in words begin."""
-FREQUENCIES = (0, 1, 10, 100, 1000)
-"""Where buckets of word frequencies begin."""
+TIE = 1e-9
+"""Differences of sentence scores that are none."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class ComparedLine:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Lines or words of one kind, and a value of each system on them."""
+    """Lines of one kind, and the score of each system on them."""
 
     label: str
     count: int
@@ -60,10 +58,9 @@ class Bucket:
 
 @dataclass(frozen=True)
 class SystemFacts:
-    """One system on all lines that were compared."""
+    """One system on all lines."""
 
     name: str
-    run: str
     score: float
     """Of the corpus, by the metric of the comparison."""
     better: int
@@ -74,196 +71,108 @@ class SystemFacts:
     """seq-rep-4."""
     empty: int
     """Empty outputs."""
-    difference: Difference | None = None
-    """To the first system; None of that, and where only some lines were compared."""
+    difference: Difference | None
+    """To the first system; None of that, and without a bootstrap."""
 
 
 @dataclass(frozen=True)
 class ComparedOutputs:
     """Systems side by side, line by line; the first is the baseline."""
 
-    task: str
-    split: str
-    contexts: int | None
+    evaluated: EvaluatedLines
     metric: str
     """Judges each line."""
+    scores: tuple[Score, ...]
+    """Of each system by the metric."""
     lines: tuple[ComparedLine, ...]
-    """Those that the filter left, sorted."""
     names: tuple[str, ...]
     """Of the systems."""
-    notes: tuple[str, ...]
-    """What makes the comparison unfair."""
+
+    @property
+    def contexts(self) -> int | None:
+        """Those of each question."""
+        return self.evaluated.contexts
 
     @property
     def sign(self) -> int:
         """1 where higher scores are better, else -1."""
         return -1 if metric_facts(self.metric).better == "lower" else 1
 
+    @cached_property
+    def words(self) -> Callable[[str], list[str]]:
+        """Cuts a text."""
+        settings = self.evaluated.systems[0].run.recipe.eval
+        return Words(settings, settings.lowercase).of
+
+    def sorted(self, sort: Sort) -> "ComparedOutputs":
+        """By the difference of the first two systems (the second's largest gains first), by score
+        (the worst on average first), by length (longest first), or as in the test set."""
+        keys: dict[Sort, Callable[[ComparedLine], float]] = {
+            "difference": lambda one: -self.sign * one.difference,
+            "score": lambda one: self.sign * sum(one.scores),
+            "length": lambda one: -one.length,
+            "line": lambda one: 0,
+        }
+        lines = sorted(self.lines, key=lambda one: (keys[sort](one), one.line.number))
+        return replace(self, lines=tuple(lines))
+
     def pair(self, place: int) -> "ComparedOutputs":
         """The first system and another one, by its place; lines by difference."""
-        both = (0, place)
-        lines = [
+        lines = tuple(
             replace(
-                one, outputs=tuple(one.outputs[at] for at in both),
-                scores=tuple(one.scores[at] for at in both),
-                chosen=tuple(one.chosen[at] for at in both),
+                one, outputs=(one.outputs[0], one.outputs[place]),
+                scores=(one.scores[0], one.scores[place]),
+                chosen=(one.chosen[0], one.chosen[place]),
             )
             for one in self.lines
-        ]  # fmt: skip
-        order = _order("difference", self.sign)
+        )  # fmt: skip
         names = (self.names[0], self.names[place])
-        return replace(self, lines=tuple(sorted(lines, key=order)), names=names)
-
-
-@dataclass(frozen=True)
-class OutputComparison(ComparedOutputs):
-    """The same with what is to be said of all lines together."""
-
-    total: int
-    """Lines before the filter."""
-    lengths: Mapping[int, tuple[int, ...]]
-    """Words of the outputs, by the number of the line."""
-    systems: tuple[SystemFacts, ...]
-    by_length: tuple[Bucket, ...]
-    """Corpus score by words of the first reference."""
-    by_frequency: tuple[Bucket, ...]
-    """F1 of words by how often they occur; empty for answers to questions."""
-    frequencies: str
-    """Where words were counted: training text, or references."""
-    resamples: int = 0
-    """Of the paired bootstrap."""
+        return replace(self, lines=lines, names=names).sorted("difference")
 
     def record(self, one: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""
+        asked = bool(self.contexts)
         systems = [
             {
-                "name": system.name, "run": system.run, "output": output, "score": score,
-                "length": length,
-                **({"context": None if at is None else at + 1} if self.contexts else {}),
+                "name": system.name, "run": system.run.path.as_posix(), "output": output,
+                "score": value, "length": len(self.words(output)),
+                **({"context": None if at is None else at + 1} if asked else {}),
             }
-            for system, output, score, length, at in zip(
-                self.systems, one.outputs, one.scores, self.lengths[one.line.number], one.chosen,
-                strict=True,
+            for system, output, value, at in zip(
+                self.evaluated.systems, one.outputs, one.scores, one.chosen, strict=True
             )
         ]  # fmt: skip
         line = one.line
         return {
-            "split": self.split, "line": line.number, "source": line.source,
+            "split": self.evaluated.split, "line": line.number, "source": line.source,
             "references": list(line.references), "length": one.length,
-            **({"contexts": list(line.contexts)} if self.contexts else {}),
+            **({"contexts": list(line.contexts)} if asked else {}),
             "metric": self.metric, "difference": one.difference, "systems": systems,
         }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class LineFilter:
-    """Which lines are compared."""
-
-    min_length: int = 0
-    """Words of the first reference."""
-    max_length: int = 0
-    """0: any."""
-    word: str = ""
-    """Words in the source or in a reference."""
-
-    def keeps(self, line: CorpusLine, length: int) -> bool:
-        """Whether a line of so many words is compared."""
-        if length < self.min_length or (self.max_length and length > self.max_length):
-            return False
-        texts = (line.source, *line.references)
-        return not self.word or any(contains_words(text, self.word) for text in texts)
-
-
-def compare_lines(evaluated: EvaluatedLines) -> ComparedOutputs:
-    """Systems side by side on all lines, as in the test set; see `compare_outputs`."""
-    metric, scores = _scores(evaluated, None)
-    cut = _words(evaluated)
-    lengths = [len(cut(line.references[0])) for line in evaluated.lines]
-    return _compared(evaluated, metric, scores, lengths, range(len(lengths)), "line")
-
-
-def compare_outputs(
-    evaluated: EvaluatedLines,
-    metric: str | None = None,
-    *,
-    sort: Sort = "difference",
-    keep: LineFilter | None = None,
-) -> OutputComparison:
-    """Systems side by side, and what is to be said of all lines together.
-
-    Lines are sorted by the difference of the first two systems (the second's largest gains first),
-    by score (the worst on average first), by length (longest first) or as in the test set.
+def compare_outputs(evaluated: EvaluatedLines, metric: str | None = None) -> ComparedOutputs:
+    """Systems side by side on all lines, as in the test set.
 
     Raises:
-        UsageError: the metric is unknown or judges no single sentence; no line is left.
+        UsageError: the metric is unknown or judges no single sentence.
         UnavailableError, MissingInputError: what the metric needs is not there.
     """
-    keep = keep or LineFilter()
-    if keep.max_length and keep.max_length < keep.min_length:
-        raise UsageError(f"--max-length {keep.max_length} is below --min-length {keep.min_length}")
     metric, scores = _scores(evaluated, metric)
-    cut = _words(evaluated)
-    lengths = [len(cut(line.references[0])) for line in evaluated.lines]
-    kept = [place for place, line in enumerate(evaluated.lines) if keep.keeps(line, lengths[place])]
-    if not kept:
-        raise UsageError(
-            f"no sentence is left of {len(lengths):,}: references have {min(lengths)} to "
-            f"{max(lengths)} words; change --min-length, --max-length or --word"
-        )
-    compared = _compared(evaluated, metric, scores, lengths, kept, sort)
-    lines = sorted(compared.lines, key=lambda one: one.line.number)  # as `kept`
-    counted, where = _frequencies(evaluated, cut)
-    settings = evaluated.systems[0].run.recipe.eval
-    differences: dict[int, Difference] = {}
-    if len(kept) == len(lengths) and settings.bootstrap:
-        test = PairedTest(
-            [[one] for one in scores], resamples=settings.bootstrap, margins=Margins.of(settings)
-        )
-        differences = test.against(0)
-    return OutputComparison(
-        **vars(compared),
-        total=len(lengths),
-        lengths={one.line.number: tuple(len(cut(text)) for text in one.outputs) for one in lines},
-        systems=tuple(
-            _facts(
-                evaluated, place, lines, scores[place], kept, compared.sign, differences.get(place)
-            )
-            for place in range(len(compared.names))
-        ),
-        by_length=_by_length(lines, scores, kept, metric),
-        by_frequency=() if evaluated.contexts else _by_frequency(lines, counted, cut),
-        frequencies=where,
-        resamples=settings.bootstrap,
-    )
-
-
-def _words(evaluated: EvaluatedLines) -> Callable[[str], list[str]]:
-    """How texts are cut into words."""
-    settings = evaluated.systems[0].run.recipe.eval
-    return Words(settings, settings.lowercase).of
-
-
-def _compared(
-    evaluated: EvaluatedLines, metric: str, scores: Sequence[Score], lengths: Sequence[int],
-    kept: Sequence[int], sort: Sort,
-) -> ComparedOutputs:  # fmt: skip
-    """The lines at these places, sorted; `lengths`: words of all references."""
     systems, of_lines = evaluated.systems, [sentence_scores(one) for one in scores]
+    made = ComparedOutputs(
+        evaluated, metric, tuple(scores), (), tuple(system.name for system in systems)
+    )
     lines = [
         ComparedLine(
-            evaluated.lines[place], lengths[place],
+            line, len(made.words(line.references[0])),
             tuple(system.outputs[place] for system in systems),
             tuple(values[place] for values in of_lines),
             tuple(system.chosen[place] if system.chosen else None for system in systems),
         )
-        for place in kept
+        for place, line in enumerate(evaluated.lines)
     ]  # fmt: skip
-    sign = -1 if metric_facts(metric).better == "lower" else 1
-    return ComparedOutputs(
-        evaluated.task, evaluated.split, evaluated.contexts, metric,
-        tuple(sorted(lines, key=_order(sort, sign))), tuple(one.name for one in systems),
-        evaluated.notes,
-    )  # fmt: skip
+    return replace(made, lines=tuple(lines))
 
 
 def sentence_scores(whole: Score) -> list[float]:
@@ -290,12 +199,12 @@ def sentence_scores(whole: Score) -> list[float]:
 def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Score]]:
     """The metric that judges lines, and each system's score by it: stored, or computed now."""
     systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
-    stored = [
+    usable = [
         name for name, first in systems[0].scores.items()
-        if all(n.signature == first.signature if (n := s.scores.get(name)) else False
-               for s in systems)
+        if _judges_lines(name) and all(
+            name in one.scores and one.scores[name].signature == first.signature for one in systems
+        )
     ]  # fmt: skip
-    usable = [name for name in stored if _judges_lines(name)]
     if metric is None:
         chosen = [name for name in (*PREFERRED, *usable) if name in usable]
         other = "exact-match" if evaluated.task == "classification" else "chrf"
@@ -326,103 +235,44 @@ def _judges_lines(name: str) -> bool:
     return facts.resampled and facts.better != "neither" and not of_all
 
 
-def _order(sort: Sort, sign: int) -> Callable[[ComparedLine], tuple[float, int]]:
-    """The key of a line; equal ones stay as in the test set."""
-    keys: dict[Sort, Callable[[ComparedLine], float]] = {
-        "difference": lambda one: -sign * one.difference,
-        "score": lambda one: sign * sum(one.scores),
-        "length": lambda one: -one.length,
-        "line": lambda one: 0,
-    }
-    return lambda one: (keys[sort](one), one.line.number)
+def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
+    """Each system on all lines, with the test of `attnkit eval` against the first."""
+    evaluated, differences = compared.evaluated, dict[int, Difference]()
+    settings = evaluated.systems[0].run.recipe.eval
+    if settings.bootstrap:
+        differences = PairedTest(
+            [[one] for one in compared.scores], resamples=settings.bootstrap,
+            margins=Margins.of(settings),
+        ).against(0)  # fmt: skip
+    references = [list(line.references) for line in evaluated.lines]
+    out = []
+    for place, system in enumerate(evaluated.systems):
+        more = score(["length-ratio", "seq-rep-4"], system.outputs, references, settings)
+        gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
+        out.append(
+            SystemFacts(
+                system.name, compared.scores[place].value,
+                sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
+                more["length-ratio"].value, more["seq-rep-4"].value,
+                sum(not text.strip() for text in system.outputs), differences.get(place),
+            )
+        )  # fmt: skip
+    return out
 
 
-def _facts(
-    evaluated: EvaluatedLines, place: int, lines: Sequence[ComparedLine], whole: Score,
-    kept: Sequence[int], sign: int, difference: Difference | None,
-) -> SystemFacts:  # fmt: skip
-    system, settings = evaluated.systems[place], evaluated.systems[0].run.recipe.eval
-    texts = [one.outputs[place] for one in lines]
-    references = [list(one.line.references) for one in lines]
-    more = score(["length-ratio", "seq-rep-4"], texts, references, settings)
-    gains = [sign * (one.scores[place] - one.scores[0]) for one in lines]
-    return SystemFacts(
-        system.name, system.run.path.as_posix(), _corpus_score(whole, kept),
-        sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
-        more["length-ratio"].value, more["seq-rep-4"].value,
-        sum(not text.strip() for text in texts), difference,
-    )  # fmt: skip
-
-
-TIE = 1e-9
-"""Differences of sentence scores that are none."""
-
-
-def _corpus_score(whole: Score, places: Sequence[int]) -> float:
-    """The score of some lines together."""
-    return reducer(whole.metric)(np.asarray(whole.statistics)[list(places)].sum(0).tolist())
-
-
-def _by_length(
-    lines: Sequence[ComparedLine], scores: Sequence[Score], kept: Sequence[int], metric: str
-) -> tuple[Bucket, ...]:
+def by_length(compared: ComparedOutputs) -> list[Bucket]:
+    """The corpus score by words of the first reference."""
+    compute = reducer(compared.metric)
     places: dict[int, list[int]] = {}
-    for one, place in zip(lines, kept, strict=True):
-        bucket = bisect_right(LENGTHS, one.length) - 1
-        places.setdefault(bucket, []).append(place)
-    return tuple(
+    in_order = compared.sorted("line").lines  # as the statistics are
+    for place, one in enumerate(in_order):
+        places.setdefault(bisect_right(LENGTHS, one.length) - 1, []).append(place)
+    return [
         Bucket(
-            _range(LENGTHS, bucket), len(some),
-            tuple(_corpus_score(whole, some) for whole in scores),
+            f"{LENGTHS[bucket]}-{end - 1}" if (end := (*LENGTHS, 0)[bucket + 1]) else "100+",
+            len(some),
+            tuple(compute(np.asarray(one.statistics)[some].sum(0).tolist())
+                  for one in compared.scores),
         )
         for bucket, some in sorted(places.items())
-    )  # fmt: skip
-
-
-def _frequencies(
-    evaluated: EvaluatedLines, cut: Callable[[str], list[str]]
-) -> tuple[Counter[str], str]:
-    """How often words occur in the training text, else in the references, and in which."""
-    if evaluated.contexts:
-        return Counter(), ""
-    texts, where = evaluated.training, "training text"
-    if texts is None:
-        texts, where = tuple(line.references[0] for line in evaluated.lines), "references"
-    return Counter(word for text in texts for word in cut(text)), where
-
-
-def _by_frequency(
-    lines: Sequence[ComparedLine], counted: Counter[str], cut: Callable[[str], list[str]]
-) -> tuple[Bucket, ...]:
-    """F1 of words: those of an output that its first reference has too, each as often."""
-    count = len(lines[0].outputs)
-    expected: Counter[int] = Counter()
-    written, matched = ([Counter[int]() for _ in range(count)] for _ in range(2))
-
-    def add(to: Counter[int], words: Counter[str]) -> None:
-        for word, times in words.items():
-            to[bisect_right(FREQUENCIES, counted[word]) - 1] += times
-
-    for one in lines:
-        reference = Counter(cut(one.line.references[0]))
-        add(expected, reference)
-        for place, text in enumerate(one.outputs):
-            words = Counter(cut(text))
-            add(written[place], words)
-            add(matched[place], words & reference)
-    return tuple(
-        Bucket(
-            _range(FREQUENCIES, bucket), total,
-            tuple(200 * matched[at][bucket] / (total + written[at][bucket]) for at in range(count)),
-        )
-        for bucket, total in sorted(expected.items())
-    )  # fmt: skip
-
-
-def _range(starts: Sequence[int], place: int) -> str:
-    """The numbers of a bucket in words: 10-19, 100+, 0."""
-    start = starts[place]
-    if place + 1 == len(starts):
-        return f"{start:,}+"
-    end = starts[place + 1] - 1
-    return f"{start}" if start == end else f"{start}-{end}"
+    ]  # fmt: skip

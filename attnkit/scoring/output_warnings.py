@@ -4,14 +4,12 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import regex
 
-from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, TextWords, base_metric, metric_facts
-from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
+from attnkit.recipe.metrics import METRICS, TextWords, base_metric, metric_facts
 from attnkit.scoring.metrics.unicode_words import UNSPACED
-from attnkit.text import answer_words
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
@@ -23,9 +21,9 @@ OF_TOKENIZER = [
     and name not in ("chrf", "ter")
 ]  # fmt: skip
 """Metrics of the words that a tokenizer of BLEU cuts."""
-OF_ANSWER_WORDS = ("answer-f1", "answer-contained", "context-found")
-AT_SPACES = ("13a", "intl", "zh")
-"""Tokenizers of BLEU that know no words of most unspaced scripts; char and the models cut all."""
+OF_CLASSIC_WORDS = ("ter", "answer-f1", "answer-contained", "context-found")
+AT_SPACES = ("13a", "intl")
+"""Tokenizers of BLEU that know no words of unspaced scripts."""
 LOST = 0.005
 """Share of letters from which ROUGE's loss is reported.  English test sets lose 0.1 % at most; the
 German one of Multi30k loses 2 %, by which every tenth word is cut in two."""
@@ -35,9 +33,6 @@ BY_UNICODE = "--words unicode (eval.words)"
 BY_TOKENIZER = "--tokenize char, or zh for Chinese, ja-mecab for Japanese (eval.tokenize)"
 _ROUGE_READS = frozenset(string.ascii_lowercase + string.digits)
 _RUNS = regex.compile(rf"(?V1)[[{UNSPACED}\p{{Tibetan}}]&&[\p{{L}}\p{{M}}\u0f0b]]{{2,}}")
-
-Cutter = tuple[list[str], str, Callable[[str], str], str]
-"""A tokenizer: its metrics, its name, text with spaces between its words, what to use instead."""
 
 
 def warnings(
@@ -80,8 +75,7 @@ def unread_text(
 ) -> list[str]:
     """A line for each tokenizer that loses letters of the references, or leaves clauses uncut.
 
-    It has the metrics, the share of letters and digits that they read as words, and what to use
-    instead.  By the tokenizer `none` the references are split into words already.
+    By the tokenizer `none` the references are split into words already.
     """
     names = list(dict.fromkeys(map(base_metric, metrics)))
     texts = [text for line in references for text in line]
@@ -96,37 +90,21 @@ def unread_text(
             f"other letters: it keeps {100 * (total - lost) / total:.1f} % of the letters and "
             f"digits of the references; use {BY_UNICODE}"
         )
-    runs = [(text, found) for text in texts if (found := _RUNS.findall(text))]
-    for found, name, cut, instead in _cutters(names, tokenizers, words) if runs else ():
-        uncut = sum(
-            len(run.replace("\u0f0b", ""))
-            for text, some in runs for whole in [cut(text)] for run in some if run in whole
-        )  # fmt: skip
-        if uncut > UNCUT * total:
+    unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
+    if unspaced <= UNCUT * total or "none" in tokenizers:
+        return out
+    of_words = [name for name in names if name in OF_TOKENIZER and tokenizers[0] in AT_SPACES]
+    classic = [name for name in names if name in OF_CLASSIC_WORDS and words == "classic"]
+    told = ((of_words, f"tokenizer {tokenizers[0]}", BY_TOKENIZER),
+            (classic, "the classic tokenizer", BY_UNICODE))  # fmt: skip
+    for found, name, instead in told:
+        if found:
             out.append(
-                f"{_titles(found)}: {name} does not cut text without spaces into words: it keeps "
-                f"{100 * (total - uncut) / total:.1f} % of the letters and digits of the "
-                f"references in words; use {instead}"
+                f"{_titles(found)}: {name} does not cut text without spaces into words, which "
+                f"{100 * unspaced / total:.1f} % of the letters and digits of the references are "
+                f"in; use {instead}"
             )
     return out
-
-
-def _cutters(names: Sequence[str], tokenizers: Sequence[str], words: TextWords) -> Iterator[Cutter]:
-    """The tokenizers of these metrics that may leave unspaced scripts as they are."""
-    if "none" in tokenizers:
-        return
-    for place, name in enumerate(tokenizers):
-        of_words = PER_TOKENIZER if place else OF_TOKENIZER
-        found = [metric for metric in names if metric in of_words]
-        if found and name in AT_SPACES:
-            cut = sacrebleu_metric("bleu", name).tokenizer
-            yield found, f"tokenizer {name}", cut, BY_TOKENIZER
-    if "ter" in names:
-        cut = sacrebleu_metric("ter", words=words).tokenizer
-        instead = f"{BY_UNICODE}, or chrF" if words == "classic" else "chrF, which needs no words"
-        yield ["ter"], f"its tokenizer ({words})", cut, instead
-    if (found := [name for name in names if name in OF_ANSWER_WORDS]) and words == "classic":
-        yield found, "the classic tokenizer", lambda text: " ".join(answer_words(text)), BY_UNICODE
 
 
 def _titles(names: Sequence[str]) -> str:

@@ -1,6 +1,5 @@
 """Words of any text, and which of them differ from another text."""
 
-import unicodedata
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -10,7 +9,9 @@ import regex
 
 from attnkit.scoring.metrics.unicode_words import UNSPACED
 
-_UNSPACED = regex.compile(f"[{UNSPACED}]")
+_PARTS = regex.compile(r"([\p{P}\p{S}]*)(.*?)([\p{P}\p{S}]*)\Z", regex.DOTALL)
+"""Punctuation before and after a chunk, and what is between."""
+_WORDS = regex.compile(rf"[{UNSPACED}]\p{{M}}*|[^{UNSPACED}]+")
 """Scripts that put no space between words: there each character is a word."""
 
 
@@ -43,25 +44,8 @@ def words(text: str) -> list[Word]:
 @lru_cache(1 << 16)
 def _parts(chunk: str) -> tuple[str, ...]:
     """A chunk without spaces, cut at its outer punctuation and at unspaced characters."""
-    start, end = 0, len(chunk)
-    while start < end and _outer(chunk[start]):
-        start += 1
-    while end > start and _outer(chunk[end - 1]):
-        end -= 1
-    parts, word = [*chunk[:start]], ""
-    for character in chunk[start:end]:
-        if _UNSPACED.match(character):
-            parts += [word, character] if word else [character]
-            word = ""
-        elif parts[start:] and not word and unicodedata.combining(character):
-            parts[-1] += character
-        else:
-            word += character
-    return (*parts, *([word] if word else []), *chunk[end:])
-
-
-def _outer(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PS"
+    before, inner, after = _PARTS.findall(chunk)[0]
+    return (*before, *_WORDS.findall(inner), *after)
 
 
 def marked(text: str, against: str) -> list[Span]:
@@ -83,13 +67,6 @@ def nearest_text(text: str, others: Sequence[str]) -> str:
         return others[0]
     own = words(text)
     return max(others, key=lambda other: _matcher(own, words(other)).ratio())
-
-
-def contains_words(text: str, wanted: str) -> bool:
-    """Whether a text has these words, one after the other; case does not count."""
-    found, wanted_words = ([w.text.casefold() for w in words(t)] for t in (text, wanted))
-    count = len(wanted_words)
-    return any(found[at : at + count] == wanted_words for at in range(len(found) - count + 1))
 
 
 def _matcher(own: Sequence[Word], other: Sequence[Word]) -> SequenceMatcher[str]:

@@ -80,26 +80,16 @@ def signature_notes(rows: Sequence[ScoreRow], metrics: Sequence[str]) -> list[st
 
 
 def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
-    """Run folders, variants and seeds together, as a shell would expand them; [] without runs."""
-    seeds: dict[str, list[str]] = {}
+    """Runs by their folders, as a shell would expand them; [] without runs."""
+    folders: dict[str, list[str]] = {}
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
-        folder, _, seed = run.rpartition("/seed-")
-        seeds.setdefault(folder or run, []).extend([f"/seed-{seed}"] if folder else [])
-    variants: dict[tuple[str, str], list[str]] = {}
-    for path, ends in seeds.items():
-        root, slash, variant = path.rpartition("/")
-        variants.setdefault((root + slash, _braces(ends)), []).append(variant)
-    out = [f"{root}{_braces(names)}{ends}" for (root, ends), names in variants.items()]
+        folder, seed, name = run.rpartition("/seed-")
+        folders.setdefault(folder + seed or run, []).append(name if seed else "")
+    out = [
+        f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0]
+        for folder, names in folders.items()
+    ]
     return [f"runs: {' '.join(out)}"] if out else []
-
-
-def _braces(texts: Sequence[str]) -> str:
-    """Texts behind the beginning that they share, /seed-{1,2}; commas within one are escaped."""
-    if len(texts) < 2:
-        return "".join(texts)
-    start = "/seed-" if all(text.startswith("/seed-") for text in texts) else ""
-    ends = (text.removeprefix(start).replace(",", "\\,") for text in texts)
-    return f"{start}{{{','.join(ends)}}}"
 
 
 def _names(rows: Sequence[ScoreRow]) -> list[str]:

@@ -19,15 +19,31 @@ from attnkit.show.differences import difference_text, signed
 from attnkit.show.quantities import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
-Fact = Callable[[ScoreRow], float | None]
-MEMORY = "train_peak_memory_bytes"
-FACTS: tuple[tuple[str, str, int, Fact], ...] = (
-    ("parameters", "parameters", 2, lambda row: row.system.parameters),
-    ("train tokens/s", "train_tokens_per_second", 3, lambda row: row.system.cost.tokens_per_second),
-    ("decode sentences/s", "decode_sentences_per_second", 3, lambda row: row.sentences_per_second),
-    ("peak memory", MEMORY, 4, lambda row: row.system.cost.peak_memory_bytes),
-)
-"""Titles, names and priorities of the columns after the scores, and what they show."""
+
+class CostColumn(NamedTuple):
+    """A column after the scores."""
+
+    title: str
+    key: str
+    """Its key in JSON and CSV: that of `ScoreRow.json`."""
+    priority: int
+    """Columns of a higher number go first where a screen is narrow; in LaTeX those above 1 go."""
+    value: Callable[[ScoreRow], float | None]
+    """Of one row; None where it was not measured."""
+    of_seeds: Callable[[Sequence[float]], float] = mean
+    """What stands for the values of all seeds."""
+    in_bytes: bool = False
+
+
+COST_COLUMNS = (
+    CostColumn("parameters", "parameters", 2, lambda row: row.system.parameters),
+    CostColumn("train tokens/s", "train_tokens_per_second", 3,
+               lambda row: row.system.cost.tokens_per_second),
+    CostColumn("decode sentences/s", "decode_sentences_per_second", 3,
+               lambda row: row.sentences_per_second),
+    CostColumn("peak memory", "train_peak_memory_bytes", 4,
+               lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True),
+)  # fmt: skip
 AXES = ("contexts", "length")
 """What tables can have a column for each value of: questions for `contexts`; windows of running
 text, or generated rows, for `length`."""
@@ -145,11 +161,11 @@ def comparison_table(comparison: Comparison) -> Table:
     if trained(rows):
         columns.append(Column("seeds"))
         cells.append([Cell(str(len(scores.groups[key]))) for key in keys])
-    for title, name, priority, fact in FACTS:
-        facts = [_fact_cell(name, map(fact, scores.groups[key])) for key in keys]
-        if any(cell.text != NONE for cell in facts):
-            columns.append(Column(title, priority=priority))
-            cells.append(facts)
+    for one in COST_COLUMNS:
+        costs = [_cost_cell(one, scores.groups[key]) for key in keys]
+        if any(cell.text != NONE for cell in costs):
+            columns.append(Column(one.title, priority=one.priority))
+            cells.append(costs)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
     about, brief = comparison_notes(comparison, metrics)
@@ -238,11 +254,12 @@ def difference_cell(
     return Cell(difference_text(value, tested), fields)
 
 
-def _fact_cell(name: str, facts: Iterable[float | None]) -> Cell:
-    values = [value for value in facts if value is not None]
+def _cost_cell(column: CostColumn, rows: Iterable[ScoreRow]) -> Cell:
+    values = [value for row in rows if (value := column.value(row)) is not None]
     if not values:
-        return Cell(NONE, {name: None})
-    value = mean(values)
-    if name == MEMORY:
-        return Cell(amount(int(max(values))), {name: max(values)})
-    return Cell(f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}", {name: value})
+        return Cell(NONE, {column.key: None})
+    value = column.of_seeds(values)
+    if column.in_bytes:
+        return Cell(amount(int(value)), {column.key: value})
+    text = f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}"
+    return Cell(text, {column.key: value})

@@ -3,7 +3,7 @@
 import io
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,16 +19,11 @@ RESOLUTION = 300  # pixels an inch of a PNG, and of the maps inside an SVG or PD
 BASE = "DejaVu Sans"
 """Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
 PREFERRED = (
-    "Noto Sans CJK", "Source Han Sans", "Noto Sans", "PingFang", "Hiragino Sans", "Microsoft YaHei",
-    "Yu Gothic", "Malgun Gothic", "WenQuanYi", "IPAGothic", "Arial Unicode", "FreeSans", "Unifont",
+    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "Noto Sans", "PingFang SC",
+    "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Zen Hei",
+    "IPAGothic", "Arial Unicode MS", "FreeSans", "Unifont",
 )  # fmt: skip
-"""Families tried first for what the base font lacks, best first."""
-CJK = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "FULLWIDTH")
-"""First words of the Unicode names of characters in the first of these packages of Debian."""
-CJK_PACKAGE = "fonts-noto-cjk"
-OTHERS = "fonts-noto-core"
-UNREADABLE = (OSError, RuntimeError, ValueError)
-"""Fonts are files from anywhere: one that cannot be read is passed over."""
+"""Families that draw what the base font lacks, best first."""
 SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a token such as $x$ is no formula
     "svg.fonttype": "none",
@@ -80,7 +75,13 @@ def matplotlib_defaults(texts: Iterable[str]) -> Iterator[list[str]]:
         matplotlib.rcParams.update(SETTINGS)  # type: ignore[arg-type]
         families, missing = fonts(texts)
         matplotlib.rcParams["font.family"] = families
-        yield [_hint(missing)] if missing else []
+        shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        hint = (
+            f"no installed font has {shown}{more}, drawn as boxes: install one, such as Debian's "
+            "fonts-noto-cjk or fonts-noto-core (notofonts.github.io)"
+        )
+        yield [hint] if missing else []
 
 
 def rendered(figure: "Figure", format: str, title: str) -> bytes:
@@ -111,55 +112,13 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     wanted = {
         c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))
     }
-    wanted -= _glyphs(font_manager.findfont(BASE), wanted)
-    families = [BASE]
-    for family, file in _preferred() if wanted else ():
-        if found := _glyphs(file, wanted):
-            families.append(family)
-            wanted -= found
+    installed, families = set(font_manager.get_font_names()), [BASE]
+    for family in (BASE, *PREFERRED):
+        if family in installed and wanted:
+            # fonts are files from anywhere: one that cannot be read is passed over
+            with suppress(OSError, RuntimeError, ValueError):
+                known = font_manager.get_font(font_manager.findfont(family)).get_charmap()
+                found = {c for c in wanted if ord(c) in known}
+                families += [family] if found and family != BASE else []
+                wanted -= found
     return families, sorted(wanted)
-
-
-def _preferred() -> list[tuple[str, str]]:
-    """Upright installed fonts as (family, file): those of PREFERRED in their order, then others.
-
-    matplotlib keeps a list of fonts from an earlier day; what was installed since is added.
-    """
-    from matplotlib import font_manager
-
-    manager = font_manager.fontManager
-    known = {entry.fname for entry in manager.ttflist}
-    for file in font_manager.findSystemFonts():
-        if file not in known:
-            with suppress(*UNREADABLE):
-                manager.addfont(file)
-
-    def order(entry: "font_manager.FontEntry") -> tuple[int, bool, str, str]:
-        places = [i for i, name in enumerate(PREFERRED) if entry.name.startswith(name)]
-        return (min(places, default=99), entry.weight not in (400, "normal"), entry.name,
-                entry.fname)  # fmt: skip
-
-    upright = [e for e in manager.ttflist if e.style == "normal" and "LastResort" not in e.fname]
-    return [(entry.name, entry.fname) for entry in sorted(upright, key=order)]
-
-
-def _glyphs(file: str, wanted: set[str]) -> set[str]:
-    """Which of the wanted characters a font has; none of a font that cannot be read."""
-    from matplotlib import font_manager
-
-    with suppress(*UNREADABLE):
-        known = font_manager.get_font(file).get_charmap()
-        return {c for c in wanted if ord(c) in known}
-    return set()
-
-
-def _hint(missing: Sequence[str]) -> str:
-    """One line about characters without a glyph."""
-    shown = ", ".join(f"U+{ord(c):04X}" for c in missing[:3])
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    scripts = [unicodedata.name(c, "?").replace("-", " ").split()[0] for c in missing]
-    packages = sorted({CJK_PACKAGE if script in CJK else OTHERS for script in scripts})
-    return (
-        f"no installed font has {shown}{more}, drawn as boxes: install a font, such as Debian's "
-        f"{' and '.join(packages)}, or see notofonts.github.io"
-    )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,7 +17,6 @@ from attnkit.show.differences import signed
 from attnkit.show.html_document import escaped
 from attnkit.text import contains_answer, one_line, safe_text
 
-Against = Literal["reference", "first"]
 MISSING = "_"
 """Stands for words of the other text that an output lacks."""
 EMPTY = "(empty)"
@@ -55,18 +54,6 @@ def groups(comparison: ComparedOutputs, sort: str, count: int) -> list[ExampleGr
     return [group for group in out if group.lines]
 
 
-def mark_outputs(line: ComparedLine, against: Against) -> list[list[Span]]:
-    """Each output in spans: compared with the reference most like it, or with the first output."""
-    out = []
-    for place, text in enumerate(line.outputs):
-        if against == "first":
-            other = line.outputs[0] if place else text
-        else:
-            other = nearest_text(text, line.line.references)
-        out.append(marked(text, other))
-    return out
-
-
 def context_notes(comparison: ComparedOutputs, line: ComparedLine) -> dict[int, str]:
     """What is to be said of a line's contexts, by their places from 0; most have nothing."""
     out = {}
@@ -102,9 +89,7 @@ def heading(comparison: ComparedOutputs, line: ComparedLine) -> str:
     return f"{number}   {title} difference {signed(line.difference)}"
 
 
-def example_rows(
-    comparison: ComparedOutputs, line: ComparedLine, against: Against
-) -> list[ExampleRow]:
+def example_rows(comparison: ComparedOutputs, line: ComparedLine) -> list[ExampleRow]:
     """Source, references, outputs with their scores, and those contexts that need a word."""
     question = comparison.contexts is not None
     several = len(line.line.references) > 1
@@ -112,10 +97,8 @@ def example_rows(
     for number, text in enumerate(line.line.references, 1):
         word = "answer" if question else "reference"
         rows.append(ExampleRow(f"{word} {number}" if several else word, _whole(text)))
-    outputs = zip(
-        comparison.names, line.scores, line.outputs, mark_outputs(line, against), strict=True
-    )
-    for name, score, text, spans in outputs:
+    for name, score, text in zip(comparison.names, line.scores, line.outputs, strict=True):
+        spans = marked(text, nearest_text(text, line.line.references))
         rows.append(ExampleRow(f"{name} {score:.1f}", spans if text.strip() else ()))
     for place, note in context_notes(comparison, line).items():
         text = line.line.contexts[place]
@@ -127,9 +110,9 @@ def _whole(text: str) -> Sequence[Span]:
     return [Span(text, False, False)] if text.strip() else ()
 
 
-def marks_note(word: str, missing: str, other: str = "the reference") -> str:
-    """What the marks mean; `word` and `missing`: how they look, `other`: what is compared with."""
-    return f"{word}: not in {other} at this place; {missing}: words of it are missing"
+def marks_note(word: str, missing: str) -> str:
+    """What the marks mean; `word` and `missing`: how they look."""
+    return f"{word}: not in the reference at this place; {missing}: words of it are missing"
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +121,6 @@ class OutputExamples:
 
     comparison: ComparedOutputs
     groups: Sequence[ExampleGroup]
-    against: Against
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for group in self.groups:
@@ -148,16 +130,14 @@ class OutputExamples:
                 yield from self._example(line, options)
                 yield ""
         if any(group.lines for group in self.groups):
-            first = self.comparison.names[0]
-            other = "the reference" if self.against == "reference" else f"the output of {first}"
-            note = marks_note("[words]", f"[{MISSING}]", other)
+            note = marks_note("[words]", f"[{MISSING}]")
             yield Text(one_line(note), style="dim", overflow="fold")
             yield ""
 
     def _example(self, line: ComparedLine, options: ConsoleOptions) -> Iterator[RenderableType]:
         yield Text(heading(self.comparison, line), style="bold cyan", overflow="fold")
         rows = []
-        for row in example_rows(self.comparison, line, self.against):
+        for row in example_rows(self.comparison, line):
             shown = marked_text(row.spans) if row.spans else Text(EMPTY, style="dim")
             note = [(f"({row.note}) ", "dim")] if row.note else []
             rows.append((row.label, Text.assemble(*note, shown, overflow="fold")))
@@ -169,37 +149,10 @@ class OutputExamples:
             yield Padding(part, (0, 0, 0, 2)) if isinstance(part, Table) else part
 
 
-def example_html(
-    comparison: ComparedOutputs, line: ComparedLine, against: Against, *, whole: bool = False
-) -> str:
-    """A line as an article; `whole`: with what a script sorts it by, and with every context."""
-    rows = example_rows(comparison, line, against)
-    data, more = "", ""
-    if whole:
-        gain = comparison.sign * line.difference
-        facts = {"line": line.line.number, "gain": round(gain, 4), "length": line.length}
-        facts["score"] = round(comparison.sign * sum(line.scores), 4)
-        facts["unlike"] = int(max(line.scores) - min(line.scores) > TIE)
-        data = "".join(f' data-{name}="{value}"' for name, value in facts.items())
-        rows = [row for row in rows if not row.note]
-        more = _contexts_html(comparison, line)
-    body = "".join(map(_row_html, rows))
-    title = escaped(heading(comparison, line))
-    return f"<article{data}><h4>{title}</h4><dl>{body}</dl>{more}</article>\n"
-
-
-def _contexts_html(comparison: ComparedOutputs, line: ComparedLine) -> str:
-    """All contexts of a question, folded."""
-    if not line.line.contexts:
-        return ""
-    notes = context_notes(comparison, line)
-    rows = (
-        ExampleRow(f"context {place + 1}", _whole(text), notes.get(place, ""))
-        for place, text in enumerate(line.line.contexts)
-    )
-    summary = f"{len(line.line.contexts)} contexts, {len(notes)} marked"
-    body = "".join(map(_row_html, rows))
-    return f"<details><summary>{summary}</summary><dl>{body}</dl></details>"
+def example_html(comparison: ComparedOutputs, line: ComparedLine) -> str:
+    """A line as an article."""
+    body = "".join(map(_row_html, example_rows(comparison, line)))
+    return f"<article><h4>{escaped(heading(comparison, line))}</h4><dl>{body}</dl></article>\n"
 
 
 def _row_html(row: ExampleRow) -> str:
@@ -216,10 +169,6 @@ def _span_html(span: Span, first: bool) -> str:
     if span.text.strip():
         return f"{lead}<mark>{escaped(span.text)}</mark>"
     return f'{lead}<mark class="gap">{MISSING}</mark>'
-
-
-MARKS_HTML = ("<mark>marked</mark>", f'<mark class="gap">{MISSING}</mark>')
-"""What `marks_note` is about on a page."""
 
 
 def marked_text(spans: Sequence[Span]) -> Text:

@@ -6,18 +6,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from attnkit.mechanisms import MechanismSpec, resolve_capabilities
-from attnkit.mechanisms import parts as parts_of
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
 from attnkit.show.quantities import amount
-from attnkit.show.table import NONE, Cell, Column, Field, Table, Value
+from attnkit.show.table import Cell, Column, Field, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
     from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
-    from attnkit.experiment.scale import ScaledCost
     from attnkit.recipe.corpus_cards import Card
 
 
@@ -72,13 +69,6 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
     known = {name: read_values(file.variants[name]) for name in variants}
     order = {".".join(key): number for number, key in enumerate(all_keys())}
     keys = {key for values in known.values() for key in values}
-    here = {
-        path
-        for name in variants
-        for origin in file.origins[name].values()
-        for path, colon, _ in (origin.partition(":"),)
-        if colon
-    }
     rows, left_out = [], 0
     for key in sorted(keys, key=lambda k: (order[".".join(k.split(".")[:3])], k)):
         groups: dict[tuple[str, str], list[str]] = {}
@@ -90,13 +80,9 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
             left_out += 1
             continue
         for (value, origin), names in groups.items():
-            path, colon, position = origin.partition(":")
-            place = position if len(here) == 1 else origin
             who = "" if len(names) == len(variants) else " ".join(names)
             fields = {"key": key, "value": value, "from": origin, "variants": ", ".join(names)}
-            rows.append(
-                (Cell(key, fields), Cell(value), Cell(place if colon else origin), Cell(who))
-            )
+            rows.append((Cell(key, fields), Cell(value), Cell(origin), Cell(who)))
     several = len(variants) > 1
     columns = (
         Column("key", "left"),
@@ -104,8 +90,8 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
         Column("from", "left"),
         *((Column("variants", "left", wrap=True),) if several else ()),
     )
-    notes = [f"from: line and column of {Path(path).name}" for path in here if len(here) == 1]
-    notes += dict.fromkeys(note for name in variants for note in split_notes(file.variants[name]))
+    notes = list(dict.fromkeys(n for name in variants for n in split_notes(file.variants[name])))
+    notes += export_rules.notes([(name, file.variants[name]) for name in variants])
     if left_out:
         notes.append(f"{left_out} more keys have their default values: --all shows them")
     return Table("values", columns, tuple(row[: len(columns)] for row in rows), tuple(notes))
@@ -137,57 +123,6 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     return {key: value for key, part, value in keys if part not in absent}
 
 
-def mechanisms(file: RecipeFile, variants: Sequence[str]) -> Table:
-    """What the attention mechanisms of the variants cost and can do."""
-    uses: dict[str, list[str]] = {}
-    facts: dict[str, MechanismSpec] = {}
-    for name in variants:
-        model = file.variants[name].model
-        inside: dict[str, list[str]] = {}
-        for place in model.places:
-            chosen = getattr(model.attention, place)
-            known = resolve_capabilities(chosen.name, chosen.options())
-            label = known.word
-            if known.composite:
-                parts = parts_of(known, chosen.options()[known.composite])
-                label += f" of {', '.join(part.word for part in parts)}"
-            facts[label] = known
-            inside.setdefault(label, []).append(place)
-        for label, used_in in inside.items():
-            text = ", ".join(used_in)
-            uses.setdefault(label, []).append(f"{name}: {text}" if len(variants) > 1 else text)
-    columns: dict[str, Callable[[str], str]] = {
-        "mechanism": str,
-        "time": lambda word: facts[word].cost,
-        "causal": lambda word: "yes" if facts[word].causal else "no",
-        "cross": lambda word: "yes" if facts[word].cross else "no",
-        "used in": lambda word: "; ".join(uses[word]),
-        "decoding": lambda word: facts[word].state if facts[word].causal else NONE,
-        "map": lambda word: facts[word].map,
-        "limit": lambda word: limit_text(facts[word]),
-        "positions": lambda word: ", ".join(facts[word].positions) or "none",
-    }
-    fields = [
-        Field(
-            name, value, name=name, align="left", priority=max(0, at - 4),
-            wrap=name in ("mechanism", "used in"),
-        )
-        for at, (name, value) in enumerate(columns.items())
-    ]  # fmt: skip
-    note = (
-        "time of one head: T queries, S keys, D and E widths, M features; decoding: state that "
-        "grows with the text, or has a constant size; map: exact = the matrix is formed, "
-        "effective = what the mechanism amounts to"
-    )
-    exports = export_rules.notes([(name, file.variants[name]) for name in variants])
-    return Table.of("attention", uses, fields, [note, *exports], HOW)
-
-
-def limit_text(facts: MechanismSpec) -> str:
-    """The longest text that a mechanism reads."""
-    return "data.max_length" if facts.limit == "max_length" else str(facts.limit or "none")
-
-
 class Cost(NamedTuple):
     """What is known of one variant's cost; None where it could not be measured."""
 
@@ -195,8 +130,6 @@ class Cost(NamedTuple):
     memory: "MemoryEstimate"
     padding: "Padding | None" = None
     pace: "Pace | None" = None
-    scales: "tuple[ScaledCost, ...]" = ()
-    """The same on several ranks."""
 
 
 def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
@@ -257,41 +190,3 @@ COST_FIELDS = (
     Field("training", _cost("pace.training"), duration, "training_seconds"),
 )
 """A narrow screen loses the columns with the highest priorities."""
-
-
-def scales(measured: Mapping[str, Cost]) -> Table:
-    """Memory, traffic and time on several ranks, a row for each variant and number of ranks."""
-
-    def field(title: str, name: str, value: Callable[["ScaledCost"], Value], form: Any) -> Field:
-        return Field(title, lambda item: value(item[1]), form, name)
-
-    fields = (
-        Field("variant", lambda item: item[0], align="left"),
-        field("rows", "rows", lambda one: one.rows, "{:,}"),
-        field("ranks", "ranks", lambda one: one.ranks, "{:,}"),
-        field("memory a rank", "memory_bytes", lambda one: one.memory, amount),
-        field("sent an update", "sent_bytes", lambda one: one.sent, amount),
-        field(
-            "network to hide it", "bytes_per_second", lambda one: one.sent / one.update,
-            lambda speed: f"{amount(speed)}/s",
-        ),
-        field("updates/epoch", "updates_per_epoch", lambda one: one.updates, "{:,.0f}"),
-        field("operations/epoch", "operations_per_epoch", lambda one: one.operations, "{:.2g}"),
-        field(
-            "hours/epoch", "epoch_seconds", lambda one: one.updates * one.update,
-            lambda seconds: f"{seconds / 3600:,.3g}",
-        ),
-        field("data on disk", "stored_bytes", lambda one: one.stored, amount),
-    )  # fmt: skip
-    notes = (
-        "rows: of training data, as long as those at hand",
-        "operations: of matrix products, on all ranks; divided by the ranks and the operations a "
-        "second of one device, they give the seconds of an epoch",
-        "hours: of updates that do not wait for the network, each rank as fast as this device was "
-        "measured; network: what each rank must send per second so that this takes no longer than "
-        "the update",
-        "the global batch grows with the ranks, so train.steps, lr and warmup have to be chosen "
-        "for it",
-    )
-    items = [(name, one) for name, cost in measured.items() for one in cost.scales]
-    return Table.of("scale", items, fields, notes, HOW)

@@ -19,8 +19,6 @@ NONE = "-"  # the text of a cell without a value
 INSEPARABLE = "^"  # before a value that is not separable from the best one
 COMFORTABLE = 24
 """Characters that a column of wrapping text should have, or a third of a narrow screen."""
-SHORT = 12
-"""Characters of a name that is not hyphenated."""
 GAP = 2
 """Characters between two columns."""
 WIDER = "a wider terminal shows them"
@@ -99,8 +97,7 @@ class Table:
     It is never wider than the screen, and breaks no word that the screen has room for.  It takes
     the first of these that fits: all columns side by side; differences below their scores; the
     same without the columns of the highest priorities, which a note then names; p-values below
-    their differences, then intervals too; the table turned, a line a column, with as many rows side
-    by side as fit; one block of lines a row.
+    their differences, then intervals too; one block of lines a row.
     """
 
     title: str
@@ -210,8 +207,7 @@ class Table:
                         note = f"left out at {width} columns: {left_out}; {self.how}"
                         yield _note(note, options)
                     return
-        turned = (self._turned(lines, console, options) for lines in (2, 3, 4))
-        yield from min(filter(None, turned), key=len, default=None) or self._blocks(options)
+        yield from self._blocks(options)
 
     def _strips(
         self, shown: Sequence[int], lines: int, options: ConsoleOptions, least: int
@@ -236,32 +232,6 @@ class Table:
             else:
                 stacks.append([index])
         return stacks
-
-    def _turned(self, lines: int, console: Console, options: ConsoleOptions) -> list[Grid]:
-        """A line for each column of numbers; none where not even two rows fit side by side."""
-        places = range(len(self.columns))
-        keys = [at for at in places if self.is_key(at)]
-        if any(self.columns[at].align == "left" for at in places if at not in keys):
-            return []  # texts are no easier to read in columns
-        stacks = self.stacks([at for at in places if at not in keys], lines)
-        heads = [_text(self.columns[stack[0]].title, options, "bold") for stack in stacks]
-        first = _Strip.of(Text(), heads, "left", 0)
-        strips = []
-        for row in self.rows:
-            name = " ".join(row[at].text for at in keys if row[at].text)
-            cells = [_stacked([row[at] for at in stack], lines, options) for stack in stacks]
-            strips.append(_Strip.of(_hyphenated(name, cells, options), cells, "right", None))
-        groups: list[list[_Strip]] = []
-        for strip in strips:
-            if groups and _width([*groups[-1], strip]) <= options.max_width:
-                groups[-1].append(strip)
-            else:
-                groups.append([first, strip])
-        if not groups or len(groups[0]) < min(3, len(strips) + 1):
-            return []
-        if max(map(_width, groups)) > options.max_width:
-            return []
-        return [_grid(group, console, options.max_width) for group in groups]
 
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Each row as a block: its name, then one line a column."""
@@ -380,16 +350,3 @@ def _parts(cell: Cell, lines: int) -> list[str]:
     """A difference, its interval and its p-value, in at most so many lines less one."""
     before = {2: "$.", 3: "p[=<]"}.get(lines, r"\[|p[=<]")
     return re.split(f" (?={before})", cell.text)
-
-
-def _hyphenated(name: str, cells: Sequence[Text], options: ConsoleOptions) -> Text:
-    """The name of a turned table's column, on several lines after hyphens to fit its cells."""
-    parts = re.findall(r" ?[^ +-]*[+-]*", _text(name, options).plain)
-    width = max(SHORT, *(cell_len(part.strip()) for part in parts), *map(_longest_line, cells))
-    lines = [""]
-    for part in parts:
-        if cell_len(lines[-1] + part) > width:
-            lines.append(part.lstrip())
-        else:
-            lines[-1] += part
-    return Text("\n".join(lines), style="bold", overflow="fold")

@@ -74,20 +74,11 @@ class TerminalColours(NamedTuple):
             for step, count in _runs(upper):
                 yield Segment(" " * (count * width), _style(self.system, self.palette, None, step))
         elif self.signed:
-            yield Segment(self._signs(values[row], width))
+            places = np.clip(values[row] * 5, 0, 4).astype(np.int64)
+            yield Segment("".join(_SIGNS[place] * width for place in places))
         else:
             shades = colour.shades(values[row], self.ascii_only)
             yield Segment("".join(shade * width for shade in shades))
-
-    def _signs(self, row: Float[NDArray[np.float32], " S"], width: int) -> str:
-        """Differences: a sign with the shade of its magnitude beside it, or the sign alone."""
-        if width == 1:
-            return "".join(_SIGNS[place] for place in np.clip(row * 5, 0, 4).astype(np.int64))
-        magnitudes = colour.shades(np.abs(row - 0.5) * 2, self.ascii_only)
-        return "".join(
-            " " * width if shade == " " else ("-" if value < 0.5 else "+") + shade * (width - 1)
-            for value, shade in zip(row, magnitudes, strict=True)
-        )
 
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
         """A blank line, then the colour bar: low end, colours, high end, in at most `width` cells.

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from unicodedata import category
 
+import regex
 from rich.cells import cell_len
 
 from attnkit.analysis.maps import Token
@@ -11,8 +12,6 @@ from attnkit.text import safe_text
 SPACE = "▁"  # U+2581: how vocabularies spell the space before a piece
 MORE, MORE_ASCII = "…", "~"
 _CARRIER = "◌"
-_JOINER, _REGIONAL = "\u200d", range(0x1F1E6, 0x1F200)
-_SKIN = range(0x1F3FB, 0x1F400)
 
 
 def visible(text: str, ascii_only: bool = False) -> str:
@@ -46,12 +45,7 @@ def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
 
 def clusters(text: str) -> list[str]:
     """Characters as readers count them: marks, joined emoji and flags stay in one piece."""
-    found: list[str] = []
-    for character in text:
-        if found and _continues(found[-1], character):
-            found[-1] += character
-        else:
-            found.append(character)
+    found: list[str] = regex.findall(r"\X", text)
     return found
 
 
@@ -92,13 +86,3 @@ def upright(labels: Sequence[str], cell: int, highest: int) -> list[str] | None:
         shown = [stack[at] if at >= 0 else "" for stack, at in zip(stacks, places, strict=True)]
         lines.append("".join(aligned(cluster, cell, left=True) for cluster in shown))
     return lines
-
-
-def _continues(before: str, character: str) -> bool:
-    code = ord(character)
-    if code in _REGIONAL:
-        return len(before) == 1 and ord(before) in _REGIONAL
-    if code in _SKIN and cell_len(before) == 2:
-        return True
-    joins = character == _JOINER or before[-1] == _JOINER
-    return joins or category(character)[0] == "M" or cell_len(character) == 0

@@ -1,13 +1,11 @@
 """Training on a screen: a live display of all runs, and one line an event for logs."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Literal
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, OverflowMethod, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -27,11 +25,10 @@ STATES: dict[State, tuple[str, str, str]] = {
     "failed": ("✗", "!", "red"),
 }
 """Mark, mark in ASCII, and style."""
-WIDE = 80  # cells from which steps and duration of finished runs are shown
 NARROW = 60  # cells below which a validation is not called one
-LONGEST_BAR, SHORTEST_BAR = 60, 8
-CUT: tuple[OverflowMethod, OverflowMethod] = ("ellipsis", "crop")  # the second in ASCII
-OTHER_LINES = 8  # lines of the display beside those of the runs, at most, and one to spare
+BAR = 16  # cells of a bar
+LEAST = 14  # of a name
+OTHER_LINES = 6  # lines of the display beside those of the runs, and one to spare
 
 
 @dataclass
@@ -56,27 +53,27 @@ class BoardRun:
 
     def remaining(self, now: float) -> float | None:
         """Seconds until it ends, counted down since it was last reported."""
-        progress = self.progress
-        if progress is None or progress.remaining_seconds is None:
+        if self.progress is None or self.progress.remaining_seconds is None:
             return None
-        return max(0.0, progress.remaining_seconds - (now - self.progress_at))
+        return max(0.0, self.progress.remaining_seconds - (now - self.progress_at))
 
-    def numbers(self, now: float) -> list[str]:
-        """Share and number of steps, time left, loss, speed, learning rate, gradient norm."""
-        if (told := self.progress) is None:
-            return []
-        left = self.remaining(now)
-        warming = self.started is not None and told.step < self.started.warmup
-        norm = told.grad_norm
-        return [
-            f"{told.step / max(1, told.steps):.0%}",
-            f"{told.step:,}/{told.steps:,}",
-            "" if left is None else f"{duration(left)} left",
+    def doing(self, now: float) -> str:
+        """What an active run does: its numbers, or its phase and for how long."""
+        told, started = self.progress, self.started
+        if told is None or started is None:
+            return f"{one_line(self.phase or 'first steps')}  {duration(now - self.since)}"
+        left, norm = self.remaining(now), told.grad_norm
+        warming = " (warming up)" if told.step < started.warmup else ""
+        return ", ".join([
+            f"{told.step / max(1, told.steps):.0%} of {told.steps:,}",
+            *([] if left is None else [f"{duration(left)} left"]),
             f"{told.loss_name} {told.loss:.3f}",
             f"{told.tokens_per_second:,.0f} tokens/s",
-            f"learning rate {told.lr:.1e}" + (" (warming up)" if warming else ""),
+            f"learning rate {told.lr:.1e}{warming}",
             *([] if norm is None else [f"gradient norm {norm:.2f}"]),
-        ]
+            f"{started.device} {started.precision}",
+            f"{started.parameters:,} parameters",
+        ])  # fmt: skip
 
 
 class Board:
@@ -105,32 +102,33 @@ class Board:
             case events.NoteEvent(passing=True):
                 self._enter(run or self, event.text)
             case events.NoteEvent():
-                self._tell(run, event.text)
+                self.message = event.text
             case events.PreparedEvent():
                 self._enter(run or self, "building the model" if self.runs else "")
             case events.ScoredEvent():
                 self._idle("")
-            case events.StartedEvent() if run is not None:
-                resumed = event.resumed_from
-                run.state, run.step, run.started = "training", resumed or 0, event
+        if run is None:
+            return
+        match event:
+            case events.StartedEvent():
+                run.state, run.step, run.started = "training", event.resumed_from or 0, event
                 run.progress, run.phase, run.since = None, "", self.clock()
-                self._tell(run, "" if resumed is None else f"resumed from step {resumed:,}")
-            case events.ProgressEvent() if run is not None:
+                self.message = f"resumed from step {run.step:,}" if run.step else ""
+            case events.ProgressEvent():
                 run.state, run.step = "training", event.step
                 run.progress, run.progress_at = event, self.clock()
-            case events.ValidatedEvent() if run is not None:
+            case events.ValidatedEvent():
                 run.validation = score_text(event.monitor, event.value)
-            case events.SavedEvent() if run is not None:
+            case events.SavedEvent():
                 run.step = event.step
-                self._tell(run, f"saved step {event.step:,}")
-            case events.FinishedEvent() if run is not None:
+            case events.FinishedEvent():
                 run.step, run.seconds = event.step, event.seconds
                 self._rest(run, "done")
-            case events.SkippedEvent() if run is not None:
+            case events.SkippedEvent():
                 self._rest(run, "skipped")
-            case events.FailedEvent() if run is not None:
+            case events.FailedEvent():
                 self._rest(run, "failed")
-            case events.EvaluatedEvent() if run is not None:
+            case events.EvaluatedEvent():
                 self._rest(run, run.state)
 
     def interrupt(self) -> None:
@@ -139,11 +137,6 @@ class Board:
             run.state = "stopped" if run.state == "training" else run.state
             run.progress, run.phase = None, ""
         self.phase = ""
-
-    def _tell(self, run: BoardRun | None, text: str) -> None:
-        """Show a message, with the name of its run where several are active."""
-        whose = f"{run.variant}{self._seed(run)}: " if text and run and self.jobs > 1 else ""
-        self.message = f"{whose}{text}"
 
     def _enter(self, of: "BoardRun | Board", phase: str) -> None:
         """Show a stage; its clock is not reset while only its numbers change."""
@@ -166,9 +159,10 @@ class Board:
     def _count(self, *states: State) -> int:
         return sum(run.state in states for run in self.runs)
 
-    def _seed(self, run: BoardRun) -> str:
-        """Its seed where there are several."""
-        return f" seed {run.seed}" if len({run.seed for run in self.runs}) > 1 else ""
+    def _named(self, run: BoardRun) -> str:
+        """Its variant, and its seed where there are several."""
+        seeds = len({run.seed for run in self.runs}) > 1
+        return one_line(run.variant) + (f" seed {run.seed}" if seeds else "")
 
     def remaining_in_all(self) -> float | None:
         """Seconds until the last run ends, if the waiting ones take as long as the others."""
@@ -184,7 +178,12 @@ class Board:
         return max(*ends, (sum(ends) + waiting) / self.jobs)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ascii_only, width, now = options.ascii_only, options.max_width, self.clock()
+        ascii_only, now = options.ascii_only, self.clock()
+
+        def line(text: str, style: str = "") -> Text:
+            overflow = "crop" if ascii_only else "ellipsis"
+            return Text(text, style, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+
         parts = [one_line(self.recipe)]
         if self.runs:  # none where only data is prepared
             parts.append(f"{self._count('done', 'skipped')} of {len(self.runs)} done")
@@ -195,110 +194,49 @@ class Board:
             parts.append(f"about {duration(left)} left")
         if left is not None and (busy := self.busy()):
             parts.append(busy)
-        separator = " | " if ascii_only else " · "
-        yield from _lines(parts, separator, width, "bold")
+        yield line((" | " if ascii_only else " · ").join(parts), "bold")
         active = [run for run in self.runs if run.active]
-        room = console.size.height - OTHER_LINES - max(0, len(active) - 2)
-        yield self._runs(room, width, ascii_only)
-        if active:
-            yield ""
-            yield self._active(active, width, ascii_only)
-        elif self.phase:
-            yield ""
-            phase = f" {one_line(self.phase)}  {duration(now - self.since)}"
-            yield from _lines([phase], separator, width, "cyan")
-        if len(active) == 1 and (numbers := active[0].numbers(now)[3:]):
-            numbers[0] = f" {numbers[0]}"
-            if started := active[0].started:
-                numbers += [f"{started.device} {started.precision}",
-                            f"{started.parameters:,} parameters"]  # fmt: skip
-            yield from _lines(numbers, separator, width, most=2)
-        if self.message:
-            yield from _lines([f" {one_line(self.message)}"], separator, width, "dim")
-
-    def _active(self, active: list[BoardRun], width: int, ascii_only: bool) -> Table:
-        """A line for each active run: its name where there are several, its bar or what it does,
-        and as many numbers as fit."""
-        several = len(active) > 1
-        third = max(SHORTEST_BAR, width // 3)
-        numbers = [run.numbers(self.clock())[: None if several else 3] for run in active]
-        phases = ["" if row else self._phase(run) for run, row in zip(active, numbers, strict=True)]
-        bar = max(SHORTEST_BAR, min(third, max(map(cell_len, phases))) if several else 0)
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        names = [self._named(run, third, ascii_only) for run in active]
-        used = bar
-        if several:
-            grid.add_column(no_wrap=True)
-            used += 2 + max(name.cell_len for name in names)
-        grid.add_column(min_width=bar, max_width=LONGEST_BAR if any(numbers) else None, ratio=1)
-        shown = 0
-        for column in zip_longest(*numbers, fillvalue=""):
-            used += 2 + max(map(len, column))
-            if used <= width:
-                shown += 1
-                grid.add_column(no_wrap=True, justify="right")
-        for run, name, row, phase in zip(active, names, numbers, phases, strict=True):
-            drawn: ProgressBar | Text = Text(phase, "cyan", no_wrap=True, overflow=CUT[ascii_only])
-            if run.progress is not None:
-                drawn = ProgressBar(run.progress.steps, run.progress.step)
-            grid.add_row(*[name] * several, drawn, *row[:shown])
-        return grid
-
-    def _phase(self, run: BoardRun) -> str:
-        """What a run does that has no numbers, and for how long."""
-        phase, alone = one_line(run.phase or "first steps"), not self._count("training", "waiting")
-        whose = f": {one_line(run.variant)} seed {run.seed}" if alone else ""
-        return f"{' ' * (self.jobs == 1)}{phase}{whose}  {duration(self.clock() - run.since)}"
-
-    def _named(self, run: BoardRun, width: int, ascii_only: bool) -> Text:
-        """Name and seed of a run, of which the name is cut."""
-        seed = self._seed(run)
-        text = Text(f" {one_line(run.variant)}", no_wrap=True)
-        text.truncate(width - len(seed), overflow=CUT[ascii_only])
-        return text.append(seed)
-
-    def _runs(self, room: int, width: int, ascii_only: bool) -> Table:
-        """A line for each run, or for those around the current one where not all fit."""
-        first, last = 0, len(self.runs)
-        if last > max(3, room) and not self.whole:
-            current = (n for n, run in enumerate(self.runs) if run.active or run.state == "waiting")
-            room = max(2, room - 1)
-            first = max(0, min(next(current, last) - room // 2, last - room))
-            last = first + room
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        for run in self.runs[first:last]:
+        shown = self._shown(console.size.height - OTHER_LINES - len(active))
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for run in shown:
             scoring = run.phase and run.state in ("done", "skipped")
             state: State = "scoring" if scoring else run.state
             glyph, ascii_glyph, style = STATES[state]
-            name = Text(one_line(run.variant), no_wrap=True, overflow=CUT[ascii_only])
-            validation = run.validation.removeprefix("validation " if width < NARROW else "")
-            cells = [self._seed(run).strip()] * bool(self._seed(run)) + [f"{state:8}", validation]
-            if width >= WIDE:
-                finished = run.step and run.state != "training"
-                cells.append(f"{run.step:>7,} steps" if finished else "")
-                cells.append("" if run.seconds is None else duration(run.seconds))
             mark = Text(f" {ascii_glyph if ascii_only else glyph}", style)
-            row_style = style if state not in ("done", "skipped", "stopped") else None
-            grid.add_row(mark, name, *map(Text, cells), style=row_style)
-        for column in (*grid.columns[:1], *grid.columns[2:]):
-            column.no_wrap = True  # the names are what is cut
-        if hidden := len(self.runs) - (last - first):
-            grid.add_row("", Text(f"and {hidden} more", "dim"))
-        return grid
+            done = "" if run.seconds is None else f"{run.step:,} steps, {duration(run.seconds)}"
+            cells = [f"{state:8}", run.validation, done]
+            if options.max_width < NARROW:
+                cells[1:] = [run.validation.removeprefix("validation ")]
+            table.add_row(mark, line(self._named(run)), *map(line, cells))
+        for column in (*table.columns[:1], *table.columns[2:3]):
+            column.no_wrap = True  # names and validations are what is cut
+        for column in table.columns[1:2]:
+            column.min_width = LEAST
+        if hidden := len(self.runs) - len(shown):
+            table.add_row("", Text(f"and {hidden} more", "dim"))
+        yield table
+        for run in active:
+            grid = Table.grid(padding=(0, 1))
+            if told := run.progress:
+                grid.add_column(width=BAR)
+            name = f"{self._named(run)}: " if len(active) > 1 or run.state != "training" else ""
+            doing = line(name + run.doing(now), "cyan")
+            doing.no_wrap = len(active) > 1
+            grid.add_row(*([ProgressBar(told.steps, told.step)] if told else []), doing)
+            yield grid
+        if not active and self.phase:
+            yield line(f" {one_line(self.phase)}  {duration(now - self.since)}", "cyan")
+        if self.message:
+            yield line(f" {one_line(self.message)}", "dim")
 
-
-def _lines(
-    parts: list[str], separator: str, width: int, style: str = "", most: int = 1
-) -> Iterator[Text]:
-    """As many parts as fit on so many lines."""
-    rest, margin = parts, ""
-    while rest and most:
-        count = len(rest)
-        while count > 1 and cell_len(margin + separator.join(rest[:count])) > width:
-            count -= 1
-        text = margin + separator.join(rest[:count])
-        yield Text(text, style, no_wrap=True, overflow=CUT[separator == " | "])
-        rest, most, margin = rest[count:], most - 1, " "
+    def _shown(self, room: int) -> tuple[BoardRun, ...]:
+        """All runs, or those around the current one where not all fit."""
+        room, last = max(2, room), len(self.runs)
+        if last <= room or self.whole:
+            return self.runs
+        current = (n for n, run in enumerate(self.runs) if run.active or run.state == "waiting")
+        first = max(0, min(next(current, last) - room // 2, last - room))
+        return self.runs[first : first + room]
 
 
 def duration(seconds: float) -> str:

@@ -63,8 +63,6 @@ class TrainingJob:
     stop: StopSignals
     initial: Callable[[], Weights] | None = None
     """The weights that a new training starts from, where they are not random."""
-    allow_damaged: bool = False
-    """Whether to go on without damaged parts of the log and the average; the run is marked."""
     emit: events.Emit = events.ignore
     """Called with what happens."""
 
@@ -345,14 +343,7 @@ class Training(TrainingState):
 
     def _cut_log(self, newest: checkpoint.Checkpoint) -> None:
         """Cut the log back to the checkpoint that it goes on from."""
-        log = self.job.run.log
-        try:
-            log.truncate(newest.step, newest.log)
-        except DataError as error:
-            if not self.job.allow_damaged:
-                raise
-            log.truncate(newest.step)
-            self._mark(newest.step, log.path.name, "recorded", "damaged", error)
+        self.job.run.log.truncate(newest.step, newest.log)
 
     def _load(self, newest: checkpoint.Checkpoint) -> None:
         run = self.job.run
@@ -375,25 +366,13 @@ class Training(TrainingState):
         # the next validation takes the place of the oldest one
         needed = recent[-average if self.done else 1 - average :] if average > 1 else []
         for step in needed:
-            path = run.checkpoints / f"step-{step}"
             try:
                 self.averaging.recent[step] = self.weights_at(run, step)
             except AttnkitError as error:
-                if not self.job.allow_damaged:
-                    raise DataError(
-                        f"{error}; the average of the last validations includes it: restore it from"
-                        " a copy, start over with --fresh, or leave it out with --allow-damaged"
-                    ) from error
-                if path.exists():
-                    checkpoint.set_aside(run, path)
-                left = [one for one in recent if one != step]
-                self._mark(newest.step, "average of steps", recent, left, error)
-                recent = left
-
-    def _mark(self, step: int, key: str, old: object, new: object, error: Exception) -> None:
-        """Have the manifest and every table say what this training went on without."""
-        checkpoint.record_change(self.job.run, step, key, old, new)
-        self.job.emit(events.NoteEvent(f"goes on with {key} {old} -> {new}: {error}"))
+                raise DataError(
+                    f"{error}; the average of the last validations includes it: restore it from a "
+                    "copy, or start over with --fresh"
+                ) from error
 
     def finish(self) -> None:
         """Store the chosen weights and the end of the training."""

@@ -14,41 +14,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.analysis.capture import MapReader
-from attnkit.analysis.map_entropy import probe_entropy, sharpened, spread_sums, stages
+from attnkit.analysis.map_entropy import probe_entropy, spread_sums, stages
 from attnkit.analysis.map_statistics import statistics
-from attnkit.errors import DataError, MissingInputError, UsageError
+from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import Run
 
 BOUND = 0.474475
 """Most that the entropy of softmax over cosines lies below log n: methods, by two-level weights."""
 
 
-def bits_of(scores: torch.Tensor, scale: float = 1.0) -> tuple[float, float, float]:
+def bits_of(scores: torch.Tensor) -> tuple[float, float, float]:
     """Entropy in bits, its share of the largest, and the gradient of one query."""
     weights = scores.double().softmax(-1)[None, None, None]
-    sums = spread_sums(weights, torch.ones_like(weights, dtype=torch.bool), scale)
+    sums = spread_sums(weights, torch.ones_like(weights, dtype=torch.bool))
     return tuple(sums[:, 0].tolist())  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("scale", [0.25, 1.0, 2.0, 16.0])
-def test_the_gradient_is_half_the_l1_norm_of_the_jacobian(scale: float) -> None:
+def test_the_gradient_is_half_the_l1_norm_of_the_jacobian() -> None:
     scores = torch.randn(7, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 2
-    jacobian = torch.autograd.functional.jacobian(lambda s: (scale * s).softmax(-1), scores)
-    bits, share, gradient = bits_of(scores, scale)
+    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
+    bits, share, gradient = bits_of(scores)
     assert gradient == pytest.approx(float(jacobian.abs().sum()) / 2)
-    weights = (scale * scores).softmax(-1).numpy()
+    weights = scores.softmax(-1).numpy()
     assert bits == pytest.approx(-(weights * np.log2(weights)).sum())
     assert share == pytest.approx(bits / math.log2(7))
-
-
-@pytest.mark.parametrize("scale", [0.25, 4.0, 1000.0])
-def test_a_power_of_the_weights_is_the_softmax_of_scaled_scores(scale: float) -> None:
-    scores = torch.randn(2, 3, 4, 9, generator=torch.Generator().manual_seed(1)) * 5
-    scores[..., -2:] = -torch.inf
-    exact = (scale * scores.double()).softmax(-1)
-    torch.testing.assert_close(sharpened(scores.double().softmax(-1), scale), exact)
-    nothing = torch.zeros(1, 1, 1, 3)
-    assert torch.equal(sharpened(nothing, scale), nothing)
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=40))
@@ -88,34 +77,22 @@ def test_the_end_of_training_is_what_maps_of_each_text_say(tmp_path: Path, role:
         queries = sum(count for count, _, _ in rows)
         # the first query of a decoder sees one key, so its share is undefined
         several = [count - (role == "decoder") for count, _, _ in rows]
-        spread = one.spreads[1.0]
+        spread = one.spread
         assert spread.entropy == pytest.approx(sum(n * e for n, e, _ in rows) / queries, rel=1e-4)
         share = sum(n * s for n, (_, _, s) in zip(several, rows, strict=True)) / sum(several)
         assert spread.share == pytest.approx(share, rel=1e-4)
 
 
-def test_sharper_scores_have_less_entropy_and_flat_ones_the_largest(tmp_path: Path) -> None:
-    found = probe_entropy(make_run(tmp_path), ROWS, scales=[1e-6, 0.5, 2, 8], device="cpu")
-    for one in found:
-        assert list(one.spreads) == [1e-6, 0.5, 1, 2, 8]
-        shares = [spread.share for spread in one.spreads.values()]
-        assert shares[0] == pytest.approx(1, abs=1e-6)
-        assert shares == sorted(shares, reverse=True)  # type: ignore[type-var]
-
-
 @pytest.mark.parametrize(
     ("word", "entropy"), [("linear", True), ("nystrom", False), ("entmax", True)]
 )
-def test_what_is_no_softmax_has_no_gradient_and_no_other_scale(
-    tmp_path: Path, word: str, entropy: bool
-) -> None:
+def test_what_is_no_softmax_has_no_gradient(tmp_path: Path, word: str, entropy: bool) -> None:
     """The rows of nystrom may have negative weights, so their entropy is undefined too."""
     options = {"landmarks": 2} if word == "nystrom" else {}
     run = run_of(tmp_path, sections(word, "encoder", options))
     found = probe_entropy(run, ROWS, kinds=["encoder"], device="cpu")
-    assert all(list(one.spreads) == [1.0] for one in found)
-    assert all(one.spreads[1.0].gradient is None for one in found)
-    defined = [one.spreads[1.0].entropy is not None for one in found]
+    assert all(one.spread.gradient is None for one in found)
+    defined = [one.spread.entropy is not None for one in found]
     assert all(defined) if entropy else not all(defined)
 
 
@@ -180,12 +157,6 @@ def test_checkpoints_that_are_gone_or_damaged_are_refused(copied: Run) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"step-3: damaged checkpoint"):
         probe_entropy(copied, ROWS, steps=[3])
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
-def test_a_scale_out_of_range_is_refused(tmp_path: Path, scale: float) -> None:
-    with pytest.raises(UsageError, match="--scale .* must be above 0 and at most 1000"):
-        probe_entropy(make_run(tmp_path), ROWS, scales=[1, scale])
 
 
 def test_no_rows_are_refused(tmp_path: Path) -> None:

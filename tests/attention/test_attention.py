@@ -156,6 +156,15 @@ def test_an_unknown_word_or_option_names_the_nearest() -> None:
         MultiHead.build("synthesizer-random", 8, 2, 10, cross=True)
 
 
+def test_values_that_no_option_takes_are_refused_by_name() -> None:
+    any_number = {("forgetting", "gate_bias"), ("sigmoid", "bias")}
+    for word in WORDS:
+        for option in facts(word).options:
+            for value in ("nonsense", *(() if (word, option) in any_number else (-1,))):
+                with pytest.raises(UsageError, match=option):
+                    layer(word, **{option: value})
+
+
 def test_facts_read_without_importing_equal_the_class() -> None:
     names = ("uses", "causal", "encoder", "cross", "limit", "positions", "map", "cost", "why")
     for word in WORDS:

@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from attnkit.attention import Mask, sparse_pattern
 from attnkit.attention import mask as masks_module
 from attnkit.attention.sparse_pattern import Pattern
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.ops import fast_cpu, sliding_window
 
@@ -189,18 +188,6 @@ def test_distances_count_real_tokens_only() -> None:
     valid[0, 2:4] = False
     seen = pattern("local", {"window": 1}).allowed(Mask.of(valid, 6, causal=False))[0, 0]
     assert seen[4].tolist() == [False, True, False, False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("word", "option", "value", "least"),
-    [("local", "window", -1, 0), ("atrous", "rate", 1, 2), ("sparse", "rate", 0, 2)],
-)
-def test_an_option_that_is_too_small_is_refused(
-    word: str, option: str, value: int, least: int
-) -> None:
-    expected = f"{word}: {option} must be at least {least}, got {value}"
-    with pytest.raises(UsageError, match=expected):
-        pattern(word, {option: value})
 
 
 @pytest.mark.parametrize("causal", [False, True])

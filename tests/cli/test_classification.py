@@ -99,6 +99,7 @@ def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Calle
     assert len({json.loads(line).get("epoch") for line in log} - {None}) > 1
 
 
+@pytest.mark.slow
 def test_a_pre_trained_model_restores_spans_of_a_text(here: Caller) -> None:
     found = here("generate", "runs/pretrain/plain/seed-1", stdin="it is <extra_id_0> film\n")
     assert found.code == 0, found.err
@@ -134,7 +135,6 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
          "has no output, so give no target"),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "does not score runs of"),
-        (["train", "a.yaml", "--match", "params"], "starts from weights of a fixed width"),
         (["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
          "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine"),
         (["train", "b.yaml", "data.labels=[negative, positive, c]", "data.train=c.jsonl",

@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import typer
-from helpers.shell import Command, environment
+from helpers.shell import Command
 
 from attnkit import errors
 from attnkit.cli import console, main, streams
@@ -107,12 +106,6 @@ def test_every_outcome_has_an_exit_code_and_a_line(
     assert capsys.readouterr().err == said
 
 
-def test_memory_advice_keeps_the_update_as_large() -> None:
-    assert errors.memory_advice(4096, 2) == (
-        "half the batch at the same update is train.batch_tokens=2048 train.accumulate=4"
-    )
-
-
 def test_a_bug_shows_its_traceback_without_terminal_commands(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -151,14 +144,6 @@ def test_an_error_is_red_on_a_terminal_unless_colour_is_off(
     assert screen.getvalue() == f"attnkit: {word} no\n"
 
 
-def test_the_streams_decide_on_colour_separately(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = watched(monkeypatch)
-    assert streams.coloured(screen)
-    assert not streams.coloured(io.StringIO())
-    assert console.stderr().color_system is not None
-    assert console.stdout().color_system is None
-
-
 @pytest.mark.parametrize(
     ("variables", "ascii_only"),
     [
@@ -177,11 +162,6 @@ def test_an_explicit_c_locale_means_ascii_boxes(
         monkeypatch.setenv(name, value)
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     assert streams.ascii_only(stream) is ascii_only
-
-
-def test_an_encoding_without_boxes_means_ascii_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    assert streams.ascii_only(io.TextIOWrapper(io.BytesIO(), encoding="latin-1"))
 
 
 def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
@@ -209,13 +189,6 @@ def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
     done = command("--help", stdout=write)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-@pytest.mark.parametrize(("streams", "code"), [("2>&-", 0), (">&- 2>&-", 1)])
-def test_only_a_closed_standard_output_loses_something(streams: str, code: int) -> None:
-    line = f"{sys.executable} -m attnkit --version {streams}"
-    done = subprocess.run(["sh", "-c", line], env=environment(), check=False, capture_output=True)
-    assert done.returncode == code
 
 
 @pytest.mark.sampled(2)
@@ -251,7 +224,7 @@ def test_hostile_recipe_names_are_one_harmless_line(
 def test_a_text_in_the_place_of_a_file_is_piped_in() -> None:
     with (
         pytest.raises(MissingInputError, match="'the old dog': no such file; pipe a text itself"),
-        open_lines("the old dog", "strict"),
+        open_lines("the old dog"),
     ):
         pass
 

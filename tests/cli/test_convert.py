@@ -44,16 +44,6 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, capsys:
 
 
 @pytest.mark.slow
-def test_events_come_as_lines_of_json(convert: Any) -> None:
-    done = convert("--attention", "linear", *QUICK, "--json", "eval.metrics=[bleu,accuracy]")
-    told = [json.loads(line) for line in done.out.splitlines()]
-    assert [row["variant"] for row in told[-1]["rows"]] == STAGES
-    assert {"bleu", "accuracy"} == told[-1]["rows"][0]["metrics"].keys()
-    losses = {event["loss_name"] for event in told if event["event"] == "progress"}
-    assert losses == {"mean squared error", "training loss"}
-
-
-@pytest.mark.slow
 def test_the_command_can_be_repeated_also_where_the_runs_have_moved(convert: Any) -> None:
     """The fine-tuned run names the one before it relative to itself."""
     assert convert("--attention", "linear", *QUICK).code == 0

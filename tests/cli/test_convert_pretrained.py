@@ -1,6 +1,5 @@
 """`attnkit convert` of a Hugging Face model: what it prints, what opens it, what it refuses."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +54,6 @@ def test_the_command_that_it_prints_opens_the_model(convert: Any, capsys: Any) -
     words = ("--contexts", "passages.jsonl", "--prompts", "questions.txt", "--max-length", "2")
     used = called(capsys, "nbce", "runs/my model-linear", *words)
     assert used.code == 0, used.err
-
-
-def test_events_come_as_lines_of_json(convert: Any) -> None:
-    done = convert("--attention", "linear", *QUICK, "--json")
-    told = [json.loads(line) for line in done.out.splitlines()]
-    assert [row["variant"] for row in told[-1]["rows"]] == STAGES
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from helpers.called import Done, called
-from helpers.shell import Command, environment
+from helpers.shell import environment
 from helpers.trained import ROWS, make_run
 
 from attnkit.recipe import metrics
-from attnkit.runs import Run
-from attnkit.scoring.saved_scores import saved_row
 
 HYPOTHESES = "the red dog runs .\nthere is a cat on the mat\n\nall the same\u2028line\n"
 REFERENCES = "the red dog ran .\nthe cat is on the mat\nnothing\nall the same line\n"
@@ -167,15 +165,6 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("format", "start"),
-    [("markdown", "| variant | BLEU |"), ("latex", r"\begin{table}"), ("csv", "recipe,variant,")],
-)
-def test_tables_come_in_other_formats(attnkit: Any, format: str, start: str) -> None:
-    done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--format", format)
-    assert done.out.startswith(start)
-
-
-@pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         ("", 2, "name a recipe, a run, or files with --hyp and --ref"),
@@ -314,7 +303,7 @@ def test_published_figures_come_from_the_recipe_or_from_its_runs(
     assert "| 9.00 |" in of_runs
     assert "- published: Kept 2020; comparable" in of_runs
     assert "- provisional: one seed each: intervals and p tell whether other test" in of_runs
-    assert "runs/toy/{linear,vanilla}/seed-1" in of_runs
+    assert "runs/toy/linear/seed-1 runs/toy/vanilla/seed-1" in of_runs
 
 
 @pytest.mark.parametrize("begun", [False, True])
@@ -382,18 +371,6 @@ def test_the_table_says_whose_search_it_is_and_keeps_the_others(
     assert "decoded as the recipe file says (greedy" in attnkit("toy.yaml", "--device", "cpu").err
 
 
-@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
-def test_every_export_says_how_the_numbers_came_about(
-    attnkit: Any, tmp_path: Path, format: str
-) -> None:
-    make_run(tmp_path)
-    words = ("runs", "--format", format, "--notes", "full", "--device", "cpu")
-    out = attnkit(*words).out.replace("\n", " ")
-    searched = ["beam 2, length penalty 1.0"] if format != "json" else ['"beam": 2']
-    for part in (*searched, "test", "references", "7" if format != "json" else '"steps": '):
-        assert part in out
-
-
 def test_one_variant_in_two_folders_is_two_rows(attnkit: Any, tmp_path: Path) -> None:
     make_run(tmp_path, model_options={"dropout": 0.2})
     Path("runs").rename("b")
@@ -417,50 +394,3 @@ def test_runs_of_different_tasks_are_refused(attnkit: Any, tmp_path: Path) -> No
         "score each task by itself"
     )
     assert done.out == ""
-
-
-def test_the_first_run_is_the_baseline_where_the_recipe_names_one_that_is_not_there(
-    attnkit: Any, tmp_path: Path
-) -> None:
-    for variant in ("linear", "dense"):
-        make_run(tmp_path, variant, baseline="vanilla")
-    words = ("runs/toy/linear/seed-1", "runs/toy/dense/seed-1", "--device", "cpu")
-    result = json.loads(attnkit(*words, "--format", "json").out)
-    assert result["baseline"] == "linear"
-
-
-def test_settings_of_training_are_refused(attnkit: Any) -> None:
-    done = attnkit("runs", "train.lr=1")
-    assert done.code == 2
-    assert "eval changes search.KEY, contexts.KEY and eval.KEY only" in done.refusal
-
-
-def test_fresh_decodes_again(attnkit: Any, tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    attnkit("runs", "--device", "cpu")
-    first = saved_row(Run.open(run.path), "test").json()
-    assert "decoded" not in attnkit("runs", "--device", "cpu").err
-    assert "decoded" in attnkit("runs", "--device", "cpu", "--fresh").err
-    again = saved_row(Run.open(run.path), "test").json()
-    assert again["metrics"] == first["metrics"]
-
-
-def test_a_split_that_is_not_there_is_named(attnkit: Any, tmp_path: Path) -> None:
-    make_run(tmp_path)
-    done = attnkit("runs", "--split", "valid", "--device", "cpu")
-    assert done.code == 66
-    assert "no split 'valid'" in done.err
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("width", ["40", "80", "200"])
-def test_the_table_fits_the_terminal(command: Command, tmp_path: Path, width: str) -> None:
-    for name, text in (("hyp", HYPOTHESES), ("ref", REFERENCES)):
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    done = command(
-        "eval", "--hyp", "hyp", "--hyp", "ref", "--ref", "ref", "--metrics", "bleu,chrf",
-        COLUMNS=width, LC_ALL="C",
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert done.stdout.isascii()
-    assert max(map(len, done.stdout.split("\n"))) <= int(width)

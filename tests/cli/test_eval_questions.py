@@ -55,11 +55,6 @@ def test_scores_stand_against_the_number_of_contexts(attnkit: Any) -> None:
     assert [row[2] for row in rows[-2:]] == ["100.0"] * 2
 
 
-def test_an_option_of_one_value_takes_no_target(attnkit: Any) -> None:
-    _, _, *rows = table(attnkit("--metrics", "answer-f1", "runs/toy/other", "--format", "markdown"))
-    assert {row[0] for row in rows} == {"F1"}
-
-
 @pytest.mark.slow
 def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: Any) -> None:
     done = attnkit("toy.yaml", "--format", "json")
@@ -94,6 +89,7 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     assert len(seen) > 2
 
 
+@pytest.mark.slow
 def test_a_baseline_is_a_variant_or_a_method(attnkit: Any) -> None:
     one = json.loads(attnkit("toy.yaml", "--baseline", "base", "--format", "json").out)
     assert {(c["baseline"], c["baseline_method"]) for c in one["comparisons"]} == {
@@ -116,33 +112,12 @@ def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> N
     assert {row["method"] for row in rows if row["context-found"]} == {"entropy", "mean"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", ["60", "100", "200"])
-def test_the_table_fits_the_terminal(
-    attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    done = attnkit("toy.yaml")
-    assert max(map(len, done.out.splitlines())) <= int(width)
-    assert "by number of contexts" in done.out
-
-
 def test_several_splits_have_a_column_and_their_own_numbers_of_questions(attnkit: Any) -> None:
     done = attnkit("runs/toy/other", "--split", "test,coupled", "--format", "markdown")
     head, _, *rows = table(done)
     assert head[:3] == ["split", "metric", "method"]
     assert [row[0] for row in rows] == ["test"] * 10 + ["coupled"] * 10
     assert "- questions: 6 of test\n- questions: 6 of coupled\n" in done.out
-
-
-def test_several_splits_have_a_table_each_on_a_screen(attnkit: Any) -> None:
-    lines = attnkit("runs/toy/other", "--split", "test,coupled").out.splitlines()
-    assert [line for line in lines if line.endswith("by number of contexts")] == [
-        "toy: test, by number of contexts",
-        "toy: coupled, by number of contexts",
-    ]
-    assert sum(line.startswith("seeds:") for line in lines) == 1
-    assert lines.index("questions: 6 of test") > lines.index("toy: coupled, by number of contexts")
 
 
 def test_context_found_outlives_a_change_of_how_text_is_scored(attnkit: Any) -> None:

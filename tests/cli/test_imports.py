@@ -41,7 +41,7 @@ def test_commands_that_read_import_nothing_heavy(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN)
     pages = [[name, *sub, "--help"] for name in COMMANDS
              for sub in ([], *([one] for one in getattr(load(name), "commands", ())))]  # fmt: skip
-    tab = ["<TAB>", "attnkit", "train", "quickstart", "model.norm", "=", ""]
+    tab = ["<TAB>", "attnkit", "train", "quickstart", "model.n"]
     most, torch = [name for name in HEAVY if name != "sentencepiece"], ["torch"]
     asked = [
         *((words, 0, HEAVY) for words in (["--version"], ["--help"], *pages, tab)),

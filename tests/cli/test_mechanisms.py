@@ -85,15 +85,6 @@ def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(
         )
 
 
-def test_the_list_is_text_for_papers_and_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    _, markdown, _ = run(capsys, "--format", "markdown")
-    assert markdown.startswith("| mechanism | title | formula |")
-    _, latex, _ = run(capsys, "--format", "latex")
-    assert latex.startswith(r"\begin{table}")
-    _, text, _ = run(capsys, "--format", "json")
-    assert [row["mechanism"] for row in json.loads(text)["rows"]] == WORDS
-
-
 @pytest.mark.parametrize("word", WORDS)
 def test_one_is_explained_with_all_that_its_file_says(
     word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -113,19 +104,6 @@ def test_one_is_explained_with_all_that_its_file_says(
     code, out, _ = run(capsys, word, "--format", "json")
     assert json.loads(out)["options"].keys() == facts.options.keys()
     assert json.loads(out)["worked_number"] == facts.worked
-
-
-def test_a_refusal_says_why_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, message in (
-        (["scaled-dto"], "called 'scaled-dto'; did you mean scaled-dot?"),
-        (["--format", "jsn"], "--format 'jsn': did you mean json? choose from table, markdown"),
-        (["dot", "--format", "csv"], "--format csv is for the list; one mechanism has table and"),
-        (["x", "--plugin", "dot.txt"], "plug-in dot.txt: no such file"),
-    ):
-        code, out, err = run(capsys, *words)
-        assert (code in (2, 66), out) == (True, "")
-        assert message in err
-        assert err.count("\n") == 1
 
 
 def test_a_plug_in_is_listed_and_explained(

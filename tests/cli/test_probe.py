@@ -1,4 +1,4 @@
-"""`attnkit probe heads`: the table, the picture, and what it refuses."""
+"""`attnkit probe heads`: the table, and what it refuses."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,6 @@ import pytest
 from helpers.called import Done, called
 
 from attnkit.runs import Run
-from attnkit.show.differences import signed
 
 
 @pytest.fixture
@@ -32,32 +31,6 @@ def test_each_head_has_a_row_below_the_whole_model(probe: Any) -> None:
         assert row["perplexity_loss"] == pytest.approx(row["perplexity"] - rows[0]["perplexity"])
 
 
-@pytest.mark.parametrize("format", ["table", "markdown", "latex", "csv", "json"])
-def test_it_comes_in_every_format(probe: Any, format: str) -> None:
-    done = probe("--kind", "cross", "--head", "1", "--format", format)
-    assert done.code == 0
-    assert "cross" in done.out
-
-
-@pytest.mark.parametrize("name", ["heads.png", "heads.svg", "heads.PDF"])
-def test_the_losses_are_drawn(probe: Any, name: str) -> None:
-    pytest.importorskip("matplotlib")
-    done = probe("--kind", "cross", "--save", name)
-    assert (done.code, done.err) == (0, f"2 of 2 heads\nwrote {name} (loss of perplexity)\n")
-    assert Path(name).read_bytes()[:4] in (b"\x89PNG", b"<?xm", b"%PDF")
-
-
-def test_numbers_of_the_picture_are_those_of_the_table(probe: Any) -> None:
-    pytest.importorskip("matplotlib")
-    rows = json.loads(probe("--save", "heads.svg", "--format", "json").out)["rows"]
-    drawn = Path("heads.svg").read_text(encoding="utf-8")
-    for row in rows[1:]:
-        shown = signed(row["perplexity_loss"]).removeprefix("+").replace("-", "\u2212")
-        assert f">{shown}</text>" in drawn
-    assert ">loss of perplexity</text>" in drawn
-    assert drawn.count(">head</text>") == 3
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -66,12 +39,6 @@ def test_numbers_of_the_picture_are_those_of_the_table(probe: Any) -> None:
         (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
         (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
         (("--layer", "7"), 2, "--layer 7: encoder attention has only layer 0"),
-        (
-            ("--save", "heads.jpg"),
-            2,
-            "--save heads.jpg: unknown suffix '.jpg'; choose from .png .svg .pdf",
-        ),
-        (("--save", "no/such/heads.svg"), 73, "no/such"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

@@ -2,13 +2,12 @@
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from helpers.called import Done, called
 
-from attnkit.recipe import corpus_cards, load, shipped
+from attnkit.recipe import load, shipped
 from attnkit.recipe.json_schema import json_schema
 
 TEXT = (
@@ -44,28 +43,6 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
         first = next(iter(variants.values()))
         row = [name, str(len(variants)), first.data.corpus or "files"]
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "columns"),
-    [((), ("--columns", "time,variants")), (("--corpora",), ("--columns", "title,origin"))],
-)
-def test_no_word_of_a_list_is_broken_at_eighty_columns(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    options: tuple[str, ...],
-    columns: tuple[str, ...],
-) -> None:
-    """One long name had every name broken, so that grep found none."""
-    found = []
-    for width in ("80", "1000"):
-        monkeypatch.setenv("COLUMNS", width)
-        _, out, _ = run(capsys, "list", *options, *columns)
-        found.append(out.replace("\u2500", ""))
-    names = corpus_cards.names() if options else shipped()
-    assert {words[0] for words in lines(found[0]) if words} >= {*names}
-    assert Counter(found[0].split()) == Counter(found[1].split())
 
 
 def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,8 +85,7 @@ def test_explain_gives_each_value_with_its_origin(
     code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)
-    assert "from: line and column of r.yaml" in out
-    assert ["task", "translation", "2:7"] in found
+    assert ["task", "translation", "r.yaml:2:7"] in found
     assert ["train.steps", "7", "command", "line"] in found
     assert ["train.lr", "0.001", "default", "plain"] in found
     fast = TEXT.splitlines()[8]
@@ -117,7 +93,7 @@ def test_explain_gives_each_value_with_its_origin(
         ("train.lr", "0.002", "2e-3"),
         ("model.attention.cross",) + 2 * ("linear",),
     ):
-        assert [key, value, f"9:{fast.index(text) + 1}", "fast"] in found
+        assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
     assert not any(words[:1] == ["train.clip"] for words in found)
     assert "more keys have their default values: --all shows them" in out
     _, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick", "--all")
@@ -145,7 +121,6 @@ def test_explain_gives_programs_values_origins_and_numbers(
     found = json.loads(out)
     values = {(row["key"], row["variants"]): row for row in found["values"]["rows"]}
     assert values["train.lr", "fast"]["from"].startswith("r.yaml:9:")
-    assert found["attention"]["rows"][0]["mechanism"] == "scaled-dot"
     assert all(row["parameters"] > 1000 for row in found["cost"]["rows"])
 
 
@@ -161,7 +136,7 @@ def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFix
         assert [words[-1] for words in rows if words[0] == key] == [name]
 
 
-def test_explain_gives_cost_and_abilities_before_training(
+def test_explain_gives_cost_before_training(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
@@ -175,58 +150,9 @@ def test_explain_gives_cost_and_abilities_before_training(
     assert {"parameters", "memory", "precision", "update", "training"} <= set(heads)
     assert row[1].replace(",", "").isdecimal()
     assert row.count("%") == 2
-    mechanism = next(words for words in lines(out) if words[:2] == ["linear", "T*D*D"])
-    assert mechanism[2:7] == ["yes", "yes", "encoder,", "decoder,", "cross"]
-    assert mechanism[7:10] == ["constant", "effective", "none"]
     assert "on this machine" in out
     assert err == "r fast: counting, preparing, measuring\n"
     assert not Path("runs").exists()
-
-
-@pytest.mark.slow
-def test_explain_computes_the_cost_on_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("explain", "r.yaml", "--variant", "fast", "--format", "json")
-    code, out, _ = run(capsys, *words, "--world", "2,512", "--rows", "1e6,1e9")
-    assert code == 0
-    rows = json.loads(out)["scale"]["rows"]
-    assert [(row["rows"], row["ranks"]) for row in rows] == [
-        (10**6, 2), (10**6, 512), (10**9, 2), (10**9, 512)
-    ]  # fmt: skip
-    assert rows[0]["updates_per_epoch"] == pytest.approx(256 * rows[1]["updates_per_epoch"])
-    assert rows[3]["stored_bytes"] == pytest.approx(1000 * rows[0]["stored_bytes"], rel=1e-3)
-    for row in rows:
-        assert row["bytes_per_second"] > 0
-        assert row["epoch_seconds"] > 0
-    operations = [row["operations_per_epoch"] for row in rows]
-    assert operations == pytest.approx([operations[0]] * 2 + [1000 * operations[0]] * 2)
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["--world", "0"], "--world '0': must be whole numbers from 1 to"),
-        (["--world", "two"], "such as 8,64,512"),
-        (["--world", "2", "--rows", "1.5"], "--rows '1.5': must be whole numbers"),
-        (["--world", "2", "--rows", "1e99"], "--rows '1e99': must be whole numbers"),
-        (["--rows", "1e8"], "--rows is for --world"),
-        (["--world", "2", "--quick"], "leave --quick out"),
-    ],
-)
-def test_numbers_of_ranks_and_rows_that_cannot_be_are_refused(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, "explain", "r.yaml", *words)
-    assert (code, out) == (2, "")
-    assert why in err
-
-
-def test_several_ranks_are_refused_where_training_would_refuse_them(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    words = ("explain", "r.yaml", "train.parallel=none", "--world", "1,2")
-    code, out, err = run(capsys, *words)
-    assert (code, out) == (78, "")
-    assert "none, but 2 processes are to train: set ddp or fsdp" in err
 
 
 def test_explain_says_what_it_cannot_know_without_the_data(
@@ -255,32 +181,6 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "wmt14-en-de is not here yet; --download fetches it (" in err
     assert "1.7 GB" in err
     assert "without the data" in out
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("width", [40, 1000])
-def test_every_table_fits_a_narrow_screen_and_says_what_it_hides(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    for words in (["list"], ["list", "--corpora"], ["explain", "r.yaml", "--quick"]):
-        monkeypatch.setenv("COLUMNS", str(width))
-        code, out, _ = run(capsys, *words)
-        assert code == 0
-        assert max(map(len, out.splitlines())) <= width
-        if words == ["list"]:
-            left_out = f"left out at {width} columns" in out
-            assert ("toy-translation" in out) != left_out
-
-
-@pytest.mark.slow
-def test_a_list_in_a_pipe_has_a_record_on_a_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS")
-    for words in ([], ["--corpora"]):
-        _, out, _ = run(capsys, "list", *words)
-        names = corpus_cards.names() if words else [*shipped()]
-        assert [line.split()[0] for line in out.splitlines()][2:-1] == [*names]
 
 
 @pytest.mark.slow

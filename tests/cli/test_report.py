@@ -177,7 +177,6 @@ def test_a_language_model_has_maps_of_its_test_text(attnkit: Any, tmp_path: Path
         (("runs", "asked/runs"), 2, "make a report for each task"),
         (("runs", "-o", "r.txt"), 2, "unknown suffix '.txt'; choose from .html .htm .md"),
         (("runs", "-o", "no/r.html"), 73, "there is no folder no"),
-        (("runs", "-o", "test.txt.md"), 73, "already exists and is no report of attnkit"),
         (("runs", "-o", "folder.md"), 73, "it is a folder"),
         (("runs", "--no-maps", "--sentence", "a"), 2, "leave out --no-maps"),
         (("runs", "--sentence", " "), 2, "the text is empty"),
@@ -187,13 +186,11 @@ def test_refusals_are_one_line(
     attnkit: Any, folder: Path, words: tuple[str, ...], code: int, message: str
 ) -> None:
     (folder / "folder.md").mkdir(exist_ok=True)
-    (folder / "test.txt.md").write_text("notes on attnkit report runs", encoding="utf-8")
     done = attnkit(*words)
     assert done.code == code
     assert message in done.refusal
     assert done.out == ""
     assert not (folder / "report.html").exists()
-    assert (folder / "test.txt.md").read_text(encoding="utf-8") == "notes on attnkit report runs"
 
 
 def test_drawings_cannot_stand_where_a_file_is(attnkit: Any, tmp_path: Path) -> None:

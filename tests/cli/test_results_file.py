@@ -80,22 +80,6 @@ def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: s
                    if one["metric"] != "perplexity")  # fmt: skip
 
 
-def test_other_ways_to_name_results(here: Caller) -> None:
-    without_rows()
-
-    def rows(*words: str) -> list[Any]:
-        done = here("eval", *words, "--metrics", "bleu", "--format", "json")
-        assert done.code == 0, done.err
-        found: list[Any] = json.loads(done.out)["rows"]
-        return found
-
-    both = rows("results")
-    assert len(both) == 2
-    assert rows("results/toy/good") == rows(GOOD_RESULTS) == [both[1]]
-    assert both[1]["run"] == GOOD_RESULTS
-    assert len(rows(GOOD_RESULTS, "results", "moved/toy/good", "--device", "cpu")) == 3
-
-
 def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Caller) -> None:
     words = ("eval", GOOD_RESULTS, "--metrics", "ter,perplexity", "--format", "json")
     found = here(*words)
@@ -139,14 +123,6 @@ def test_compare_refuses_another_corpus(here: Caller) -> None:
     verified = here("verify", "results")
     assert verified.code == 0
     assert "not checked" in verified.out
-
-
-def test_plot_draws_curves_and_scores(here: Caller) -> None:
-    without_rows()
-    assert "training loss" in here("plot", "results", "--y", "training-loss").out
-    done = here("plot", "results", "--y", "score", "--x", "parameters")
-    assert (done.code, done.err) == (0, "")
-    assert "good" in done.out
 
 
 @pytest.mark.slow
@@ -246,7 +222,6 @@ NEED_WEIGHTS = [
     ("convert", GOOD_RESULTS, "--attention", "linear"),
     ("bench", "decode", GOOD_RESULTS),
     ("train", "quickstart", f"train.init={GOOD_RESULTS}"),
-    ("runs", "pack", GOOD_RESULTS),
 ]
 
 
@@ -276,7 +251,7 @@ def test_mistakes(here: Caller, tmp_path: Path) -> None:
         assert message in done.refusal
 
     pack = ("runs", "pack", "--results")
-    refused(2, "leave --checkpoints out", *pack, "runs", "--checkpoints")
+    refused(2, "add --results", "runs", "pack", "runs")
     refused(66, "absent: no such folder of runs", *pack, "absent")
     (tmp_path / "new").mkdir()
     trained.make_run(tmp_path / "new")

@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import select
 import signal
 import subprocess
@@ -12,7 +11,6 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.called import called
 from helpers.shell import environment
 from helpers.wordnet import only_wordnet
 
@@ -159,24 +157,6 @@ def test_a_faulty_test_file_is_told_before_anything_is_trained(
     assert main(["train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag]) == 65
     assert reason in capsys.readouterr().err
     assert not list(recipe.parent.glob("runs/**/manifest.json"))
-
-
-@pytest.mark.slow
-def test_match_shows_and_trains_the_widths(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["train", "quickstart", "--match", "params", "--dry-run", "--json"]
-    done = called(capsys, *words, "--out", str(tmp_path))
-    assert done.code == 0, done.err
-    sizes = {row["variant"]: row["parameters"] for row in map(json.loads, done.out.splitlines())}
-    assert len(sizes) == 5
-    assert all(abs(size / sizes["scaled-dot"] - 1) < 0.01 for size in sizes.values())
-    assert "random+vanilla: model.width 128 -> " in done.err
-    assert "linear: widths unchanged (params: 1.000 x the baseline)" in done.err
-    assert not re.search(r"(\d+) -> \1\b", done.err)  # what stays is not shown as a change
-    wrong = called(capsys, "train", "quickstart", "--match", "parameters")
-    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
-    assert "did you mean params?" in wrong.err
 
 
 @pytest.mark.slow

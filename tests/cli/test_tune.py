@@ -86,7 +86,7 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
     assert (drawn.code, drawn.err) == (0, "")
     assert drawn.out.startswith("validation loss\n")
     assert "a one" in drawn.out
-    assert "1e-3" in drawn.out.splitlines()[-3]
+    assert "1e-3" in drawn.out.splitlines()[-4]
     assert here("plot", "runs", "--x", "train.lr", "--save", "lr.svg").code == 0
     assert here("plot", "runs", "--x", "train.schedule").code == 2
     assert here("plot", "runs", "--x", "train.nothing").code == 2
@@ -172,4 +172,4 @@ def test_a_picture_of_a_sweep_has_a_line_for_each_variant(here: Caller, tmp_path
     assert drawn.code == 0, drawn.err
     run = Run.open(tmp_path / "runs/tiny/one,lr=0.002/seed-1")
     loss = f"{run.log.records()[-1]['valid_loss']:.3g}"
-    assert f"a one {loss}   b two " in drawn.out
+    assert f"a one {loss}\nb two " in drawn.out

@@ -151,22 +151,6 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-@pytest.mark.slow
-def test_the_same_command_writes_the_same_bytes(show: Any) -> None:
-    found = []
-    for _ in range(2):
-        show(TEXT, "--save", "a.html", "--save", "a.png", "--save", "a.safetensors")
-        found.append([Path(name).read_bytes() for name in ("a.html", "a.png", "a.safetensors")])
-    assert found[0] == found[1]
-
-
-def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
-    words = (TEXT, "--sample", "--seed", "7", "--temperature", "2", "--view", "full")
-    first = show(*words)
-    assert "sampled" in first.out
-    assert show(*words).out == first.out
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -179,11 +163,9 @@ def test_sampling_is_repeated_by_its_seed(show: Any) -> None:
         (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
         (("--view", "all"), 2, "--view 'all': choose from full, grid, numbers"),
         (("--kind", "crosss"), 2, "--kind 'crosss': did you mean cross? choose from"),
-        (("--target", "rote", "--beam", "3"), 2, "--target fixes the output: leave out"),
         (("--target", "rote", "--max-length", "0"), 2, "--target fixes the output: leave out"),
         (("--with", "other", "--save", "a.npz"), 2, "a.npz: .npz holds one model"),
         (("--save", "."), 2, "unknown suffix ''"),
-        (("--top-p", "0.5"), 2, "--top-p is for sampling: add --sample"),
         (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
         (("--max-length", "0"), 2, "--max-length: must be a whole number >= 1"),
     ],
@@ -216,23 +198,10 @@ def test_a_file_that_cannot_be_is_refused_before_the_model_is_read(
         assert why in capsys.readouterr().err
 
 
-def test_a_path_that_is_not_there_is_not_looked_for_elsewhere(
-    show: Any, tmp_path: Path, capsys: Any
-) -> None:
-    (tmp_path / "runs").mkdir()
-    assert main(["visualize-attn", "runs/toy", TEXT]) == 66
-    assert "runs/toy: no such folder" in capsys.readouterr().err
-
-
 def test_a_kind_that_the_model_lacks_is_refused(show: Any, language_model: Run) -> None:
     done = show("zwei", "--kind", "cross", of=language_model)
     assert done.code == 2
     assert "cross" in done.err
-
-
-def test_a_folder_without_a_model_is_refused(show: Any, tmp_path: Path, capsys: Any) -> None:
-    assert main(["visualize-attn", str(tmp_path), TEXT]) == 66
-    assert "neither a finished run" in capsys.readouterr().err
 
 
 def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) -> None:

@@ -81,6 +81,7 @@ def test_several_processes_write_what_one_writes(
     assert seen == [*range(10, 97, 10), 97]
 
 
+@pytest.mark.slow
 def test_few_chunks_are_in_memory_at_once(
     write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch
 ) -> None:

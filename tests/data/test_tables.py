@@ -246,6 +246,7 @@ def test_a_data_set_of_hugging_face_is_a_corpus(datasets: ModuleType) -> None:
         Corpus.open(data.model_copy(update={"train": "hf:no"}), "translation")
 
 
+@pytest.mark.slow
 def test_hugging_face_reads_local_files(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     write(tmp_path, "a,b\nx,y\n", "train.csv")

@@ -191,7 +191,6 @@ def test_measuring_leaves_the_random_state_alone(recipe: Recipe, prepared: Prepa
     before = torch.get_rng_state()
     assert cost.pace(recipe, prepared).seconds > 0
     assert cost.memory(recipe, sizes(prepared), cost.nominal(recipe)).activations > 0
-    assert cost.operations(recipe, prepared) > 0
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -205,6 +205,7 @@ def test_an_encoder_takes_the_encoder_of_an_encoder_decoder(folder: Path) -> Non
     assert tokenizer.source.model == run.tokenizer().source.model
 
 
+@pytest.mark.slow
 def test_changed_weights_of_a_moved_start_are_refused(folder: Path) -> None:
     begun()
     trained("second.yaml", variants=("plain",))

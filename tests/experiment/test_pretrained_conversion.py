@@ -87,6 +87,7 @@ def test_the_same_mechanism_loses_nothing(model: Path) -> None:
     assert loss < 1e-12
 
 
+@pytest.mark.slow
 def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

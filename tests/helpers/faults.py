@@ -104,6 +104,7 @@ class Faulty(Filesystem):
 
 
 FAULTS = {
+    "power loss": {"fault": Killed, "power_loss": True},
     "disk full": {"fault": errno.ENOSPC},
     "disk stays full": {"fault": errno.ENOSPC, "lasting": True},
     "disk error": {"fault": errno.EIO},
@@ -111,6 +112,5 @@ FAULTS = {
     "no permission": {"fault": errno.EACCES},
     "permission stays away": {"fault": errno.EACCES, "lasting": True},
     "kill": {"fault": Killed},
-    "power loss": {"fault": Killed, "power_loss": True},
 }
 """All the ways in which one operation fails, as arguments of Faulty."""

@@ -195,14 +195,11 @@ def test_a_cap_far_above_the_scores_changes_little() -> None:
 @pytest.mark.parametrize(
     ("word", "options", "message"),
     [
-        ("dot", {"output_gate": "heads"}, "output_gate must be one of head, element"),
-        ("dot", {"output_norm": "layer"}, "output_norm must be rms or null, got 'layer'"),
         ("dot", {"short_conv": 1}, "short_conv must be a whole number >= 2 and <= 32"),
         ("dot", {"short_conv": 4, "cross": True}, "short_conv: it convolves the tokens of one"),
         ("dot", {"exclusive": True, "cross": True}, "cannot be cross attention: exclusive"),
         ("dot", {"value_residual": True, "cross": True}, "cannot be cross attention: value_res"),
         ("gated-delta", {"strength": 3.0}, "strength must be above 0, at most 2"),
-        ("gated-delta", {"steps": 0}, "steps must be at least 1"),
         ("linear", {"qk_norm": True}, "no option 'qk_norm'"),
         ("synthesizer-dense", {"qk_norm": True}, "qk_norm needs queries and keys"),
         ("dot", {"qk_norm": True, "key_norm": True}, "in place of key_norm"),

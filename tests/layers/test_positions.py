@@ -7,7 +7,7 @@ from torch import Tensor
 from attnkit.attention import Mask
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.layers.positions import Alibi, Relative, Rotary
+from attnkit.layers.positions import Alibi, Relative, Rotary, sinusoids
 
 
 def valid(length: int, left: int = 0) -> Tensor:
@@ -70,6 +70,12 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
     near = rotary(q, at[1]) @ rotary(k, at[0]).transpose(-1, -2)
     far = rotary(q, at[3]) @ rotary(k, at[2]).transpose(-1, -2)
     torch.testing.assert_close(near, far)
+
+
+def test_sinusoids_are_those_of_the_source() -> None:
+    rows = sinusoids(torch.tensor([[0, 3]]), 4)
+    angles = torch.tensor([[[0.0, 0.0], [3.0, 0.03]]])
+    torch.testing.assert_close(rows, torch.cat((angles.sin(), angles.cos()), -1))
 
 
 def test_rotary_positions_refuse_heads_of_an_odd_width() -> None:

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from attnkit.attention.mask import Mask
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import additive
 
@@ -76,8 +75,6 @@ def test_the_hidden_width_sets_the_parameters() -> None:
 
     assert own() == 2 * (4 * (4 + 4) + 4)
     assert own(hidden=7) == 2 * (7 * (4 + 4) + 7)
-    with pytest.raises(UsageError, match="hidden must be at least 1, got 0"):
-        own(hidden=0)
 
 
 def test_no_tensor_is_as_large_as_all_hidden_units(monkeypatch: pytest.MonkeyPatch) -> None:

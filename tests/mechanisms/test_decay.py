@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.decay import Decay, chunked
 
@@ -86,16 +85,3 @@ def test_extreme_gates_have_finite_gradients(gate: str, size: float) -> None:
     y = layer(x, Mask.packed(100, x.device, causal=True)).y
     grads = torch.autograd.grad(y.sum(), [x, *layer.parameters()])
     assert all(one.isfinite().all() for one in (y, *grads))
-
-
-def test_what_cannot_be_is_refused() -> None:
-    for role in ({"causal": False}, {"cross": True}):
-        with pytest.raises(UsageError, match="from left to right"):
-            MultiHead.build("decay", 8, 2, 10, **role)
-    with pytest.raises(UsageError, match="gate must be one of fixed, head, channel"):
-        MultiHead.build("decay", 8, 2, 10, gate="none")
-    assert MultiHead.build("decay", 8, 2, 10).g is None
-    made = MultiHead.build("decay", 8, 2, 10, gate="head").mechanism
-    x = torch.randn(1, 2, 3, 4)
-    with pytest.raises(ValueError, match="needs gates"):
-        made(x, x, x, Mask.packed(3, x.device, causal=True))

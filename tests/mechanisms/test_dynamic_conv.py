@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 from attnkit import mechanisms
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.dynamic_conv import DynamicConv
 
@@ -61,16 +60,3 @@ def test_the_lightweight_form_is_a_depthwise_convolution() -> None:
     rows = F.conv1d(F.pad(v.transpose(2, 3).flatten(1, 2), (2, 0)), weight, groups=8)
     whole = torch.unflatten(rows, 1, (2, 4)).transpose(2, 3)
     torch.testing.assert_close(y[:, :, 2:], whole[:, :, 2:])  # the first two have shorter kernels
-
-
-def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(UsageError, match="window must be at least 1, got 0"):
-        MultiHead.build("dynamic-conv", 8, 2, 9, window=0)
-    with pytest.raises(UsageError, match="cannot be cross attention"):
-        MultiHead.build("dynamic-conv", 8, 2, 9, cross=True)
-    layer = MultiHead.build("dynamic-conv", 8, 2, 9, shared=True)
-    assert layer.q is None
-    assert layer.k is None
-    mask = Mask.packed(3, torch.device("cpu"), causal=True)
-    with pytest.raises(ValueError, match="needs v with"):
-        layer.mechanism(None, None, None, mask)

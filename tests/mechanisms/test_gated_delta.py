@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import gated_delta
 from attnkit.mechanisms.gated_delta import GatedDelta, chunked
@@ -143,17 +142,6 @@ def test_the_decay_starts_in_the_range_of_the_paper() -> None:
     steps = F.softplus(made.step_bias)
     assert 0.00099 < steps.min() < 0.0012
     assert 0.09 < steps.max() < 0.1001
-
-
-def test_it_is_refused_in_cross_attention_and_wants_its_gates() -> None:
-    with pytest.raises(UsageError, match="from left to right"):
-        MultiHead.build("gated-delta", 8, 2, 10, cross=True)
-    made, x = GatedDelta(Shape(2, 4, 8)), torch.randn(1, 2, 3, 4)
-    mask = Mask.packed(3, x.device, causal=True)
-    with pytest.raises(ValueError, match="needs gates"):
-        made(x, x, x, mask)
-    with pytest.raises(ValueError, match="has no scores"):
-        made(x, x, x, mask, bias=torch.zeros(1, 1, 3, 3), gates=torch.zeros(1, 2, 3, 2))
 
 
 @pytest.mark.parametrize("option", ["decay", "erase"])

@@ -7,7 +7,6 @@ import torch
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, one_head
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.linear import LinearAttention, _elu_plus_one
 from attnkit.ops.linear_attention import quotient
@@ -73,13 +72,6 @@ def test_widening_is_learned_per_head_and_keeps_the_state_constant() -> None:
     assert out.state[0].shape == (2, 4, 16, 5)
     out.y.sum().backward()
     assert layer.mechanism.wide_k.grad.abs().max() > 0
-
-
-def test_wrong_options_say_what_would_be_right() -> None:
-    with pytest.raises(UsageError, match="features must be at least 1, got 0"):
-        MultiHead.build("linear", 8, 2, 10, features=0)
-    with pytest.raises(UsageError, match="must be one of elu, taylor, exp, softmax, got 'relu'"):
-        MultiHead.build("linear", 8, 2, 10, feature_map="relu")
 
 
 def test_the_state_holds_sums_of_which_the_last_column_is_the_denominator() -> None:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from attnkit.attention import Mask
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import linformer
 from attnkit.mechanisms.linformer import Linformer
@@ -69,8 +68,3 @@ def test_keys_keep_their_variance_in_a_full_sequence() -> None:
     mechanism = MultiHead.build("linformer", 64, 4, 400).mechanism
     keys = mechanism.project_k.transpose(1, 2) @ torch.randn(1, 4, 400, 16)
     assert keys.var().item() == pytest.approx(1, rel=0.1)
-
-
-def test_a_rank_of_zero_is_refused() -> None:
-    with pytest.raises(UsageError, match="rank must be at least 1, got 0"):
-        made(rank=0)

@@ -198,14 +198,6 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
             {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
             "mixture: combine: sigmoid takes exactly two parts, got 3",
         ),
-        (
-            {"parts": ("dot", "gaussian"), "combine": "mean"},
-            "combine must be one of softmax, sigmoid, sum, got 'mean'",
-        ),
-        (
-            {"parts": ("dot", "gaussian"), "projections": "mine"},
-            "projections must be one of shared, own, got 'mine'",
-        ),
     ],
 )
 def test_an_impossible_mixture_is_refused_with_what_would_do(

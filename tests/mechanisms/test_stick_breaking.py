@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 from attnkit.mechanisms.stick_breaking import StickBreaking
 
 
@@ -50,9 +48,3 @@ def test_extreme_scores_are_finite_and_exact(size: float) -> None:
     torch.testing.assert_close(maps[0, 0, 1:, :4], expected)
     (gradient,) = torch.autograd.grad(maps.sum(), [q])
     assert gradient.isfinite().all()
-
-
-def test_it_is_refused_in_an_encoder_and_across() -> None:
-    for role in ({"causal": False}, {"cross": True}):
-        with pytest.raises(UsageError, match="nearest past key"):
-            MultiHead.build("stick-breaking", 8, 2, 10, **role)

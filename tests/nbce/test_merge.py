@@ -158,7 +158,6 @@ def test_kept_sets_that_do_not_meet_are_merged_over_their_union(pool: str) -> No
     torch.testing.assert_close(merged.logprobs[0].exp(), wanted)
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("pool", POOLS)
 @given(
     seed=st.integers(0, 2**32),

@@ -97,13 +97,6 @@ def test_a_stream_tells_each_token_where_nothing_changes() -> None:
     assert stream.close("abcd") == ""
 
 
-def test_a_text_that_begins_otherwise_in_the_end_is_told_again() -> None:
-    stream = TextStream(bytewise)
-    for token in b"abc":
-        stream.add(token)
-    assert stream.close("xyz") == "\nxyz"
-
-
 def test_selected_contexts_of_a_trace() -> None:
     found = made("entropy", STEPS)
     assert found.answer == "abc"

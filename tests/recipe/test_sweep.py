@@ -131,7 +131,6 @@ def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
 
 
 def test_one_variant_of_a_sweep_is_changed_by_its_name() -> None:
-    """As --match does."""
     for text, name in ((GOOD, "lr=0.5"), (VARIANTS, "a,lr=0.5")):
         file = read(text, "train.lr=0.5,2", f"variants.{name}.model.width=64")
         changed = [n for n, recipe in file.variants.items() if recipe.model.width == 64]

@@ -17,8 +17,7 @@ from helpers.wordnet import only_wordnet
 from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.device import pick_device
-from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError, UsageError
+from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
@@ -74,21 +73,6 @@ def test_a_run_that_cannot_be_written_is_scored_all_the_same(
     (entry,) = evaluate(run, ["test"], METRICS, device="cpu")
     assert entry.json()["warnings"][-1] == "scores are not kept, as the run cannot be written"
     assert not (run.path / "scores.json").exists()
-
-
-def test_the_row_names_the_run_and_its_size_and_speed(make: Callable[..., Run]) -> None:
-    run = make("linear", 3)
-    (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu")
-    row = entry.json()
-    assert (row["recipe"], row["variant"], row["seed"], row["split"]) == (
-        "toy", "linear", 3, "test",
-    )  # fmt: skip
-    assert row["run"] == run.path.as_posix()
-    assert row["parameters"] == run.manifest["parameters"]
-    assert row["train_tokens_per_second"] == 123.5
-    assert row["train_seconds"] == 1.0
-    assert row["train_peak_memory_bytes"] is None
-    assert row["decode_sentences_per_second"] > 0
 
 
 def test_what_is_known_is_not_computed_again(
@@ -349,31 +333,6 @@ def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], dam
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
-def test_progress_is_told(make: Callable[..., Run]) -> None:
-    told: list[tuple[str, int, int]] = []
-    evaluate(
-        make(), ["test"], EvalConfig(), device="cpu", progress=lambda *words: told.append(words)
-    )
-    assert told == [("base seed 1, test", done, 5) for done in range(1, 6)]
-
-
-def test_an_unfinished_run_is_refused(make: Callable[..., Run]) -> None:
-    run = make()
-    run.update(finished=None)
-    with pytest.raises(MissingInputError, match="training is not finished"):
-        evaluate(run, ["test"], EvalConfig(), device="cpu")
-
-
-def test_a_split_that_the_corpus_lacks_is_named(make: Callable[..., Run]) -> None:
-    with pytest.raises(MissingInputError, match=r"no split 'tset'; did you mean test\?"):
-        evaluate(make(), ["tset"], EvalConfig(), device="cpu")
-
-
-def test_a_split_that_was_not_scored_is_named(make: Callable[..., Run]) -> None:
-    with pytest.raises(MissingInputError, match="split test is not scored: run `attnkit eval`"):
-        saved_row(make(), "test")
-
-
 def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run]) -> None:
     run = make()
     path = Path(run.recipe.data.test or "")
@@ -427,11 +386,6 @@ def test_balanced_accuracy_without_marked_positions_is_refused(
         evaluate(run, ["test"], EvalConfig(metrics=("balanced-accuracy",)), device="cpu")
     with pytest.raises(UsageError, match="marked positions, which only tagging has"):
         model_scores(["balanced-accuracy"], run.model("cpu"), run.tokenizer(), ROWS, run.recipe)
-
-
-def test_output_metrics_of_a_language_model_are_refused(make: Callable[..., Run]) -> None:
-    with pytest.raises(RecipeError, match=r"eval.metrics: bleu scores output text"):
-        evaluate(make(task="language-modeling"), ["test"], EvalConfig(), device="cpu")
 
 
 def test_teacher_forced_sums_are_those_of_every_sentence_alone(make: Callable[..., Run]) -> None:
@@ -543,13 +497,6 @@ def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., R
     assert first_baselines(entries) == {"toy": "a"}
     assert first_baselines(entries, "b") == {"toy": "b"}
     assert first_baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
-
-
-def test_a_device_that_is_not_there_is_named() -> None:
-    assert pick_device("cpu") == "cpu"
-    assert pick_device("auto") in ("cpu", "cuda")
-    with pytest.raises(UnavailableError, match="device 'cuda:99' is not available here"):
-        pick_device("cuda:99")
 
 
 def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(

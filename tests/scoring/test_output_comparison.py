@@ -1,9 +1,6 @@
 """Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
 
-import json
 import re
-import shutil
-from pathlib import Path
 
 import pytest
 from helpers.scored import scored_run
@@ -13,7 +10,12 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from attnkit.errors import UsageError
 from attnkit.runs import Run
 from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
-from attnkit.scoring.output_comparison import LineFilter, OutputComparison, compare_outputs
+from attnkit.scoring.output_comparison import (
+    ComparedOutputs,
+    by_length,
+    compare_outputs,
+    system_facts,
+)
 from attnkit.scoring.saved_scores import comparison
 from attnkit.show.output_comparison_tables import tables
 
@@ -46,30 +48,28 @@ def test_sentence_scores_are_those_of_sacrebleu(evaluated: EvaluatedLines) -> No
             assert one.scores == pytest.approx(expected)
 
 
-def numbers(comparison: OutputComparison) -> list[int]:
+def numbers(comparison: ComparedOutputs) -> list[int]:
     return [one.line.number for one in comparison.lines]
 
 
 def test_orders(evaluated: EvaluatedLines) -> None:
-    by_difference = compare_outputs(evaluated)
+    by_difference = compare_outputs(evaluated).sorted("difference")
     differences = [one.difference for one in by_difference.lines]
     assert numbers(by_difference)[0] == 5
     assert differences == sorted(differences, reverse=True)
-    assert numbers(compare_outputs(evaluated, sort="line")) == [1, 2, 3, 4, 5]
-    lengths = [one.length for one in compare_outputs(evaluated, sort="length").lines]
+    assert numbers(by_difference.sorted("line")) == [1, 2, 3, 4, 5]
+    lengths = [one.length for one in by_difference.sorted("length").lines]
     assert lengths == [7, 5, 3, 2, 1]
-    assert numbers(compare_outputs(evaluated, sort="score"))[-1] == 3
-    errors = compare_outputs(evaluated, "ter")
+    assert numbers(by_difference.sorted("score"))[-1] == 3
+    errors = compare_outputs(evaluated, "ter").sorted("difference")
     assert errors.sign == -1
     assert errors.lines[0].line.number == 5
     assert errors.lines[0].difference < 0
 
 
-def test_the_whole_split_is_tested_as_eval_does_and_a_selection_is_not(
-    evaluated: EvaluatedLines, runs: list[Run]
-) -> None:
+def test_the_systems_are_tested_as_eval_does(evaluated: EvaluatedLines, runs: list[Run]) -> None:
     whole = compare_outputs(evaluated, "chrf")
-    first, other = (one.difference for one in whole.systems)
+    first, other = (one.difference for one in system_facts(whole))
     assert first is None
     assert other is not None
     (expected,) = [
@@ -80,25 +80,11 @@ def test_the_whole_split_is_tested_as_eval_does_and_a_selection_is_not(
     )
     (cell,) = [row[2] for row in tables(whole)[0].rows[1:]]
     assert re.fullmatch(r"[+-][\d.]+ \[-[\d.]+, [+-][\d.]+\] p=.*", cell.text)
-    some = compare_outputs(evaluated, keep=LineFilter(min_length=2))
-    assert [one.difference for one in some.systems] == [None, None]
-    assert any("no p of a selection" in note for note in tables(some)[0].notes)
-
-
-def test_filters_hold_for_lines_and_totals(evaluated: EvaluatedLines) -> None:
-    keep = LineFilter(min_length=2, max_length=5, word="Hund")
-    some = compare_outputs(evaluated, keep=keep)
-    assert sorted(numbers(some)) == [1, 3]
-    assert some.total == 5
-    assert sum(bucket.count for bucket in some.by_length) == 2
-    assert some.systems[0].score == pytest.approx(100)
-    assert numbers(compare_outputs(evaluated, keep=LineFilter(word="two cats"))) == [2]
-    with pytest.raises(UsageError, match="no sentence is left of 5: references have 1 to 7 words"):
-        compare_outputs(evaluated, keep=LineFilter(word="horse"))
+    assert sum(bucket.count for bucket in by_length(whole)) == 5
 
 
 def test_facts_of_the_systems(evaluated: EvaluatedLines) -> None:
-    good, bad = compare_outputs(evaluated).systems
+    good, bad = system_facts(compare_outputs(evaluated))
     assert (good.better, good.worse) == (0, 0)
     assert (bad.better, bad.worse) == (1, 3)
     assert (good.empty, bad.empty) == (0, 1)
@@ -108,43 +94,8 @@ def test_facts_of_the_systems(evaluated: EvaluatedLines) -> None:
 
 def test_totals_are_the_stored_scores(runs: list[Run], evaluated: EvaluatedLines) -> None:
     whole = compare_outputs(evaluated, "bleu")
-    for run, system in zip(runs, whole.systems, strict=True):
+    for run, system in zip(runs, system_facts(whole), strict=True):
         assert system.score == pytest.approx(run.scores()["test"]["metrics"]["bleu"]["score"])
-
-
-def test_words_by_frequency_against_plain_counts(evaluated: EvaluatedLines) -> None:
-    """The corpus has no training text: counts of the references, all between 1 and 9."""
-    comparison = compare_outputs(evaluated)
-    assert comparison.frequencies == "references"
-    (bucket,) = comparison.by_frequency
-    firsts = [references(n + 1)[0].split() for n in range(5)]
-    known = [word for line in firsts for word in line]
-    assert (bucket.label, bucket.count) == ("1-9", len(known))
-    for outputs, value in zip((GOOD, BAD), bucket.values, strict=True):
-        matched = written = 0
-        for line, text in zip(firsts, outputs, strict=True):
-            for word in {*known}:
-                written += text.split().count(word)
-                matched += min(text.split().count(word), line.count(word))
-        assert value == pytest.approx(200 * matched / (len(known) + written))
-
-
-def test_words_are_counted_in_the_training_text(runs: list[Run], tmp_path: Path) -> None:
-    made = []
-    for number, run in enumerate(runs):
-        path = tmp_path / f"v{number}"
-        shutil.copytree(run.path, path)
-        train = tmp_path / "train.jsonl"
-        rows = [{"source": "x", "target": "katzen " * times} for times in (10, 1)]
-        train.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        copy = Run.open(path)
-        data = run.recipe.data.model_copy(update={"train": str(train)})
-        copy.replace_recipe(copy.recipe.model_copy(update={"data": data}))
-        made.append(Run.open(path))
-    comparison = compare_outputs(read_lines(made))
-    assert comparison.frequencies == "training text"
-    counts = {bucket.label: bucket.count for bucket in comparison.by_frequency}
-    assert counts == {"0": 16, "10-99": 2}
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
     values, ids, tied = top(scores, 2, exact=True)
     assert ids.tolist() == [[1, 2], [0, 1], [0, 1]]
     assert values.tolist() == [[3, 2], [5, 4], [0, 0]]
-    assert top(scores, 2, exact=False)[2].item()
+    assert top(scores[:1], 2, exact=False)[2].item()  # the third equals the second
     assert not top(scores[1:2], 2, exact=False)[2].item()
 
 

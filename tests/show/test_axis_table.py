@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from helpers.score_rows import (
     against,
     changed,
@@ -11,7 +10,6 @@ from helpers.score_rows import (
     fixed_score,
     score_row,
 )
-from helpers.screens import drawn
 
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.show.axis_tables import axis_of, axis_table
@@ -46,19 +44,6 @@ def comparison(
             tested = fixed_difference(-1.0, 0.001, p)
             differences += [against(base, one, metric, tested) for metric in one.scores]
     return compared(*given, differences=tuple(differences), baseline="base", resamples=1000)
-
-
-def test_six_numbers_of_contexts_stand_side_by_side_on_80_columns() -> None:
-    text = drawn(axis_table(comparison()), 80)
-    (head,) = [line for line in text.splitlines() if line.startswith("metric")]
-    assert head.split() == ["metric", "method", *map(str, COUNTS)]
-    assert max(map(len, text.splitlines())) <= 80
-
-
-@pytest.mark.parametrize("width", [20, 40, 60, 200])
-def test_no_line_is_wider_than_the_screen(width: int) -> None:
-    text = drawn(axis_table(comparison()), width)
-    assert max(map(len, text.splitlines())) <= width
 
 
 def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:

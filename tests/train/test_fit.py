@@ -234,15 +234,23 @@ def test_the_remaining_time_is_that_of_the_last_updates(
     assert told[29:] == [pytest.approx(left * 2, abs=2 * left) for left in range(10, -1, -1)]
 
 
-def test_averaged_weights_are_the_mean_of_the_last_validations(tmp_path: Path) -> None:
-    recipe = small_recipe(write_corpus(tmp_path), average=3, valid_every=2)
+@pytest.mark.parametrize(("average", "steps"), [(3, [8, 10, 12]), (9, [2, 4, 6, 8, 10, 12])])
+def test_averaged_weights_are_the_mean_of_the_last_validations(
+    average: int, steps: list[int], tmp_path: Path
+) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), average=average, valid_every=2)
     run_through(job(tmp_path, recipe))
     run = Run.open(tmp_path / "run")
-    steps = [8, 10, 12]
     stored = [read(run.checkpoints / f"step-{s}" / "tensors.safetensors") for s in steps]
     for name, tensor in run.weights().items():
         mean = torch.stack([weights[f"model.{name}"] for weights in stored]).mean(0)
         torch.testing.assert_close(tensor, mean)
+
+
+def test_checkpoints_are_saved_between_validations_too(tmp_path: Path) -> None:
+    recipe = small_recipe(write_corpus(tmp_path), steps=7, valid_every=0, save_every=3)
+    told = run_through(job(tmp_path, recipe))
+    assert [event.step for event in told if isinstance(event, SavedEvent)] == [3, 6, 7]
 
 
 @pytest.mark.slow
@@ -309,7 +317,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]])
     monkeypatch.setattr(Validator, "measure", measure)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(
     ("scores", "ends", "best"),
     [

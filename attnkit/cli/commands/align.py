@@ -1,7 +1,6 @@
 """`attnkit align`: word alignments from the cross attention of a trained run."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -73,12 +72,12 @@ def align(
     ] = None,
     method: Annotated[
         Literal["argmax", "mutual", "threshold"],
-        choice("--method", ("argmax", "mutual", "threshold"), "argmax, mutual or threshold."),
+        choice(
+            "--method",
+            ("argmax", "mutual", "threshold"),
+            f"argmax, mutual or threshold (weights of at least {THRESHOLD}).",
+        ),
     ] = "argmax",
-    threshold: Annotated[
-        float | None,
-        value("P", f"Minimum weight of a link. [default: 0; {THRESHOLD} with --method threshold]"),
-    ] = None,
     output: Annotated[
         Path | None, value("FILE", "Write the alignments to this file.", "--output", "-o")
     ] = None,
@@ -105,15 +104,12 @@ def align(
         raise UsageError(
             f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json"
         )
-    if threshold is not None and not 0 <= threshold < math.inf:
-        raise UsageError(f"--threshold {threshold}: must be at least 0")
     from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.data.tokenizer import unknown_note
     from attnkit.runs import Run
 
-    default = THRESHOLD if method == "threshold" else 0.0
-    rule = alignment.LinkRule(method, default if threshold is None else threshold)
+    rule = alignment.LinkRule(method, THRESHOLD if method == "threshold" else 0.0)
     trained = Run.open(run)
     heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
@@ -160,7 +156,7 @@ def _watched(
 def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
     """Sentence pairs of two files, or of standard input."""
     if source is None:
-        with open_lines("-", "strict") as lines:
+        with open_lines("-") as lines:
             for number, line in enumerate(lines, 1):
                 left, separator, right = line.partition(SEPARATOR)
                 if line.strip() and not separator:
@@ -174,7 +170,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
         raise UsageError(f"{source}: name the target file as well")
     if source == target == "-":
         raise UsageError("only one of the two files can be standard input")
-    with open_lines(source, "strict") as left_lines, open_lines(target, "strict") as right_lines:
+    with open_lines(source) as left_lines, open_lines(target) as right_lines:
         for number, pair in enumerate(zip_longest(left_lines, right_lines)):
             if None in pair:
                 short, long = (source, target) if pair[0] is None else (target, source)
@@ -186,7 +182,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
     """Gold alignments of sentence pairs."""
     from attnkit.analysis.word_alignment import gold, words
 
-    with open_lines(file, "strict") as stream:
+    with open_lines(file) as stream:
         lines = list(stream)
     if not lines and not pairs:
         raise DataError(f"{file}: no sentence pairs to score")

@@ -75,18 +75,12 @@ def _worst(layers: "Sequence[list[Result]]") -> "list[Result]":
     """The worst result of each contract over layers that differ; the layer is named if it broke."""
     if len(layers) == 1:
         return layers[0]
-
-    def severity(numbered: "tuple[int, Result]") -> tuple[bool, bool, float]:
-        """Broken before kept before not applicable, then by the error."""
-        state, error = numbered[1].state, numbered[1].measured
-        return state == "broken", state == "kept", -1.0 if error is None else error
-
-    worst = []
+    order, worst = ("not applicable", "kept", "broken"), []
     for results in zip(*layers, strict=True):
-        number, result = max(enumerate(results), key=severity)
-        if result.state == "broken":
-            result = result._replace(text=f"layer {number}: {result.text}")
-        worst.append(result)
+        states = [(order.index(one.state), one.measured or 0.0) for one in results]
+        at = states.index(max(states))
+        named = f"layer {at}: " * (results[at].state == "broken")
+        worst.append(results[at]._replace(text=named + results[at].text))
     return worst
 
 

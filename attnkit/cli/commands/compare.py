@@ -7,11 +7,10 @@ from typer import Argument
 
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import choice, value
-from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
-    from attnkit.scoring.output_comparison import OutputComparison
+    from attnkit.scoring.output_comparison import ComparedOutputs
 
 EXAMPLES = 3
 """Examples on a terminal unless -n says otherwise."""
@@ -58,25 +57,6 @@ def compare(
             min=1,
         ),
     ] = None,
-    against: Annotated[
-        Literal["reference", "first"],
-        choice(
-            "--against",
-            ("reference", "first"),
-            "Mark words that differ from the reference or from the output of the first run.",
-            "TEXT",
-        ),
-    ] = "reference",
-    min_length: Annotated[
-        int, value("N", "Only sentences whose reference has at least N words.", min=0)
-    ] = 0,
-    max_length: Annotated[
-        int | None,
-        value("N", "Only sentences whose reference has at most N words.", min=1),
-    ] = None,
-    word: Annotated[
-        str | None, value("WORD", "Only sentences with WORD in the source or a reference.")
-    ] = None,
     method: Annotated[
         list[str] | None,
         value(
@@ -84,10 +64,6 @@ def compare(
             "For question answering: compare this method. Repeatable. [default: all methods of "
             "one run, the first one of several runs]",
         ),
-    ] = None,
-    contexts: Annotated[
-        int | None,
-        value("N", "For question answering: number of contexts. [default: the most scored]", min=1),
     ] = None,
     format: Annotated[
         Literal["table", "markdown", "latex", "csv", "json", "jsonl"],
@@ -98,48 +74,30 @@ def compare(
             "jsonl: an object for each sentence.",
         ),
     ] = "table",
-    save: Annotated[
-        Path | None, value("FILE", "Write a web page (.html) instead: all sentences, in one file.")
-    ] = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     plugins: options.Plugins = None,
 ) -> None:
-    """Show how the outputs of scored runs differ: by sentence, length and word frequency.
+    """Show how the outputs of scored runs differ: by sentence, and by length.
 
     Reads what `attnkit eval` saved. Examples are the sentences on which the first two runs differ
     most, by a sentence-level metric; [brackets] mark the words that differ from the reference.
 
       attnkit compare runs/quickstart/scaled-dot runs/quickstart/linear
-      attnkit compare RUN RUN --metric bleu --sort length --word not -n 10
-      attnkit compare RUN RUN --save compare.html
+      attnkit compare RUN RUN --metric bleu --sort length -n 10
       attnkit compare RUN RUN --format jsonl
     """
-    if save is not None:
-        output.check_save(save, (".html", ".htm"))
-        if format != "table":
-            raise UsageError(f"--save writes a page: leave out --format {format}")
-    if word is not None and not word.strip():
-        raise UsageError("--word is empty: name a word, or leave it out")
     from attnkit.scoring.evaluated_lines import read_lines
-    from attnkit.scoring.output_comparison import LineFilter, compare_outputs
+    from attnkit.scoring.output_comparison import compare_outputs
 
     evaluated = read_lines(
-        _runs(runs), split, methods=method or (), contexts=contexts, data_dir=data_dir,
-        offline=offline,
-    )  # fmt: skip
-    keep = LineFilter(min_length, max_length or 0, word or "")
-    comparison = compare_outputs(evaluated, metric, sort=sort, keep=keep)
+        _runs(runs), split, methods=method or (), data_dir=data_dir, offline=offline
+    )
+    comparison = compare_outputs(evaluated, metric).sorted(sort)
     if format == "jsonl":
         _lines(comparison, number)
-    elif save is not None:
-        from attnkit.show.compare_page import page
-
-        command = console.again(without=("--save", str(save)))
-        content, left_out = page(comparison, against, sort=sort, command=command, most=number)
-        output.save(save, content, f", without {left_out:,} sentences" if left_out else "")
     elif format == "table":
-        _screen(comparison, sort, number or EXAMPLES, against)
+        _screen(comparison, sort, number or EXAMPLES)
     else:
         _tables(comparison, format)
 
@@ -157,14 +115,12 @@ def _runs(folders: list[Path]) -> "list[Run]":
     return list(found.values())
 
 
-def _screen(
-    comparison: "OutputComparison", sort: str, count: int, against: Literal["reference", "first"]
-) -> None:
+def _screen(comparison: "ComparedOutputs", sort: str, count: int) -> None:
     from attnkit.show.output_comparison_tables import tables
     from attnkit.show.output_examples import OutputExamples, groups
 
     chosen = groups(comparison, sort, count)
-    output.show(OutputExamples(comparison, chosen, against))
+    output.show(OutputExamples(comparison, chosen))
     if not chosen:
         first, second = comparison.names[:2]
         console.say(
@@ -174,19 +130,21 @@ def _screen(
     output.write_tables(tables(comparison), "table")
 
 
-def _tables(comparison: "OutputComparison", format: str) -> None:
+def _tables(comparison: "ComparedOutputs", format: str) -> None:
     """The aggregate differences in another format."""
     from attnkit.show.output_comparison_tables import tables
 
     found = tables(comparison)
     if format == "json":
         parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
-        output.write_json({"split": comparison.split, "metric": comparison.metric, "tables": parts})
+        output.write_json(
+            {"split": comparison.evaluated.split, "metric": comparison.metric, "tables": parts}
+        )
     else:
         output.write_tables(found[:1] if format == "csv" else found, format)
 
 
-def _lines(comparison: "OutputComparison", number: int | None) -> None:
+def _lines(comparison: "ComparedOutputs", number: int | None) -> None:
     """Every sentence as an object on a line."""
     for one in comparison.lines[:number]:
         output.write_json(comparison.record(one), indent=None)

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attnkit
-from attnkit.cli import console, options, output, streams, user_defaults
+from attnkit.cli import console, options, output, streams
 from attnkit.errors import AttnkitError
 
 EXTRAS = {
@@ -38,10 +38,9 @@ def doctor(
     device: options.Device = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Show what attnkit finds here: versions, device, data, extras, and the defaults file.
+    """Show what attnkit finds here: versions, device, data and extras.
 
-    ~/.config/attnkit.yaml (in $XDG_CONFIG_HOME if set) may set data_dir, device and out. The
-    command line overrides the environment, and the environment overrides the file.
+    What is missing is named with the command that installs it.
 
       attnkit doctor
       attnkit doctor --data-dir corpora --format markdown
@@ -67,7 +66,6 @@ def doctor(
         for what, text in rows
     )
     output.write_tables([Table("", columns, cells)], format)
-    user_defaults.read()  # its mistakes are the outcome
 
 
 def _program() -> list[Row]:
@@ -133,15 +131,9 @@ def _ranks(device: str) -> list[Row]:
 def _folders(out: Path, data_dir: Path | None) -> list[Row]:
     from attnkit.storage.cache import cache_dir
 
-    try:
-        said = ", ".join(f"{key}: {value}" for key, value in user_defaults.read().items())
-        said = said or ("sets nothing" if user_defaults.file().exists() else "absent")
-    except AttnkitError as error:
-        said = f"ignored: {error}"
     named = os.environ.get("ATTNKIT_DATA")
     data = data_dir or (Path(named) if named else None)
     return [
-        ("defaults file", f"{user_defaults.file()}: {said}"),
         ("data (--data-dir)", _data(data)),
         ("runs (--out)", _room(out)),
         ("cache", _room(cache_dir())),
@@ -153,7 +145,7 @@ def _data(folder: Path | None) -> str:
     from attnkit.recipe import corpus_cards
 
     if folder is None:
-        return "no folder: set ATTNKIT_DATA, --data-dir, or data_dir in the defaults file"
+        return "no folder: set ATTNKIT_DATA or --data-dir"
     if not os.path.isdir(folder):
         return f"{folder}: no such folder"
     there, parts = list[str](), list[str]()
@@ -177,12 +169,10 @@ def _room(folder: Path) -> str:
 
 
 def _terminal() -> list[Row]:
-    stream = sys.stdout
-    kind = "terminal" if streams.terminal(stream) else "no terminal (pipe or file)"
-    colour = "colour" if streams.coloured(stream) else "no colour"
-    glyphs = "ASCII only" if streams.ascii_only(stream) else f"{stream.encoding}"
+    kind = "terminal" if streams.terminal(sys.stdout) else "no terminal (pipe or file)"
+    colour = "colour" if streams.coloured(sys.stdout) else "no colour"
     shell = Path(os.environ.get("SHELL", "")).name or "bash"
     return [
-        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}, {glyphs}"),
+        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}"),
         ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
     ]

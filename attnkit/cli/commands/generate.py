@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from typer import Argument
 
 from attnkit.cli import console, options, streams
-from attnkit.cli.input import InputLines, destination, open_lines
+from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.distributed import group
 from attnkit.errors import UsageError
@@ -66,15 +66,6 @@ def generate(
             "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
         ),
     ] = None,
-    errors: Annotated[
-        Literal["strict", "replace"],
-        choice(
-            "--errors",
-            ("strict", "replace"),
-            "Malformed UTF-8: strict stops, replace continues with U+FFFD.",
-            "POLICY",
-        ),
-    ] = "strict",
     engine: Annotated[
         Literal["attnkit", "ctranslate2"],
         choice(
@@ -134,7 +125,7 @@ def generate(
     from attnkit.search import LineCounts, classify, translate
 
     counts, place = LineCounts(), pick_device(device)
-    with open_lines(input if group.is_main_process() else os.devnull, errors) as lines:
+    with open_lines(input if group.is_main_process() else os.devnull) as lines:
         typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
@@ -154,15 +145,14 @@ def generate(
             for line, outputs in enumerate(answers, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
-    _warn(lines, counts, recipe.data.max_length - 1)
+    _warn(counts, recipe.data.max_length - 1)
 
 
-def _warn(lines: InputLines, counts: "LineCounts", longest: int) -> None:
+def _warn(counts: "LineCounts", longest: int) -> None:
     """Say what was not read or written as it is."""
     from attnkit.data.tokenizer import unknown_note
 
     for count, what in (
-        (lines.replaced, "malformed UTF-8 sequences of the input replaced by U+FFFD"),
         (counts.truncated, f"input lines cut to {longest} tokens"),
         (counts.unfinished, "outputs cut at the maximum length"),
     ):

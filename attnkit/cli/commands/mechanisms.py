@@ -1,7 +1,7 @@
 """`attnkit mechanisms`: the attention mechanisms, and what one of them can do."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
@@ -93,35 +93,35 @@ def record(facts: "MechanismSpec") -> dict[str, Any]:
 
 def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
     """A row per mechanism."""
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
-    rows = []
-    for facts in known:
-        short = facts.source.partition(', "')[0].partition(";")[0]
-        texts = {
-            "mechanism": facts.word,
-            "title": facts.title,
-            "formula": facts.formula,
-            "time": facts.cost,
-            "encoder": "yes" if facts.encoder else "no",
-            "decoder": "yes" if facts.causal else "no",
-            "cross": "yes" if facts.cross else "no",
-            "decoding": facts.state if facts.causal else "-",
-            "map": facts.map,
-        }
-        cells = [Cell(text, {head: text}) for head, text in texts.items()]
-        rows.append((*cells, Cell(short, {"source": facts.source, "from": facts.origin})))
-    heads = tuple(
-        Column(head, "left", priority=PRIORITIES.get(head, 0), wrap=head in ("time", "formula"))
-        for head in (*texts, "source")
-    )
-    return Table("", heads, tuple(rows), notes)
+    values: dict[str, Callable[[MechanismSpec], str]] = {
+        "mechanism": lambda one: one.word,
+        "title": lambda one: one.title,
+        "formula": lambda one: one.formula,
+        "time": lambda one: one.cost,
+        "encoder": lambda one: "yes" if one.encoder else "no",
+        "decoder": lambda one: "yes" if one.causal else "no",
+        "cross": lambda one: "yes" if one.cross else "no",
+        "decoding": lambda one: one.state if one.causal else "-",
+        "map": lambda one: one.map,
+        "source": lambda one: one.source,
+    }
+
+    def form(name: str) -> Callable[[str], str]:
+        return lambda text: text.partition(', "')[0].partition(";")[0] if name == "source" else text
+
+    fields = [
+        Field(name, value, form(name), align="left", priority=PRIORITIES.get(name, 0),
+              wrap=name in ("time", "formula"))
+        for name, value in values.items()
+    ]  # fmt: skip
+    return Table.of("", known, fields, notes)
 
 
 def explained(facts: "MechanismSpec") -> "RenderableType":
     """Name and formula, the docstring, abilities, options and the worked number."""
     from rich.console import Group
-    from rich.padding import Padding
     from rich.text import Text
 
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
@@ -132,9 +132,10 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
         Text(safe_text(facts.formula) + "\n"),
-        *(
-            Padding(safe_text(text), (0, 0, end, indent), expand=False)
-            for text, indent, end in blocks(facts.doc)
+        # each paragraph and each item of a list is a line, which the screen wraps
+        Text(
+            safe_text(re.sub(r"(?<!\n)\n(?!\n|- )", " ", facts.doc.partition("\n")[2].strip()))
+            + "\n"
         ),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
@@ -154,30 +155,16 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     return Group(*parts)
 
 
-def blocks(doc: str) -> Iterator[tuple[str, int, int]]:
-    """A docstring below its first line as flowing texts with their indent and empty lines after.
-
-    Items of a list stay items.
-    """
-    _, _, body = doc.partition("\n")
-    for paragraph in body.strip().split("\n\n"):
-        items = re.split(r"\n(?=- )", paragraph)
-        for number, item in enumerate(items, 1):
-            last = number == len(items)
-            yield " ".join(item.split()), 2 if item.startswith("- ") else 0, int(last)
-
-
 def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
     why = f": {facts.why}" if facts.why else ""
     from attnkit.recipe.common_names import also_known_as
-    from attnkit.show.recipe_tables import limit_text
 
     maps = {
         "exact": "the attention matrix itself",
         "effective": "the matrix that the computation amounts to",
     }
-    others = also_known_as(facts.word)
+    others, limited = also_known_as(facts.word), facts.limit == "max_length"
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
@@ -185,7 +172,7 @@ def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
         ("decoder", "yes" if facts.causal else f"no{why}"),
         ("cross-attention", "yes" if facts.cross else f"no{why}"),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),
-        ("maximum length", limit_text(facts)),
+        ("maximum length", "data.max_length" if limited else str(facts.limit or "none")),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),
         ("map", f"{facts.map} ({maps.get(facts.map, '')})"),
         ("projections", ", ".join(names.get(letter, letter) for letter in facts.uses)),

@@ -222,7 +222,7 @@ def _prompts(texts: Sequence[str], file: str | None, more: bool) -> list[str]:
     """The prompts; `more` come from standard input."""
     prompts = list(texts)
     if file is not None:
-        with open_lines(file, "strict") as lines:
+        with open_lines(file) as lines:
             prompts += lines
     if not prompts and not more:
         raise UsageError("there is no prompt: add --prompt TEXT or --prompts FILE")
@@ -234,7 +234,7 @@ def _prompts(texts: Sequence[str], file: str | None, more: bool) -> list[str]:
 
 def _piped() -> Iterator[str]:
     """The lines of standard input, as they come."""
-    with open_lines("-", "strict") as lines:
+    with open_lines("-") as lines:
         yield from lines
 
 

@@ -1,15 +1,287 @@
 """`attnkit probe`: studies of attention, one a subcommand."""
 
-import typer
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from attnkit.cli.probes.entropy import entropy
-from attnkit.cli.probes.heads import heads
-from attnkit.cli.probes.noise import noise
-from attnkit.cli.probes.rank import rank
+import typer
+from typer import Argument
+
+from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import choice, value
+from attnkit.cli.progress_bar import progress_bar
+from attnkit.errors import UsageError
+from attnkit.text import quoted
+
+if TYPE_CHECKING:
+    from attnkit.analysis.maps import Kind
+    from attnkit.data.rows import Row
+    from attnkit.runs import Run
+
+KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
+VALID = "valid"
+"""The split that is read by default."""
+BY = ("model", "kind", "layer")
+
+Split = Annotated[str | None, value("S", "Split to read. [default: valid]")]
+Rows = Annotated[int | None, value("N", "Only the first N rows. [default: all]", min=1)]
+Kinds = Annotated[
+    list[str] | None,
+    choice("--kind", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
+]
+Metrics = Annotated[
+    str | None,
+    value(
+        "M,...",
+        "perplexity and accuracy are fast; bleu, rouge and others decode again. "
+        "[default: perplexity]",
+    ),
+]
 
 app = typer.Typer(
     help="Study attention: which heads matter, noise, entropy, rank.", no_args_is_help=True
 )
 
-for study in (heads, noise, entropy, rank):
-    app.command(study.__name__)(study)
+
+def kinds_of(given: Sequence[str] | None) -> "list[Kind] | None":
+    """The chosen kinds in their order; None where none is chosen."""
+    return [kind for kind in KINDS if kind in given] if given else None
+
+
+def metrics_of(given: str | None) -> tuple[str, ...]:
+    """The metrics by name; raises UsageError for an unknown one."""
+    from attnkit.scoring import expand
+
+    return expand([name.strip() for name in (given or "perplexity").split(",")])
+
+
+def numbers(option: str, text: str) -> list[float]:
+    """The numbers of an option, such as 0.5,1; each once, in ascending order."""
+    try:
+        return sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        raise UsageError(f"{option} {quoted(text)}: must be numbers such as 0.5,1,2") from None
+
+
+def title_of(run: "Run") -> str:
+    """Recipe, variant and seed."""
+    return f"{run.name}/{run.variant}/seed-{run.seed}"
+
+
+def rows_of(
+    run: "Run", split: str | None, rows: int | None, data_dir: Path | None, offline: bool
+) -> "list[Row]":
+    """The first rows of a split of the run's corpus."""
+    from attnkit.scoring.evaluation import corpus_of
+
+    return list(islice(corpus_of(run, data_dir, offline).rows(split or VALID), rows))
+
+
+@app.command()
+def heads(
+    run: options.RunFolder,
+    *,
+    split: Split = None,
+    rows: Rows = None,
+    metrics: Metrics = None,
+    kind: Kinds = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Ablate attention heads one by one and measure the loss.
+
+    The output of each head is set to zero in turn (Michel et al. 2019), whatever its mechanism, and
+    the ablated model is scored against the full one with a paired bootstrap test. The run itself
+    is not changed.
+
+      attnkit probe heads RUN
+      attnkit probe heads RUN --metrics bleu --rows 200 --kind cross
+    """
+    from attnkit.analysis.head_ablation import probe_heads
+    from attnkit.runs import Run
+
+    names = metrics_of(metrics)
+    trained = Run.open(run)
+    with progress_bar("heads") as progress:
+        importance = probe_heads(
+            trained,
+            rows_of(trained, split, rows, data_dir, offline),
+            metrics=names,
+            kinds=kinds_of(kind),
+            layers=options.all_of(layer),
+            heads=options.all_of(head),
+            device=device,
+            progress=lambda done, total: progress("", done, total),
+        )
+    from attnkit.show.probe_tables import heads_table
+
+    title = f"{title_of(trained)}: {split or VALID}"
+    output.write_tables([heads_table(title, importance)], format)
+
+
+@app.command()
+def noise(
+    run: options.RunFolder,
+    *,
+    sigma: Annotated[
+        str, value("S,...", "Standard deviations of the noise, up to 20.")
+    ] = "0.25,0.5,1,2,4",
+    by: Annotated[
+        str,
+        choice("--by", BY, "Parts that get noise together: model, kind or layer."),
+    ] = "model",
+    seeds: Annotated[int, value("N", "Number of noise draws.", min=1)] = 3,
+    split: Split = None,
+    rows: Rows = None,
+    metrics: Metrics = None,
+    kind: Kinds = None,
+    layer: options.Layers = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Add noise to the attention scores of a trained model and measure the loss.
+
+    Gaussian noise is added before the softmax, after the mask, in evaluation only. The run itself
+    is not changed.
+
+      attnkit probe noise RUN
+      attnkit probe noise RUN --by layer --kind encoder --metrics bleu --rows 200
+    """
+    sigmas = numbers("--sigma", sigma)
+    from attnkit.analysis.score_noise import check_sigmas, probe_noise
+    from attnkit.runs import Run
+
+    check_sigmas(sigmas)
+    names, kinds, layers = metrics_of(metrics), kinds_of(kind), options.all_of(layer)
+    trained = Run.open(run)
+    with progress_bar("scorings") as progress:
+        effects = probe_noise(
+            trained,
+            rows_of(trained, split, rows, data_dir, offline),
+            sigmas=sigmas,
+            by=by,
+            seeds=seeds,
+            metrics=names,
+            kinds=kinds,
+            layers=layers,
+            device=device,
+            progress=lambda done, total: progress("", done, total),
+        )
+    title = f"{title_of(trained)}: {split or VALID}, noise on attention scores"
+    together = "chosen layers" if kinds or layers else "all layers"
+    from attnkit.show.probe_tables import effects_table
+
+    output.write_tables([effects_table(title, effects, together)], format)
+
+
+@app.command()
+def entropy(
+    run: options.RunFolder,
+    *,
+    step: Annotated[
+        list[int] | None,
+        value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
+    ] = None,
+    split: Split = None,
+    rows: Rows = None,
+    kind: Kinds = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Measure the entropy of attention maps over training, and the gradient they pass.
+
+    Each head is measured at the start of training, at the stored checkpoints and at the end, on the
+    rows of a split with teacher forcing. The gradient is half the L1 norm of the derivative of the
+    weights with respect to the scores: 0 if all weight is on one key.
+
+      attnkit probe entropy RUN
+      attnkit probe entropy RUN --kind cross
+    """
+    from attnkit.analysis.map_entropy import probe_entropy
+    from attnkit.runs import Run
+
+    trained = Run.open(run)
+    with progress_bar("rows") as progress:
+        found = probe_entropy(
+            trained,
+            rows_of(trained, split, rows, data_dir, offline),
+            steps=step,
+            kinds=kinds_of(kind),
+            layers=options.all_of(layer),
+            heads=options.all_of(head),
+            device=device,
+            progress=progress,
+        )
+    title = f"{title_of(trained)}: {split or VALID}, entropy of attention"
+    from attnkit.show.probe_tables import entropy_table
+
+    output.write_tables([entropy_table(title, found)], format)
+
+
+@app.command()
+def rank(
+    folders: Annotated[
+        list[Path],
+        Argument(
+            metavar="RUNS",
+            help="Folders of one or more finished runs.",
+            autocompletion=completion.folders,
+        ),
+    ],
+    *,
+    split: Split = None,
+    rows: Rows = None,
+    kind: Kinds = None,
+    layer: options.Layers = None,
+    head: options.Heads = None,
+    format: options.Format = "table",
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    offline: options.Offline = False,
+    plugins: options.Plugins = None,
+) -> None:
+    """Measure the rank of the attention maps of trained runs.
+
+    The effective rank is exp of the entropy of the normalised singular values (Roy and Vetterli
+    2007): the number of tokens if each attends to a different one, 1 if all attend alike.
+
+      attnkit probe rank runs/quickstart
+    """
+    from attnkit.analysis.map_rank import probe_rank
+    from attnkit.runs import find_runs
+    from attnkit.show.probe_tables import RankRow, rank_table
+
+    runs = find_runs(folders, note=console.warn)
+    names = [run.variant for run in runs]
+    if len(set(names)) < len(names):
+        names = [title_of(run) for run in runs]
+    found = []
+    for name, run in zip(names, runs, strict=True):
+        with progress_bar("rows") as progress:
+            layers = probe_rank(
+                run,
+                rows_of(run, split, rows, data_dir, offline),
+                kinds=kinds_of(kind),
+                layers=options.all_of(layer),
+                heads=options.all_of(head),
+                device=device,
+                progress=partial(progress, name),
+            )
+        found += [RankRow(name, one) for one in layers]
+    title = f"Rank of attention maps: {split or VALID}"
+    output.write_tables([rank_table(title, found)], format)

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -26,19 +25,15 @@ from attnkit.device import load_warning
 from attnkit.errors import (
     MissingInputError,
     OutputPathError,
-    RecipeError,
     UnavailableError,
-    UsageError,
 )
-from attnkit.text import quoted, safe_text
+from attnkit.text import safe_text
 
 if TYPE_CHECKING:
     from attnkit.data.preparation import PreparedData
     from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
 
-MOST = 10**12
-"""Devices or rows that a cost is computed for."""
 FORMATS = ("table", "markdown", "latex", "json")  # csv holds one table
 
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
@@ -103,13 +98,6 @@ def explain(
         Literal["table", "markdown", "latex", "json"],
         choice("--format", FORMATS, "table, markdown, latex or json."),
     ] = "table",
-    world: Annotated[
-        str | None, value("N,N,...", "Also compute the cost on N devices (train.parallel).")
-    ] = None,
-    rows: Annotated[
-        str | None,
-        value("N", "With --world: training rows, such as 1e8. [default: as in the data]"),
-    ] = None,
     device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -118,33 +106,19 @@ def explain(
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
-    Prints the values that it sets and where they come from; what the attention mechanisms support;
-    and for each variant the parameters, memory, padding in batches of the real data and training
-    time, estimated from a few updates on this machine.
+    Prints the values that it sets and where they come from, to which formats its models can be
+    exported, and for each variant the parameters, memory, padding in batches of the real data and
+    training time, estimated from a few updates on this machine.
 
       attnkit recipe explain quickstart
       attnkit recipe explain my.yaml model.width=512 --variant base --quick
-      attnkit recipe explain my.yaml --device cuda --world 8,64,512 --rows 1e9
     """
     from attnkit.recipe import load
-    from attnkit.recipe.capability import ranks_issue
     from attnkit.show import recipe_tables
 
-    many = _whole(world or "", "--world", "8,64,512")
-    more = _whole(rows or "", "--rows", "1e8")
-    if rows and not world:
-        raise UsageError("--rows is for --world: say on how many devices, as in --world 8,64")
-    if world and quick:
-        raise UsageError("--world computes from what is measured here: leave --quick out")
     file = load(recipe, overrides or (), option_check=check_options)
     names = file.chosen(variant)
-    for name in names if max(many, default=1) > 1 else ():
-        if why := ranks_issue(file.variants[name], max(many)):
-            raise RecipeError(f"{name}: {why}")
-    tables = [
-        recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout)),
-        recipe_tables.mechanisms(file, names),
-    ]
+    tables = [recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout))]
     if format != "json":
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
@@ -152,16 +126,14 @@ def explain(
     costs = {}
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file, name, quick, device, data_dir, many, more, not download)
+        costs[name] = _cost(file, name, quick, device, data_dir, not download)
     tables.append(recipe_tables.costs(costs, file.variants))
-    if any(cost.scales for cost in costs.values()):
-        tables.append(recipe_tables.scales(costs))
     if format == "json":
         parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
         output.write_json({"recipe": file.name, **parts})
     else:
         console.write("\n")
-        output.write_tables(tables[2:], format)
+        output.write_tables(tables[1:], format)
 
 
 @app.command("copy")
@@ -231,27 +203,11 @@ def _duration(path: Path) -> str:
     return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
 
 
-def _whole(text: str, option: str, example: str) -> list[int]:
-    """Numbers such as 8, 64 or 1e8, between commas."""
-    found = []
-    for word in text.split(",") if text else ():
-        number = float(word) if re.fullmatch(r"\d{1,12}(\.\d+)?(e\d{1,2})?", word) else 0.0
-        if not 1 <= number <= MOST or number != int(number):
-            raise UsageError(
-                f"{option} {quoted(text)}: must be whole numbers from 1 to {MOST:,}, such as "
-                f"{example}"
-            )
-        found.append(int(number))
-    return found
-
-
 def _cost(
-    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None,
-    world: Sequence[int], rows: Sequence[int], offline: bool,
-) -> "Cost":  # fmt: skip
+    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, offline: bool
+) -> "Cost":
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
-    from attnkit.experiment.scale import ScaledCost, at_scale
     from attnkit.show.recipe_tables import Cost
 
     recipe = file.variants[name]
@@ -264,12 +220,7 @@ def _cost(
     memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
     memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
     pace = None if recipe.model.counted else explain.pace(recipe, prepared, device)
-    scales = list[ScaledCost]()
-    if pace is not None and world:
-        known = memory, padding, pace, explain.operations(recipe, prepared)
-        scales = [at_scale(recipe, prepared, *known, ranks=ranks, rows=count)
-                  for count in rows or [padding.rows] for ranks in world]  # fmt: skip
-    return Cost(explain.parameters(recipe, sizes), memory, padding, pace, tuple(scales))
+    return Cost(explain.parameters(recipe, sizes), memory, padding, pace)
 
 
 def _prepared(

@@ -9,14 +9,12 @@ from attnkit.cli import completion, console, options
 from attnkit.cli import output as files
 from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import flag, value
-from attnkit.errors import OutputPathError, UsageError
+from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
     from attnkit.show.report import Report
 
 PAGES, MARKDOWN = (".html", ".htm"), ".md"
-OURS = b"attnkit report: "  # how the title of every report begins, in its first bytes
-FIRST = 4096
 
 
 def report(
@@ -72,7 +70,6 @@ def report(
         view = overview([task.run for task in found.runs], found.baselines)
         files.save_picture(output, overview_picture(view, output.suffix[1:].lower()))
         return
-    _check_replaced(output)
     from attnkit.show.report import report_of
     from attnkit.show.report.sections import ReportRequest
 
@@ -82,21 +79,6 @@ def report(
         offline=offline,
     )  # fmt: skip
     _write(report_of(contents, console.warn), output)
-
-
-def _check_replaced(path: Path) -> None:
-    """Refuse to replace a file that is no report."""
-    from attnkit.storage.files import open_file
-
-    if not path.exists():
-        return
-    with open_file(path) as file:
-        if OURS in file.read(FIRST):
-            return
-    raise OutputPathError(
-        f"--output {path}: already exists and is no report of attnkit; name another file, or move "
-        "it away"
-    )
 
 
 def _write(report: "Report", path: Path) -> None:
@@ -109,8 +91,8 @@ def _write(report: "Report", path: Path) -> None:
         files.save(path, content, f" ({len(content) / 1e6:.1f} MB)")
         return
     folder = path.with_name(f"{path.stem}-figures")
-    made = markdown(report, folder.name)
+    text, drawings = markdown(report, folder.name)
     make_folder(folder)
-    for name, drawing in made.drawings.items():
+    for name, drawing in drawings.items():
         atomic_write(folder / name, drawing)
-    files.save(path, made.text, f" and its drawings in {folder}")
+    files.save(path, text, f" and its drawings in {folder}")

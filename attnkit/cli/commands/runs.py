@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from attnkit.runs.status import RunStatus
 
 LIST = "list"
-ARCHIVES = (".tar.gz", ".tgz")
 Folder = Annotated[
     Path,
     Argument(
@@ -116,78 +115,38 @@ def pack(
     ],
     *,
     output: Annotated[
-        Path | None,
-        Option(
-            "--output",
-            "-o",
-            metavar="FILE.tar.gz|DIR",
-            help="Write this file; with --results, files below this folder. [default: named "
-            "after the run, in the current folder; with --results: results]",
-        ),
-    ] = None,
-    checkpoints: Annotated[
-        bool, flag("--checkpoints", "Include the checkpoints, which only training needs.")
-    ] = False,
+        Path, Option("--output", "-o", metavar="DIR", help="Write below this folder.")
+    ] = Path("results"),
     results: Annotated[
         bool,
         flag(
             "--results",
-            "Pack results only, one small file a run: recipe, manifest, thinned log, scores, "
-            "outputs and their statistics, without weights.",
+            "Pack recipe, manifest, thinned log, scores, outputs and their statistics, without "
+            "weights. (Whole runs are folders, for tar.)",
         ),
     ] = False,
-    data_dir: options.DataDir = None,
     plugins: options.Plugins = None,
 ) -> None:
-    """Pack finished runs into one archive for use elsewhere, or their results alone.
+    """Pack the results of finished runs, one small file each.
 
-    Unpack it with tar in any folder to generate and score as here. It contains weights, tokenizer,
-    outputs, scores and the test rows (up to 10 MB per split), but no training data. The same runs
-    give the same bytes. Results (--results) are opened like runs by eval, compare, plot, report,
-    verify and runs, without unpacking.
+    Results are opened like runs by eval, compare, plot, report, verify and runs, without unpacking.
+    The same runs give the same bytes.
 
-      attnkit runs pack runs/quickstart/scaled-dot/seed-1
-      attnkit runs pack runs/quickstart -o quickstart.tar.gz
-      tar xzf quickstart.tar.gz && attnkit eval quickstart
       attnkit runs pack runs/quickstart --results && attnkit eval results/quickstart
     """
-    if results:
-        if checkpoints:
-            raise UsageError("--results are packed without checkpoints: leave --checkpoints out")
-        _pack_results(folders, output or Path("results"))
-        return
-    if output is not None and not output.name.endswith(ARCHIVES):
-        raise UsageError(f"--output {output}: the archive is a .tar.gz; name it so")
-    from attnkit.runs import find_runs, packing, run_path
-
-    found = find_runs(folders, note=console.warn)
-    for run in found:
-        run.require_weights()
-    first = found[0]
-    one = run_path("", first.name, first.variant, first.seed).parts
-    parts = one if len(found) == 1 else first.name.split("/")
-    target = output or Path(f"{'-'.join(parts)}.tar.gz")
-    for note in packing.keep_rows(found, data_dir):
-        console.warn(note)
-    count = packing.pack(found, target, checkpoints=checkpoints)
-    content = f"{_runs(found)}, {count} files, {target.stat().st_size / 1e6:,.1f} MB"
-    look = f"eval {'/'.join(parts)}" if len({run.name for run in found}) == 1 else "runs ."
-    console.say(f"wrote {target}: {content}; to open it: tar xzf {target}, then attnkit {look}")
-
-
-def _pack_results(folders: list[str], target: Path) -> None:
-    """A results file for each run that is named."""
     from attnkit.errors import OutputPathError
     from attnkit.runs import find_runs
     from attnkit.runs.packing import pack_results, results_path
 
+    if not results:
+        raise UsageError("add --results; a whole run is a folder, which tar and cp move")
     found = find_runs(folders, note=console.warn)
-    paths = [results_path(run, target) for run in found]
+    paths = [results_path(run, output) for run in found]
     if twice := next((run for i, run in enumerate(found) if paths[i] in paths[:i]), None):
         raise OutputPathError(f"{twice.path}: a second run of that name; pack them one by one")
-    size = sum(pack_results(run, target).stat().st_size for run in found)
+    size = sum(pack_results(run, output).stat().st_size for run in found)
     console.say(
-        f"wrote {_runs(found)} below {target}, {size / 1e6:,.2f} MB; to open: attnkit eval {target}"
+        f"wrote {_runs(found)} below {output}, {size / 1e6:,.2f} MB; to open: attnkit eval {output}"
     )
 
 

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,6 @@ from attnkit.cli.options import (
     RecipeName,
     Variants,
     check_options,
-    choice,
     flag,
     value,
 )  # fmt: skip
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 PLAN = {"run": 2, "parameters": 1}
 """Columns of --dry-run that a narrow screen can do without."""
-MOST_UNASKED = 16
-"""Variants of a sweep that are trained without asking."""
 
 
 def train(
@@ -57,24 +55,6 @@ def train(
             "continued for more steps. The manifest records the changes.",
         ),
     ] = False,
-    allow_damaged: Annotated[
-        bool,
-        flag(
-            "--allow-damaged",
-            "Resume without damaged parts of the log and of averaged weights. Manifest and "
-            "tables say so.",
-        ),
-    ] = False,
-    match: Annotated[
-        str | None,
-        choice(
-            "--match",
-            ("params",),
-            "Change each variant's widths (model.width, model.ff) so that it has as many "
-            "parameters as the baseline.",
-            "COST",
-        ),
-    ] = None,
     tune: Annotated[
         str | None,
         value(
@@ -90,7 +70,6 @@ def train(
         bool,
         flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     ] = False,
-    yes: options.Yes = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
@@ -123,8 +102,7 @@ def train(
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     plan = TrainingSettings(
         file=file, out=out, variants=file.chosen(variant), seeds=seeds or None, fresh=fresh,
-        allow_change=allow_change, allow_damaged=allow_damaged, device=device, data_dir=data_dir,
-        offline=offline,
+        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
     )  # fmt: skip
     ranks = max(nproc, group.world_size())
     _check_processes(plan, jobs, ranks)
@@ -132,18 +110,12 @@ def train(
         raise UsageError(f"--tune-steps {tune_steps}: needs --tune KEY=V1,V2")
     if not dry_run and options.in_processes(nproc):
         return
-    if match is not None:
-        words += _matched(plan)
-        plan = replace(plan, file=_load(recipe, words))
     plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
     _check_jobs(jobs, sum(len(part.runs()) for part in parts))
     if dry_run:
         _check_data(plan)
         _announce(parts, jobs, ranks, as_json=as_json)
-        return
-    if not (yes or _confirmed(plan)):
-        console.say("nothing was trained")
         return
     talks = not (as_json or quiet)
     if talks:
@@ -211,29 +183,6 @@ def _tuning(
     return how, plan
 
 
-def _matched(plan: "TrainingSettings") -> list[str]:
-    """The KEY=VALUE words that make the variants as large; says what changes."""
-    from attnkit.experiment import matching
-
-    file, names = plan.file, plan.variants or ()
-    if started := [name for name in names if file.variants[name].train.init]:
-        raise UsageError(
-            f"--match changes widths, and variant {started[0]} starts from weights of a fixed "
-            "width (train.init): match the recipe that makes those weights"
-        )
-    found = list(matching.match_parameters(file, names))
-    for one in found:
-        (width, ff), (new_width, new_ff) = one.before, one.after
-        pairs = (("model.width", width, new_width), ("model.ff", ff, new_ff))
-        changed = [f"{key} {old} -> {new}" for key, old, new in pairs if old != new]
-        words = ", ".join(changed) or "widths unchanged"
-        console.say(f"{one.variant}: {words} (params: {one.ratio:.3f} x the baseline)")
-    if not found:
-        base = matching.baseline_of(file)
-        console.say(f"--match params: nothing to match; {base} is what the others are matched to")
-    return [override for one in found for override in one.overrides]
-
-
 def sort_words(
     words: Sequence[str], variants: list[str], seeds: list[int]
 ) -> tuple[list[str], list[str], list[int]]:
@@ -289,17 +238,6 @@ def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
         console.say(f"{row}: {entry.key}={entry.value}, as it was tuned before")
 
 
-def _confirmed(plan: "TrainingSettings") -> bool:
-    """Ask before a large sweep is trained; whether it shall be."""
-    count, name = len(plan.variants or ()), plan.file.name
-    if not plan.file.swept or count <= MOST_UNASKED:
-        return True
-    many = f"{count} variants ({len(plan.runs())} runs)"
-    main = group.is_main_process()
-    yes = main and console.confirmed(f"Train {many}?", f"{name}: this sweep has {many}")
-    return group.broadcast_object(yes)
-
-
 def _check_data(plan: "TrainingSettings") -> None:
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
     from attnkit.data.preparation import check_splits
@@ -337,7 +275,7 @@ def _announce(
     from attnkit.experiment.initial_weights import initial_run
     from attnkit.experiment.resumption import recipe_of_run, state_of
     from attnkit.runs import Run
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Field, Table
 
     rows, errors, counts = [], [], dict[str, int]()
     every = [(part, key) for part in parts for key in part.runs()]
@@ -359,20 +297,17 @@ def _announce(
             told = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
             output.write_json(told | shared | then, indent=None)
     if not as_json:
-        numbers = ("steps", "parameters")
-        columns = tuple(
-            Column(name, "right" if name in numbers else "left", priority=PLAN.get(name, 0),
-                   key=name == "seed") for name in rows[0]
-        )  # fmt: skip
-        cells = tuple(
-            tuple(Cell(f"{v:,}" if name in numbers else str(v)) for name, v in row.items())
-            for row in rows
-        )
+        fields = [
+            Field(name, itemgetter(name), "{:,}" if name in ("steps", "parameters") else "{}",
+                  align="right" if name in ("steps", "parameters") else "left",
+                  priority=PLAN.get(name, 0), key=name == "seed")
+            for name in rows[0]
+        ]  # fmt: skip
         notes = (
             "parameters: for the vocabulary size of the recipe; small data may yield fewer",
             sharing(jobs, ranks),
         )
-        output.write_tables([Table(parts[0].file.name, columns, cells, notes)], "table")
+        output.write_tables([Table.of(parts[0].file.name, rows, fields, notes)], "table")
     for error in errors[1:]:
         console.warn(str(error))
     if errors:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step
+    from attnkit.recipe.schema import SearchConfig
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
@@ -119,11 +120,6 @@ def visualize_attn(
             "the others.",
         ),
     ] = False,
-    beam: options.Beam = None,
-    sample: options.Sample = False,
-    top_p: options.TopP = None,
-    temperature: options.Temperature = None,
-    seed: options.Seed = None,
     max_length: options.MaxLength = None,
     offline: options.Offline = False,
     device: options.Device = "auto",
@@ -133,7 +129,7 @@ def visualize_attn(
 
     The model generates an output (or takes --target) and reads it again. Rows are queries, which
     attend; columns are keys, which are attended to. Layers and heads are numbered from 0. A Hugging
-    Face decoder reads TEXT as it is, and continues it if a search option is given.
+    Face decoder reads TEXT as it is, and continues it with --max-length.
 
       attnkit visualize-attn RUN "A man rides a horse."
       attnkit visualize-attn RUN "A man rides a horse." --layer 1 --head 3 --words
@@ -151,17 +147,15 @@ def visualize_attn(
                 f"--save {path}: {path.suffix.lower()} holds one model: leave out --with"
             )
     if text == "-":
-        with open_lines("-", "strict") as lines:
+        with open_lines("-") as lines:
             text = next(iter(lines), "")
-    search = {"beam": beam, "top_p": top_p, "temperature": temperature, "seed": seed,
-              "max_length": max_length}  # fmt: skip
     request = Request(
-        text, target, search, sample, kind, options.all_of(layer), options.all_of(head), reference,
+        text, target, max_length, kind, options.all_of(layer), options.all_of(head), reference,
         step, device, offline,
         bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
     )  # fmt: skip
-    if target is not None and request.searches:
-        raise UsageError("--target fixes the output: leave out the search options")
+    if target is not None and max_length is not None:
+        raise UsageError("--target fixes the output: leave out --max-length")
     look = Look(
         scale, words, hide_special, hide_first, view or ("full", "grid"), bool(layer), bool(head),
     )  # fmt: skip
@@ -187,8 +181,7 @@ class Request(NamedTuple):
 
     text: str
     target: str | None
-    search: dict[str, Any]
-    sample: bool
+    max_length: int | None
     kind: KindWord | None
     layers: tuple[int, ...]
     heads: tuple[int, ...]
@@ -197,11 +190,6 @@ class Request(NamedTuple):
     device: str
     offline: bool
     all_kinds: bool  # without `kind`: capture every kind of attention, not only the first
-
-    @property
-    def searches(self) -> bool:
-        """Whether any search option is given."""
-        return self.sample or any(value is not None for value in self.search.values())
 
     def captures(self, name: str) -> list["Capture"]:
         """The maps of one model, and with --reference those of exact softmax."""
@@ -215,7 +203,7 @@ class Request(NamedTuple):
 
             run = Run.open(name)
             how |= {
-                "search": search_settings(run.recipe.search, self.search, self.sample),
+                "search": self._search(run.recipe.search),
                 "kinds": self._kinds([kind for kind in PREFERRED if kind in places(run.recipe)]),
                 "reference": self.reference,
                 "device": self.device,
@@ -238,10 +226,12 @@ class Request(NamedTuple):
         with loading(name):
             model = open_model(name, device=self.device, offline=self.offline)
         how["kinds"] = self._kinds(KINDS_OF[model.shape])
-        if self.searches:
-            greedy = SearchConfig(method="greedy")
-            how["search"] = search_settings(greedy, self.search, self.sample)
+        if self.max_length is not None:
+            how["search"] = self._search(SearchConfig(method="greedy"))
         return [capture_pretrained(model, self.text, **how)]
+
+    def _search(self, base: "SearchConfig") -> "SearchConfig":
+        return search_settings(base, {"max_length": self.max_length}, sample=False)
 
     def _kinds(self, present: "Sequence[Kind]") -> "Sequence[Kind]":
         if self.kind is not None:

@@ -1,8 +1,7 @@
 """A report of runs as one web page, or as Markdown with drawings."""
 
 from attnkit.show.report.blocks import Report
-from attnkit.show.report.document import MarkdownReport, markdown
-from attnkit.show.report.page import page
 from attnkit.show.report.sections import report_of
+from attnkit.show.report.writers import markdown, page
 
-__all__ = ["MarkdownReport", "Report", "markdown", "page", "report_of"]
+__all__ = ["Report", "markdown", "page", "report_of"]

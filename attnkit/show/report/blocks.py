@@ -9,31 +9,13 @@ from attnkit.show.table import Table
 
 
 @dataclass(frozen=True)
-class Note:
-    """A sentence."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Marks:
-    """What the marks in examples mean."""
-
-
-class Drawing(NamedTuple):
-    """A picture as SVG, and what it shows in words."""
-
-    title: str
-    svg: bytes
-
-
-@dataclass(frozen=True)
 class Figure:
-    """Drawings that belong together."""
+    """A picture as SVG."""
 
     name: str
-    """Of their files: letters, digits and hyphens."""
-    drawings: Sequence[Drawing]
+    """Of its file: letters, digits and hyphens."""
+    title: str
+    svg: bytes
     caption: str = ""
 
 
@@ -55,24 +37,16 @@ class Fold:
     open: bool = False
 
 
-Block = Note | Marks | Figure | Examples | Fold | Table
+Block = str | Figure | Examples | Fold | Table
+"""A text is a sentence of its own."""
 
 
-@dataclass(frozen=True)
-class ReportSection:
-    """Blocks under a heading."""
-
-    title: str
-    blocks: Sequence[Block]
-
-
-@dataclass(frozen=True)
-class Report:
-    """Sections under a title."""
+class Report(NamedTuple):
+    """Blocks by the headings of their sections, under a title."""
 
     title: str
     facts: str
     """What it is about, in a line."""
-    sections: Sequence[ReportSection]
+    sections: dict[str, list[Block]]
     made_by: str
     """The command, and the version of attnkit."""

@@ -3,18 +3,16 @@
 A model is loaded for attention maps only; all else reads numbers and texts.
 """
 
-import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from attnkit import __version__
+from attnkit.analysis.maps import Kind
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError
-from attnkit.recipe import flat
+from attnkit.recipe import flat, places
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.runs import Run, one_task
 from attnkit.runs.curves import Curves, learning_curves
@@ -22,43 +20,33 @@ from attnkit.runs.layout import MODEL
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
-from attnkit.scoring.evaluated_lines import QUESTIONS, CorpusLine, read_lines
-from attnkit.scoring.output_comparison import compare_lines
+from attnkit.scoring.evaluated_lines import QUESTIONS, read_lines
+from attnkit.scoring.output_comparison import compare_outputs
 from attnkit.scoring.overview import overview_of
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import Margins
 from attnkit.show import axis_tables, comparison_tables, curves_figure
+from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.comparison_notes import changes_of
-from attnkit.show.output_examples import example_rows, groups
+from attnkit.show.map_picture import picture
+from attnkit.show.output_examples import MISSING, groups, marks_note
 from attnkit.show.overview import pictures
 from attnkit.show.recipe_tables import read_values
-from attnkit.show.report.blocks import (
-    Block,
-    Drawing,
-    Examples,
-    Figure,
-    Fold,
-    Marks,
-    Note,
-    Report,
-    ReportSection,
-)
-from attnkit.show.report.map_section import map_section
-from attnkit.show.table import NONE, Cell, Column, Table
+from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Report
+from attnkit.show.table import NONE, Table
 
-EXAMPLES = 3
-"""Largest gains, and largest losses, that are shown of each system."""
-LARGEST = 2_000_000
-"""Characters of all examples together, at most; those of further systems are left out."""
-OPEN = 3
-"""Systems whose examples are open at first, at most."""
-PROMPT = 12
-"""Words of a language model's test text whose maps are drawn, at most."""
+EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
+"""Largest gains, and largest losses, of each system; systems whose examples are open at first; and
+systems that have examples."""
+MOST_MAPS, KINDS_SHOWN, SHOWN = 12, 2, 9
+"""Systems whose maps are drawn (each model is loaded), kinds of attention, maps of each, about."""
+PREFERRED: tuple[Kind, ...] = ("cross", "encoder", "decoder")
+WORDS = 10
+"""Words of the test text whose maps are drawn, about."""
 LANGUAGE = "language-modeling"
 DIGITS = 12
 """Of a hash that are shown."""
-Warn = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -78,7 +66,7 @@ class ReportRequest:
     offline: bool = False
 
 
-def report_of(request: ReportRequest, warn: Warn) -> Report:
+def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
     """The whole report; `warn` is called with what looks wrong about the outputs.
 
     Raises:
@@ -88,55 +76,34 @@ def report_of(request: ReportRequest, warn: Warn) -> Report:
     """
     runs = request.runs
     one_task(runs, "make a report for each task")
-    settings = runs[0].recipe.eval
+    settings, task = runs[0].recipe.eval, runs[0].recipe.task
     result = side_by_side(
-        _rows(runs),
-        request.baselines,
-        published=request.published,
-        resamples=settings.bootstrap,
-        margins=Margins.of(settings),
-    )
+        _rows(runs), request.baselines, published=request.published,
+        resamples=settings.bootstrap, margins=Margins.of(settings),
+    )  # fmt: skip
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
-    sections = [
-        ReportSection("Results", [*axis_tables.tables(result), *_differences_drawn(result)]),
-        ReportSection("Learning curves", _curves(runs)),
-    ]
-    lines: Sequence[CorpusLine] = ()
-    if runs[0].recipe.task != LANGUAGE:
-        examples, lines = _examples(request, systems)
-        sections.append(ReportSection("Examples", examples))
+    sections = {
+        "Results": [*axis_tables.tables(result), *_differences_drawn(result)],
+        "Learning curves": _curves(runs),
+    }
+    if task != LANGUAGE:
+        sections["Examples"] = _examples(request, systems)
     if request.maps:
-        sections.append(_maps(request, systems, lines))
-    sections += [
-        ReportSection("Recipes", _recipes(systems, request.baselines)),
-        ReportSection("Environment", _environment(runs, result.rows)),
-    ]
+        sections["Attention maps"] = _maps(request, systems)
+    sections["Recipes"] = _recipes(systems, request.baselines)
+    sections["Environment"] = _environment(runs, result.rows)
     names = ", ".join(dict.fromkeys(run.name for run in runs))
     counts = {"system": len(systems), "run": len(runs)}
     said = (f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
-    facts = f"{runs[0].recipe.task}: {', '.join(said)}"
-    return Report(
-        f"attnkit report: {names}", facts, sections, f"attnkit {__version__}: {request.command}"
-    )
-
-
-def _differences_drawn(result: Comparison) -> list[Block]:
-    """Systems by tasks where there are several columns, and differences with their intervals."""
-    try:
-        view = overview_of([result])
-        drawn = pictures(view, "svg")
-    except (MissingInputError, UnavailableError):  # one system, or no matplotlib
-        return []
-    drawings = [Drawing(title, picture.data) for title, picture in drawn]
-    return [Figure("differences", drawings)]
+    made_by = f"attnkit {__version__}: {request.command}"
+    return Report(f"attnkit report: {names}", f"{task}: {', '.join(said)}", sections, made_by)
 
 
 def _rows(runs: Sequence[Run]) -> list[ScoreRow]:
     """What was scored of all runs; an error names the first that was not."""
-    unscored = [run for run in runs if not run.scores()]
-    if unscored:
+    if unscored := [run for run in runs if not run.scores()]:
         more = f" (and {len(unscored) - 1} more)" if len(unscored) > 1 else ""
         path = unscored[0].path
         raise MissingInputError(f"{path}{more}: not scored yet: run `attnkit eval {path}` first")
@@ -154,93 +121,138 @@ def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
     return systems
 
 
+def _differences_drawn(result: Comparison) -> list[Block]:
+    """Systems by tasks where there are several columns, and differences with their intervals."""
+    try:
+        drawn = pictures(overview_of([result]), "svg")
+    except (MissingInputError, UnavailableError):  # one system, or no matplotlib
+        return []
+    return [Figure(f"differences-{n}", title, one.data) for n, (title, one) in enumerate(drawn, 1)]
+
+
 def _curves(runs: Sequence[Run]) -> list[Block]:
     """The figures of `attnkit plot`, and scores against the time of training."""
-    notes: list[str] = []
+    said: list[str] = []
     drawn: list[Curves] = []
-    drawings: list[Drawing] = []
     wanted: list[tuple[list[str], str | None]] = [([], None)]
     if runs[0].recipe.task != QUESTIONS:  # theirs are many
         wanted.append((["score"], "time"))
     for words, x in wanted:
         try:
-            drawn += learning_curves(runs, words, x, note=notes.append)
+            drawn += learning_curves(runs, words, x, note=said.append)
         except AttnkitError as error:
-            notes.append(f"not drawn: {error}")
+            said.append(f"not drawn: {error}")
     names = list(dict.fromkeys(one.name for curves in drawn for one in curves.series))
+    figures: list[Block] = []
     try:
-        for curves in drawn:
-            picture = curves_figure.picture([curves], "svg", names)
-            drawings.append(Drawing(curves.title, picture.data))
-            notes += picture.warnings
+        for number, curves in enumerate(drawn, 1):
+            made = curves_figure.picture([curves], "svg", names)
+            figures.append(Figure(f"curves-{number}", curves.title, made.data))
+            said += made.warnings
     except UnavailableError as error:
-        notes.append(f"not drawn: {error}")
-    figures = [Figure("curves", drawings)] if drawings else []
-    return [*figures, *map(Note, dict.fromkeys(notes))]
+        said.append(f"not drawn: {error}")
+    return [*figures, *dict.fromkeys(said)]
 
 
-def _examples(
-    request: ReportRequest, systems: dict[str, Run]
-) -> tuple[list[Block], Sequence[CorpusLine]]:
-    """Largest gains and losses of every system against the first, and the lines of the test set."""
+def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
+    """Largest gains and losses of every system against the first."""
     runs = list(systems.values())
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
-        return [Note("No examples: there is one system only.")], ()
+        return ["No examples: there is one system only."]
     try:
-        evaluated = read_lines(
-            runs, data_dir=request.data_dir, offline=request.offline, training=False
-        )
-        comparison = compare_lines(evaluated)
+        evaluated = read_lines(runs, data_dir=request.data_dir, offline=request.offline)
+        comparison = compare_outputs(evaluated)
     except (UsageError, MissingInputError, DataError) as error:
-        return [Note(f"No examples: {error}")], ()
-    blocks: list[Block] = []
-    room, left_out = LARGEST, []
-    for place, name in enumerate(comparison.names[1:], 1):
+        return [f"No examples: {error}"]
+    title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
+    blocks: list[Block] = [
+        f"{evaluated.split}: each line is scored by itself, by {title}; of several seeds the first "
+        "is shown",
+        *evaluated.notes,
+        marks_note("marked words", MISSING),
+    ]
+    for place, name in list(enumerate(comparison.names))[1 : MOST_EXAMPLES + 1]:
         pair = comparison.pair(place)
         some = [Examples(g.title, pair, g.lines) for g in groups(pair, "difference", EXAMPLES)]
-        rows = (row for block in some for line in block.lines
-                for row in example_rows(pair, line, "reference"))  # fmt: skip
-        room -= sum(len(span.text) for row in rows for span in row.spans)
-        if room < 0:
-            left_out.append(name)
-            continue
-        inside: list[Block] = [*some] or [Note("Every line scores alike.")]
         title = f"{name} against {comparison.names[0]}"
-        blocks.append(Fold(title, inside, place <= OPEN))
-    title = metric_facts(comparison.metric).title
-    notes = [
-        f"{comparison.split}: each line is scored by itself, by {title}"
-        f"{direction_note(comparison.metric)}; of several seeds the first is shown",
-        *comparison.notes,
-    ]
-    if left_out:
-        notes.append(f"left out, since texts are long: {', '.join(left_out)} (attnkit compare)")
-    return [*map(Note, notes), Marks(), *blocks], evaluated.lines
+        blocks.append(Fold(title, some or ["Every line scores alike."], place <= OPEN))
+    if left_out := comparison.names[MOST_EXAMPLES + 1 :]:
+        blocks.append(f"left out: {', '.join(left_out)} (attnkit compare)")
+    return blocks
 
 
-def _maps(
-    request: ReportRequest, systems: dict[str, Run], lines: Sequence[CorpusLine]
-) -> ReportSection:
-    """Attention maps of the sentence that is asked for, else of a line of the test set."""
-    run = next(iter(systems.values()))
-    task, split = run.recipe.task, run.recipe.eval.splits[0]
-    if request.sentence is None and all(one.left_out for one in systems.values()):
-        return ReportSection("Attention maps", [Note("No maps: the results have no weights.")])
-    if request.sentence is None and task == QUESTIONS:  # their contexts belong to them
-        return map_section(systems, (), None)
-    if request.sentence is None and not lines:
+def _maps(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
+    """Maps of the kinds of attention in which the systems differ, one figure a system."""
+    from attnkit.analysis.capture import capture
+
+    runs = list(systems.values())
+    if request.sentence is None and all(run.left_out for run in runs):
+        return ["No maps: the results have no weights."]
+    try:
+        text, target = (
+            (request.sentence, None)
+            if request.sentence is not None
+            else _test_text(request, runs[0])
+        )
+    except AttnkitError as error:
+        return [f"No maps: {error}"]
+    found = {
+        kind: {repr(getattr(run.recipe.model.attention, kind)) for run in runs
+               if kind in places(run.recipe)}
+        for kind in PREFERRED
+    }  # fmt: skip
+    kinds = [kind for kind, some in found.items() if len(some) > 1]
+    kinds = (kinds or [kind for kind, some in found.items() if some][:1])[:KINDS_SHOWN]
+    figures: dict[Kind, list[Block]] = {kind: [] for kind in kinds}
+    faults: list[tuple[str, AttnkitError]] = []
+    for number, (name, run) in enumerate(list(systems.items())[:MOST_MAPS], 1):
+        here = [kind for kind in kinds if kind in places(run.recipe)] or None
+        given = None if run.recipe.model.shape == "encoder" else target  # which writes nothing
         try:
-            rows = list(RunCorpus(run, request.data_dir, request.offline).rows(split))
+            captured = capture(run, text, target=given, kinds=here, device="cpu")
+            for kind, maps in captured.maps.items():
+                shown = replace(captured, model=name, maps={kind: maps.spread(SHOWN)})
+                drawn = picture([shown], kind, "svg")
+                said = [f"{name}: {NAMES[kind]}, {mechanisms(maps)}", *notes(maps), *drawn.warnings]
+                said += [] if target else [f"output: {captured.output} ({captured.how})"]
+                said += filter(None, [captured.facts.get("note")])
+                figures.setdefault(kind, []).append(
+                    Figure(f"maps-{kind}-{number}", said[0], drawn.data, "; ".join(said))
+                )
         except AttnkitError as error:
-            return ReportSection("Attention maps", [Note(f"No maps: {error}")])
-        lines = [CorpusLine(at, row.source, (row.target,)) for at, row in enumerate(rows, 1)]
-    if request.sentence is None and task == LANGUAGE:  # a prompt of one word, and what follows
-        texts = [one.references[0].split() for one in lines]
-        words = min(texts, key=lambda text: abs(len(text) - PROMPT), default=[])
-        first = PROMPT if run.recipe.masks else 1
-        parts = [" ".join(some) for some in (words[:first], words[first:PROMPT])]
-        lines = [CorpusLine(1, parts[0], (parts[1],))] if words[1:] else []
-    return map_section(systems, lines, request.sentence)
+            faults.append((name, error))
+    if request.sentence is not None and len(faults) == min(MOST_MAPS, len(systems)):
+        raise faults[0][1]
+    blocks: list[Block] = [f"Sentence: {text}"]
+    blocks += [f"Output, given to every model: {target}"] if target else []
+    blocks += [f"{name}: no maps: {error}" for name, error in faults]
+    if left_out := list(systems)[MOST_MAPS:]:
+        blocks.append(f"Left out: maps of {', '.join(left_out)} (attnkit visualize-attn)")
+    folds = (Fold(NAMES[kind].capitalize(), some, True) for kind, some in figures.items() if some)
+    return [*blocks, *folds]
+
+
+def _test_text(request: ReportRequest, run: Run) -> tuple[str, str]:
+    """A line of the test set of about so many words, and its reference.
+
+    Of a language model the line is its first word, and the rest follows; of a masked one it is all.
+    """
+    task = run.recipe.task
+    if task == QUESTIONS:  # their contexts belong to them
+        raise UsageError("choose a text by --sentence")
+    corpus = RunCorpus(run, request.data_dir, request.offline)
+    texts = [
+        (row.target, "") if task == LANGUAGE else (row.source, row.target)
+        for row in corpus.rows(run.recipe.eval.splits[0])
+    ]
+    usable = [pair for pair in texts if pair[0].split()[task == LANGUAGE :]]
+    if not usable:
+        raise UsageError("choose a text by --sentence")
+    source, target = min(usable, key=lambda pair: abs(len(pair[0].split()) - WORDS))
+    if task != LANGUAGE:
+        return source, target
+    words, first = source.split()[: 2 * WORDS], 2 * WORDS if run.recipe.masks else 1
+    return " ".join(words[:first]), " ".join(words[first:])
 
 
 def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[Block]:
@@ -251,80 +263,56 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
         names = [name for name, run in systems.items() if run.name == recipe]
         base = next((n for n in names if systems[n].variant == baselines.get(recipe)), names[0])
         if len(names) > 1:
-            blocks.append(_differences(names, base, [values[name] for name in names]))
+            differ = differences([values[name] for name in names], [values[base]])
+            rows = [
+                (name, "; ".join(keys) or NONE) for name, keys in zip(names, differ, strict=True)
+            ]
+            title = f"Keys with another value than {base} has"
+            blocks.append(Table.of_texts(title, ("system", "differs in"), rows))
         unused = () if systems[base].recipe.task == QUESTIONS else ("contexts.",)
-        settings = (
-            (Cell(key), Cell(value))
-            for key, value in read_values(systems[base].recipe).items()
-            if key != SEEDS and value != "null" and not key.startswith(unused)
-        )  # fmt: skip
-        columns = (Column("key", "left"), Column("value", "left", wrap=True))
-        blocks.append(Fold(f"All values of {base}", [Table("", columns, tuple(settings))]))
+        settings = [
+            pair for pair in read_values(systems[base].recipe).items()
+            if pair[0] != SEEDS and pair[1] != "null" and not pair[0].startswith(unused)
+        ]  # fmt: skip
+        table = Table.of_texts("", ("key", "value"), settings)
+        blocks.append(Fold(f"All values of {base}", [table]))
     return blocks
-
-
-def _differences(names: Sequence[str], base: str, values: Sequence[Mapping[str, str]]) -> Table:
-    """A row for each system of a recipe, the baseline included."""
-    differ = differences(values, [values[names.index(base)]])
-    rows = tuple(
-        (Cell(name), Cell("; ".join(keys) or NONE))
-        for name, keys in zip(names, differ, strict=True)
-    )
-    columns = (Column("system", "left"), Column("differs in", "left", wrap=True))
-    return Table(f"Keys with another value than {base} has", columns, rows)
 
 
 def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     """Versions, machines and hashes of all runs, and what was changed on the way."""
+    names = ("attnkit", "python", "torch", "device", "threads", "precision")
     training, hashes = [], []
     for run in runs:
-        manifest = run.manifest
-        finished = manifest["finished"]
+        manifest, told = run.manifest, {"run": run.path.as_posix()}
         known = {
             **(manifest.get("hashes") or {}),
             "weights": (manifest.get("files") or {}).get(MODEL),
         }
-        names = ("attnkit", "python", "torch", "device", "threads", "precision")
-        training.append({
-            **{name: manifest.get(name) for name in names},
-            **{name: finished.get(name) for name in ("updates", "seconds")},
-        })  # fmt: skip
-        hashes.append({
-            name: str(known.get(name) or NONE)[:DIGITS]
-            for name in ("weights", "recipe", "data", "tokenizer")
-        })  # fmt: skip
+        training.append(
+            told
+            | {name: manifest.get(name) for name in names}
+            | {name: manifest["finished"].get(name) for name in ("updates", "seconds")}
+        )
+        hashes.append(
+            told
+            | {
+                name: str(known.get(name) or NONE)[:DIGITS]
+                for name in ("weights", "recipe", "data", "tokenizer")
+            }
+        )
+
     changed = {row.run: changes_of(row.system) for row in rows}
-    notes = [f"{run}: changed after training began: {c}" for run, c in changed.items() if c]
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "sacrebleu"))
     here = f"attnkit {__version__}, Python {platform.python_version()}, {packages}"
     return [
-        _facts_table("Training", runs, training),
-        _facts_table(f"SHA-256, first {DIGITS} digits", runs, hashes),
-        *map(Note, [*notes, f"This report was made by {here}"]),
+        _facts_table("Training", training),
+        _facts_table(f"SHA-256, first {DIGITS} digits", hashes),
+        *(f"{run}: changed after training began: {what}" for run, what in changed.items() if what),
+        f"This report was made by {here}",
     ]
 
 
-def _facts_table(title: str, runs: Sequence[Run], facts: Sequence[Mapping[str, Any]]) -> Table:
-    """One row a run, which is named by its place in the folder of all."""
-    folder = Path()
-    with suppress(ValueError):  # some paths are absolute
-        folder = Path(os.path.commonpath([run.path.parent for run in runs]))
-    inside = len(folder.parts) > 0
-    names = [run.path.relative_to(folder) if inside else run.path for run in runs]
-    rows = [
-        (Cell(name.as_posix()), *map(_fact_cell, known.values()))
-        for name, known in zip(names, facts, strict=True)
-    ]
-    columns = (
-        Column(f"run in {folder.as_posix()}" if inside else "run", "left"),
-        *(Column(name) for name in facts[0]),
-    )
-    return Table(title, columns, tuple(rows))
-
-
-def _fact_cell(value: Any) -> Cell:
-    if isinstance(value, float):
-        return Cell(f"{value:,.1f}")
-    if isinstance(value, int):
-        return Cell(f"{value:,}")
-    return Cell(NONE if value is None else str(value))
+def _facts_table(title: str, rows: Sequence[Mapping[str, object]]) -> Table:
+    texts = [[NONE if value is None else str(value) for value in row.values()] for row in rows]
+    return Table.of_texts(title, list(rows[0]), texts)

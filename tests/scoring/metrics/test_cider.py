@@ -45,24 +45,6 @@ def test_a_worked_example() -> None:
     assert found == pytest.approx(1000 * (0 + second) / 2)
 
 
-def test_repeated_words_are_clipped_and_lengthen_the_vector() -> None:
-    """d d d for d: min(3, 1) * 1 / (3 * 1) for unigrams, nothing longer, three words to one."""
-    first = 1 / 3 / 4 * math.exp(-4 / 72)
-    assert cider(["d d d", "x"], [["d"], ["y"]]) == pytest.approx(1000 * first / 2)
-
-
-def test_references_are_averaged_and_case_and_punctuation_do_not_count() -> None:
-    one = cider(["The dog runs over .", "x"], [["the dog runs over"], ["y"]])
-    assert one == pytest.approx(500)
-    assert cider(["the dog runs over", "x"], [["the dog runs over!", "cats"], ["y"]]) == (
-        pytest.approx(250)
-    )
-
-
-def test_a_single_line_has_no_rare_words() -> None:
-    assert cider(["the dog runs over"], [["the dog runs over"]]) == 0
-
-
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
 def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(
     lines: list[tuple[str, str, str]],

@@ -1,1 +1,0 @@
-"""The studies of `attnkit probe`, one a module."""

@@ -1,0 +1,194 @@
+"""The tables of `attnkit probe`: heads without which a model loses, noise, entropy, rank."""
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from attnkit.recipe.metrics import direction_note, metric_facts
+from attnkit.show.differences import signed, significance, significance_note
+from attnkit.show.table import PLUS_MINUS, Cell, Column, Field, Table, Value
+
+if TYPE_CHECKING:
+    from attnkit.analysis.head_ablation import HeadPlace, Importance
+    from attnkit.analysis.map_entropy import HeadEntropy
+    from attnkit.analysis.map_rank import LayerRanks
+    from attnkit.analysis.score_noise import NoiseEffects, NoisyPart
+
+
+def heads_table(title: str, importance: "Importance") -> Table:
+    """The whole model, then a row per head."""
+
+    def of_metric(name: str) -> list[Field]:
+        effects = {place: some[name] for place, some in importance.effects.items()}
+        whole, most = importance.whole[name].value, max(one.loss for one in effects.values())
+
+        def loss(place: "HeadPlace | None") -> str:
+            if place is None:
+                return ""
+            return signed(effects[place].loss) + significance(effects[place].p_corrected)
+
+        def score(place: "HeadPlace | None") -> float:
+            return whole if place is None else effects[place].score
+
+        def best(place: "HeadPlace | None") -> bool:
+            return place is not None and effects[place].loss == most
+
+        return [
+            Field(metric_facts(name).title, score, "{:.2f}"),
+            Field("loss", loss, under=True, best=best),
+        ]
+
+    def record(place: "HeadPlace | None") -> dict[str, Value]:
+        named: dict[str, Value] = dict.fromkeys(("kind", "layer", "head"))
+        if place is None:
+            for name, whole in importance.whole.items():
+                named |= {name: whole.value, f"{name}_loss": 0.0}
+            return named
+        named |= place._asdict()
+        for name, effect in importance.effects[place].items():
+            named |= {
+                name: effect.score, f"{name}_loss": effect.loss, f"{name}_p": effect.p,
+                f"{name}_p_corrected": effect.p_corrected,
+            }  # fmt: skip
+        return named
+
+    fields = [
+        Field("without", lambda place: place.kind if place else "nothing", align="left"),
+        Field("layer", lambda place: place.layer if place else "", key=True),
+        Field("head", lambda place: place.head if place else "", key=True),
+        *(field for name in importance.whole for field in of_metric(name)),
+    ]
+    notes = [
+        f"{metric_facts(name).title}{direction_note(name)}: {whole.signature}"
+        for name, whole in importance.whole.items()
+    ]
+    notes += [
+        f"rows: {importance.rows:,}",
+        "loss: how much worse than the full model; "
+        + significance_note("rows", importance.resamples, len(importance.effects), "heads"),
+        "a head without loss is not necessarily idle: other heads may compensate for it",
+    ]
+    rows = [None, *importance.effects]
+    return Table.of(f"{title}, one head ablated", rows, fields, notes, record=record)
+
+
+def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
+    """The model without noise, then a row for each part and sigma.
+
+    `together` says which layers are noisy where they all are at once.
+    """
+    columns = [Column("noise on", "left"), Column("sigma")]
+    nowhere = {"kind": None, "layer": None}
+    first = [Cell("nothing", nowhere), Cell("0", {"sigma": 0.0})]
+    notes = []
+    for name, score in effects.clean.items():
+        columns += [Column(metric_facts(name).title), Column("loss", under=True)]
+        fields = {name: score.value, f"{name}_sd": 0.0, f"{name}_loss": 0.0}
+        first += [Cell(f"{score.value:.2f}", fields), Cell("")]
+        notes.append(f"{metric_facts(name).title}{direction_note(name)}: {score.signature}")
+    rows = [tuple(first)]
+    for (part, sigma), values in effects.noisy.items():
+        where = {"kind": part.kind, "layer": part.layer}
+        row = [Cell(_part_name(part, together), where), Cell(f"{sigma:g}", {"sigma": sigma})]
+        for name in effects.clean:
+            row += _cells(name, values[name], effects.clean[name].value)
+        rows.append(tuple(row))
+    notes += [
+        f"rows: {effects.rows:,}",
+        "sigma: standard deviation of the noise, which is added before the softmax and after the "
+        "mask; loss: how much worse than without noise",
+    ]
+    if effects.seeds > 1:
+        notes.append(f"mean and standard deviation over {effects.seeds} draws of the noise")
+    return Table(title, tuple(columns), tuple(rows), tuple(notes))
+
+
+def _cells(name: str, values: Sequence[float], clean: float) -> list[Cell]:
+    """Score and loss on one metric."""
+    center, spread = mean(values), stdev(values) if values[1:] else None
+    text = f"{center:.2f}" + (f" {PLUS_MINUS} {spread:.2f}" if spread is not None else "")
+    loss = (center - clean) * (1 if metric_facts(name).better == "lower" else -1)
+    return [Cell(text, {name: center, f"{name}_sd": spread}),
+            Cell(signed(loss), {f"{name}_loss": loss})]  # fmt: skip
+
+
+def _part_name(part: "NoisyPart", together: str) -> str:
+    """The layers that are noisy, in words."""
+    if part.kind is None:
+        return together
+    return part.kind if part.layer is None else f"{part.kind}, layer {part.layer}"
+
+
+def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
+    """A row for each head and stage, the stages of a head below each other."""
+    several = len({one.layer.mechanism for one in found}) > 1
+    fields = [
+        Field("attention", lambda one: one.kind, align="left", key=True),
+        Field("layer", lambda one: one.layer.number, align="left", key=True),
+        Field("head", lambda one: one.head, align="left", key=True),
+        Field("stage", lambda one: one.stage.name, align="left"),
+        Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}"),
+        Field("of maximum", lambda one: one.spread.share, "{:.2f}"),
+        Field("gradient", lambda one: one.spread.gradient, "{:.2f}"),
+    ]
+    if several:
+        field = Field("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
+        fields.insert(3, field)
+
+    def record(one: "HeadEntropy") -> dict[str, Value]:
+        named: dict[str, Value] = {"kind": one.kind, "layer": one.layer.number, "head": one.head}
+        named |= {"mechanism": one.layer.mechanism} if several else {}
+        return named | {"stage": one.stage.name, "step": one.stage.step, **one.spread._asdict()}
+
+    heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
+    order = {head: at for at, head in enumerate(heads)}
+    rows = sorted(found, key=lambda one: order[one.kind, one.layer.number, one.head])
+    notes = [
+        "entropy: of each query's weights, in bits, averaged over queries; of maximum: as a share "
+        "of the largest, log2 of the keys that the query sees",
+        "gradient: half the L1 norm of the derivative of the weights by the scores, 1 - sum p^2",
+    ]
+    if any(one.spread.entropy is None for one in found):
+        notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
+    if any(one.spread.gradient is None for one in found):
+        notes.append("a map that is no softmax of scores has no gradient by them")
+    return Table.of(title, rows, fields, notes, record=record)
+
+
+class RankRow(NamedTuple):
+    """The maps of one layer."""
+
+    run: str
+    layer: "LayerRanks"
+
+
+def rank_table(title: str, found: Sequence[RankRow]) -> Table:
+    """A row for each layer of a run."""
+    from attnkit.analysis.map_rank import THRESHOLD
+
+    def over_heads(
+        title: str, name: str, ranks: str, form: str = "{:,.1f}", how: Any = mean, priority: int = 0
+    ) -> Field:
+        def value(one: RankRow) -> float:
+            return float(how([getattr(head, ranks) for head in one.layer.heads.values()]))
+
+        return Field(title, value, form, name, priority=priority)
+
+    fields = [
+        Field("attention", lambda one: one.layer.kind, align="left"),
+        Field("layer", lambda one: one.layer.layer.number, align="left"),
+        Field("mechanism", lambda one: one.layer.layer.mechanism, align="left", priority=3),
+        over_heads("effective rank", "effective_rank", "effective"),
+        over_heads("lowest", "lowest", "effective", how=min, priority=2),
+        over_heads("highest", "highest", "effective", how=max, priority=2),
+        over_heads("of maximum", "share", "share", "{:.2f}", priority=1),
+        over_heads("numerical rank", "numerical_rank", "numerical"),
+    ]
+    if len({one.run for one in found}) > 1:
+        fields.insert(0, Field("run", lambda one: one.run, align="left"))
+    notes = (
+        "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
+        f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",
+        "averaged over rows and heads; lowest and highest: of the heads",
+    )
+    return Table.of(title, found, fields, notes)

@@ -1,0 +1,116 @@
+"""A report as one HTML file, or as Markdown with a folder of drawings beside it."""
+
+import base64
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attnkit.scoring.word_marks import Span
+from attnkit.show.html_document import document, escaped
+from attnkit.show.output_examples import (
+    EMPTY,
+    MISSING,
+    ExampleRow,
+    example_html,
+    example_rows,
+    heading,
+)
+from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Report
+from attnkit.show.table_formats import html_text, markdown_text
+from attnkit.show.table_formats import markdown as markdown_table
+
+
+def page(report: Report) -> bytes:
+    """One file that needs no other and no network; the same report gives the same bytes.
+
+    It is whole without its script, which changes the colours and opens what is folded for print.
+    """
+    numbered = list(enumerate(report.sections.items(), 1))
+    links = (f'<a href="#s{n}">{escaped(title)}</a>' for n, (title, _) in numbered)
+    sections = (
+        f'<h2 id="s{n}">{escaped(title)}</h2>{"".join(map(_html, blocks))}'
+        for n, (title, blocks) in numbered
+    )
+    parts = {
+        "facts": escaped(report.facts), "contents": "\n".join(links),
+        "sections": "\n".join(sections), "made-by": escaped(report.made_by),
+    }  # fmt: skip
+    return document(
+        Path(__file__).parent, report.title, {}, scripts=("../frame.js", "page.js"),
+        styles=("../tables.css", "page.css"), parts=parts,
+    )  # fmt: skip
+
+
+def _html(block: Block) -> str:
+    match block:
+        case str():
+            return f"<p>{escaped(block)}</p>\n"
+        case Figure():
+            image = base64.b64encode(block.svg).decode()
+            caption = f"<figcaption>{escaped(block.caption)}</figcaption>" if block.caption else ""
+            return (
+                f'<figure><div class="scroll" tabindex="0"><img alt="{escaped(block.title)}" '
+                f'src="data:image/svg+xml;base64,{image}"></div>{caption}</figure>\n'
+            )
+        case Examples():
+            lines = "".join(example_html(block.comparison, one) for one in block.lines)
+            return f"<section><h3>{escaped(block.title)}</h3>{lines}</section>\n"
+        case Fold():
+            opened = " open" if block.open else ""
+            summary = f"<summary>{escaped(block.title)}</summary>"
+            inside = "".join(map(_html, block.blocks))
+            return f'<details{opened}>{summary}<div class="columns">{inside}</div></details>\n'
+    return html_text(block)
+
+
+def markdown(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
+    """The text of a file beside which `folder` holds the drawings, and these by their names."""
+    parts = [f"# {markdown_text(report.title)}", markdown_text(report.facts)]
+    for title, blocks in report.sections.items():
+        parts += [f"## {markdown_text(title)}", *_markdown(blocks, 3, folder.replace(" ", "%20"))]
+    parts.append(f"*{markdown_text(report.made_by)}*")
+    figures = {f"{one.name}.svg": one.svg for some in report.sections.values()
+               for one in _figures(some)}  # fmt: skip
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n", figures
+
+
+def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
+    for block in blocks:
+        if isinstance(block, Figure):
+            yield block
+        elif isinstance(block, Fold):
+            yield from _figures(block.blocks)
+
+
+def _markdown(blocks: Sequence[Block], level: int, folder: str) -> Iterator[str]:
+    """Each block as text, its own headings of this level."""
+    for block in blocks:
+        match block:
+            case str():
+                yield markdown_text(block)
+            case Figure():
+                yield f"![{markdown_text(block.title)}]({folder}/{block.name}.svg)"
+                if block.caption:
+                    yield markdown_text(block.caption)
+            case Examples():
+                yield f"{'#' * level} {markdown_text(block.title)}"
+                for line in block.lines:
+                    yield f"**{markdown_text(heading(block.comparison, line))}**"
+                    rows = map(_row, example_rows(block.comparison, line))
+                    yield "\n".join(["| | |", "| :--- | :--- |", *rows])
+            case Fold():
+                yield f"{'#' * level} {markdown_text(block.title)}"
+                yield from _markdown(block.blocks, level + 1, folder)
+            case _:
+                yield markdown_table(block)
+
+
+def _row(row: ExampleRow) -> str:
+    note = f"*({markdown_text(row.note)})* " if row.note else ""
+    text = "".join(_span(span, not place) for place, span in enumerate(row.spans))
+    return f"| {markdown_text(row.label)} | {note}{text or EMPTY} |"
+
+
+def _span(span: Span, first: bool) -> str:
+    lead = " " if span.space and not first else ""
+    text = markdown_text(span.text or MISSING)
+    return lead + (f"<b>{text}</b>" if span.differs else text)
