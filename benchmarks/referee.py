@@ -25,8 +25,8 @@ rows). It *agrees* if that interval reaches the published number, or the range o
 state one (a number read off a figure, px, is half a point wide either way), and *differs* else;
 *a part*: ours is only one of the settings over which the published number is a mean, so that they
 cannot be compared yet. What was not trained here is *not run*. r: read in code, configuration or
-text; mem: from memory. The deviations of each recipe from its source stand at its head. Learning rates are never chosen on
-test rows here; several of the sources do."""
+text; mem: from memory. The deviations of each recipe from its source stand at its head. Learning
+rates are never chosen on test rows here; several of the sources do."""
 
 
 class Row(Strict):
