@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, NoReturn
 
 from attnkit.errors import RecipeError
-from attnkit.text import safe_text
+from attnkit.text import quoted, safe_text
 
 NAMED_VARIANTS = 3
 """Variants that an issue names; the rest is counted, as are the issues beyond `MOST`."""
@@ -104,4 +104,6 @@ def _line(place: Position, key: Key, text: str) -> str:
 def dotted(key: Iterable[str]) -> str:
     """A key as users write it, made safe and short."""
     text = safe_text(".".join(key)).replace("\n", "\\n").replace("\t", "\\t")
+    if not text.strip():
+        return quoted(text)
     return text if len(text) <= 96 else f"{text[:80]}...{text[-13:]}"

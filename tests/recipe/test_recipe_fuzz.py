@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.recipe_texts import GOOD, write
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from attnkit.errors import AttnkitError, MissingInputError, RecipeError
@@ -199,6 +199,7 @@ def test_any_text_is_a_recipe_or_refused(text: str) -> None:
 
 @settings(derandomize=True)
 @given(st.dictionaries(KEYS, TREES, max_size=5), st.booleans())
+@example({" ": []}, False)
 def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) -> None:
     tree = {"task": "translation", "data": {"corpus": "toy-translation"}} | tree
     text = yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True)
