@@ -186,7 +186,8 @@ def _draw(
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
 
-    part.suptitle(block.title, x=0, ha="left", fontsize=TYPE, linespacing=1.3)
+    title = block.title if block.single else f"{block.title}\n"  # room above the names of maps
+    part.suptitle(title, x=0, ha="left", fontsize=TYPE, linespacing=1.3)
     colours = ListedColormap(colour.table("difference" if block.signed else "weights") / 255)
     grid = part.subplots(math.ceil(len(block.maps) / block.across), block.across, squeeze=False)
     notes, panels = list[str](), list(grid.flat)
@@ -231,7 +232,7 @@ def _label(block: MapBlock, axes: "Axes", cell: float, number: int) -> None:
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=2 if stride > 1 else 0, pad=2)
-    outer = (number % block.across == 0, number < block.across and block.single)
+    outer = (number % block.across == 0, number < block.across)
     for axis, labels, shown in ((axes.yaxis, block.queries, outer[0]),
                                 (axes.xaxis, block.keys, outer[1])):  # fmt: skip
         ticks = range(0, len(labels), stride) if shown and font >= SMALLEST else ()
@@ -239,7 +240,7 @@ def _label(block: MapBlock, axes: "Axes", cell: float, number: int) -> None:
     longest = max(map(len, block.keys), default=0) * font * CHARACTER
     if longest > 0.95 * cell * stride:
         for label in axes.get_xticklabels():
-            label.set(rotation=90, va="bottom", ha="center")
+            label.set(rotation=45, rotation_mode="anchor", va="bottom", ha="left")
 
 
 def _line(text: str) -> str:
