@@ -153,9 +153,7 @@ def _ask(
 
     reader, rule = request.reader, request.rule
     contexts = [[one.text for one in request.contexts]] * len(prompts)
-    # rows of several contexts are cut to the length of training, as in evaluation
-    limit = None if reader.trained is None else reader.trained + 1 + request.spec.max_length
-    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit}
+    how: dict[str, Any] = {"alpha": request.alpha, "limit": _limit(request, prompts)}
     if not prompts[0].strip():
         replies = [Reply("", [], [], None)]
     elif request.choices:
@@ -174,6 +172,18 @@ def _ask(
             )  # fmt: skip
         found.append(PromptAnswer(number, prompt, method, reply, traced))
     return found
+
+
+def _limit(request: NbceRequest, prompts: Sequence[str]) -> int | None:
+    """Most tokens of a row of several contexts, with its answer; None: the model's own.
+
+    As in evaluation it is cut to the length of training, but for a prompt that alone is longer.
+    """
+    reader = request.reader
+    if reader.trained is None:
+        return None
+    prompt = max(reader.row("", text).longest for text in prompts)
+    return max(reader.trained + 1, prompt) + request.spec.max_length
 
 
 def _show(

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from attnkit.attention import Attention, Mask, State
+from attnkit.attention import Mask, State
+from attnkit.layers import MultiHead
 from attnkit.models.transformer import Stack
 from attnkit.recipe import schema
 
@@ -24,7 +25,8 @@ def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
         mask = Mask.packed(length, torch.device("cpu"), causal=True)
         _, states, _ = stack(torch.zeros(1, length, model.width), mask)
     total = 0
-    layers = (part for part in stack.modules() if isinstance(part, Attention))
+    # not the parts of a mixture, which are in its state
+    layers = (part.mechanism for part in stack.modules() if isinstance(part, MultiHead))
     for mechanism, state in zip(layers, states, strict=True):
         total += _bytes(state) * mechanism.keys_seen_later(length) // length
     return total

@@ -255,6 +255,8 @@ class PairedTest:
         """See `Difference.seeds_needed`."""
         if not self.spread(*systems).degrees or not math.isfinite(moved):
             return None
+        if not self._noise(*systems).degrees:  # one sentence: no seeds tell of others
+            return None
 
         def shown(seeds: int) -> bool:
             noise = self._noise(*systems, seeds=seeds)
@@ -339,8 +341,8 @@ def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:
 
 
 def _percent(log_ratio: float) -> float:
-    """A ratio as a change in percent."""
-    return 100 * math.expm1(min(log_ratio, 700))
+    """A ratio as a change in percent; infinite where nothing bounds it."""
+    return 100 * math.expm1(log_ratio if math.isinf(log_ratio) else min(log_ratio, 700))
 
 
 def _finite(value: float) -> float | None:

@@ -269,6 +269,9 @@ def test_options_of_baselines_reach_them(nbce: Any, runs: Any) -> None:
     (note,) = concat["notes"]
     assert note.startswith("the last ")
     assert note.endswith(f"cut off to fit {LENGTH + 1 + 8} tokens, output included")
+    long = "ein " * 2 * LENGTH  # longer than what it was trained on: no context has room
+    (note,) = said("--prompt", long, "--baseline", "concat")["concat"]["notes"]
+    assert re.match(r"the last (\d+) of \1 tokens of context were cut off", note)
 
 
 def test_the_baselines_are_those_that_there_are() -> None:

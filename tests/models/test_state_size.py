@@ -33,6 +33,8 @@ def test_caches_grow_sums_do_not_and_windows_end(length: int) -> None:
     assert size({"name": "scaled-dot", "key_heads": 1}, length) == CACHE * length // 2
     assert size({"name": "local", "window": 8}, length) == CACHE * 8
     assert size({"name": "sparse", "rate": 8}, length) == CACHE * length
+    mixed = {"name": "mixture", "parts": ["scaled-dot", "dot"]}
+    assert size(mixed, length) == CACHE * length
     heads = WIDTH // 2
     # S [D, E] and z [D] of each of two heads
     assert size("linear", length) == 2 * (heads * heads + heads) * LAYERS * NUMBER

@@ -260,6 +260,10 @@ def test_one_sentence_tells_nothing_of_others() -> None:
     assert (found.p, found.low, found.high) == (1, -math.inf, math.inf)
     assert found.verdict == "undecided"
     assert found.json()["interval"] == [None, None]
+    several = compare(*([means(np.full(1, one)) for one in some] for some in ((1, 2), (0, 1))))
+    assert (several.p, several.seeds_needed) == (1, None)
+    ratio = compare([perplexity(np.ones(1))], [perplexity(np.ones(1))]).json()
+    assert (ratio["high"], ratio["percent"]) == (None, [0, -100, None])
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.2])
