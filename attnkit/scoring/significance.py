@@ -267,9 +267,13 @@ class PairedTest:
         return counts[place] if place < len(counts) else None
 
     def interval(self, system: int) -> tuple[float, float, float]:
-        """The mean over the seeds of one system, and its 95 % interval over sentences and seeds."""
+        """The mean over the seeds of one system, and its 95 % interval over sentences and seeds.
+
+        Its ends are infinite where nothing bounds it: one seed, and a metric of whole test sets.
+        """
         value = float(self._scaled(self.values[system]).mean())
-        low, high, _ = _judged(value, self._noise(system))
+        known = self.resampled or len(self.values[system]) > 1
+        low, high, _ = _judged(value, self._noise(system) if known else _Noise(0.0, 0))
         ends = (value, low, high)
         value, low, high = (math.exp(end) for end in ends) if self.ratio else ends
         return value, low, high

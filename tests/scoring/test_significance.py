@@ -170,6 +170,16 @@ def test_a_score_that_is_not_resampled_is_tested_over_seeds() -> None:
     assert PairedTest([[distinct(1)], [distinct(2)]]).against(0) == {}
 
 
+def test_the_interval_of_one_system_is_students() -> None:
+    """Seeds 4, 5, 6: 5 +- 4.303 / sqrt(3).  Sentences 0, 1, ..., 9: 4.5 +- 2.262 s / sqrt(10)."""
+    test = PairedTest([[distinct(x) for x in (4, 5, 6)], [distinct(9)]])
+    assert test.interval(0) == pytest.approx((5, 2.516, 7.484), abs=1e-3)
+    assert test.interval(1) == (9, -math.inf, math.inf)
+    lines = [means(np.arange(10) / 100)]
+    found = PairedTest([lines], resamples=20_000).interval(0)
+    assert found == pytest.approx((4.5, 2.334, 6.666), abs=0.03)
+
+
 def test_the_seeds_that_would_show_a_difference_are_counted() -> None:
     """By the formula of power for two groups: half a standard deviation of trainings takes 64."""
     test = PairedTest([[distinct(x) for x in some] for some in ((4, 5, 6), (4.5, 5.5, 6.5))])
