@@ -60,6 +60,7 @@ from helpers.attacks import Case  # noqa: E402
 from helpers.small import write_corpus  # noqa: E402
 
 from attnkit.cli import script  # noqa: E402
+from attnkit.errors import OutputPathError  # noqa: E402
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL,
            signal.SIGABRT)  # fmt: skip
@@ -110,7 +111,7 @@ PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu"
            f"export {RUN} out3 --to ctranslate2", f"generate {RUN} text --engine ctranslate2",
            "plot runs/toy --save out.svg", "report runs/toy -o out.html",
            "train toy.yaml --device cpu --out log train.log_to=[tensorboard]",
-           "nbce model --context text --prompt two --device cpu search.max_length=3")  # fmt: skip
+           "nbce model --context text --prompt two --device cpu --max-length 3")  # fmt: skip
 
 
 def made(folder: Path) -> None:
@@ -180,9 +181,10 @@ def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
             for name in ("out", "out.yaml"):
                 with contextlib.suppress(OSError):
                     shutil.rmtree(at / name) if (at / name).is_dir() else (at / name).unlink()
+        written = any((at / name).exists() for name in ("out", "out.yaml"))  # before the signal
         again = started(words, at)
         err = again.communicate(timeout=120)[1]
-        if again.returncode:
+        if again.returncode and not (written and again.returncode == OutputPathError.code):
             faults.append(f"started again: {again.returncode}: {err[-200:]}")
         checked = started("verify runs/toy --lines 0", at)
         err = checked.communicate(timeout=120)[1]
@@ -252,8 +254,8 @@ def lookups(folder: Path, draw: random.Random) -> Iterator[Case]:
         done = subprocess.run(attnkit(*words.split()), cwd=at, env=guard, capture_output=True)
         found = seen(folder / "guard")
         fault = f"{done.returncode}: {done.stderr[-200:]!r} {found}"
-        fine = not found and done.returncode == 0
-        yield Case(" ".join(words.split()[:1]), "none" if fine else "FAULT", fault)
+        verdict = {0: "none", 69: "not installed"}.get(done.returncode, "FAULT")
+        yield Case(words.split()[0], "FAULT" if found else verdict, fault)
 
 
 PARTS: dict[str, tuple[Callable[[Path, random.Random], Iterator[Case]], int]] = {
