@@ -78,7 +78,6 @@ def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDAr
 
 
 Scale = Literal["linear", "log", "row"]
-SCALES: tuple[Scale, ...] = ("linear", "log", "row")
 FLOOR = 1e-3  # the logarithmic scale starts here: smaller weights, 0 and negative ones look like it
 
 Array = NDArray[np.float32]

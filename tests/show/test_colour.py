@@ -1,11 +1,13 @@
 """Colour maps as numbers: lightness, symmetry, the fallbacks."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 from helpers.colours import lab
 
 from attnkit.show import colour
-from attnkit.show.colour import SCALES, Palette, pooled, scaled
+from attnkit.show.colour import Palette, Scale, pooled, scaled
 
 
 def lightness(palette: Palette) -> np.ndarray:
@@ -90,7 +92,7 @@ def test_rows_are_shares_of_their_own_maximum() -> None:
     assert found.notes == ("negative weights (lowest -1) are drawn as 0",)
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", get_args(Scale))
 def test_differences_have_none_in_the_middle(scale: str) -> None:
     found = scaled(matrix([-0.5, 0, 0.5, 0.25]), scale, signed=True)
     assert np.allclose(found.values[0, :3], [0, 0.5, 1])
@@ -98,7 +100,7 @@ def test_differences_have_none_in_the_middle(scale: str) -> None:
     assert found.low == -found.high
 
 
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", get_args(Scale))
 @pytest.mark.parametrize("signed", [False, True])
 def test_nothing_at_all_is_drawn_as_nothing(scale: str, signed: bool) -> None:
     found = scaled(np.zeros((2, 3), np.float32), scale, signed=signed)

@@ -1,6 +1,7 @@
 """Heatmaps on terminals of any width and with any colours."""
 
 import re
+from typing import get_args
 
 import numpy as np
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, tokens
@@ -10,7 +11,7 @@ from rich.cells import cell_len
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.show.attention_matrix import AttentionMatrix, axes_difference, matrix_of
-from attnkit.show.colour import SCALES
+from attnkit.show.colour import Scale
 from attnkit.show.heatmap import Heatmap
 
 
@@ -128,7 +129,7 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
 
 
 @given(
-    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
+    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans(),
 )  # fmt: skip
 def test_no_line_is_wider_than_the_screen(
     shown: AttentionMatrix,

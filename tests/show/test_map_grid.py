@@ -1,5 +1,7 @@
 """All heads at a glance."""
 
+from typing import get_args
+
 import numpy as np
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn, made
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
-from attnkit.show.colour import SCALES
+from attnkit.show.colour import Scale
 from attnkit.show.map_screens import MapGrid
 
 
@@ -42,7 +44,7 @@ def test_one_colour_bar_is_for_all() -> None:
 @given(
     st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
     st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
-    st.sampled_from(COLOURS), st.sampled_from(SCALES), st.booleans(),
+    st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans(),
 )  # fmt: skip
 def test_no_line_is_wider_than_the_screen(
     sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
