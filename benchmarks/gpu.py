@@ -31,7 +31,7 @@ TASKS: dict[str, tuple[str, ...]] = {
     "summarization": ("summarization/events", "--variant", "scaled-dot"),
     "dialogue": ("dialogue/personas", "--variant", "scaled-dot"),
     "long context": ("long-context/passages", "contexts.rows=20", "contexts.counts=[1,4]"),
-    "language modelling": ("language-modeling/chains", "--variant", "transformer"),
+    "language modelling": ("language-modeling/naive-bayes-chains", "--variant", "transformer"),
 }
 """Recipes with embedded corpora, and what is trained of them."""
 LENGTHS = (7, 64, 300)

@@ -27,6 +27,7 @@ from attnkit.models.precision import DTYPES
 from attnkit.recipe import Recipe
 from attnkit.storage.cache import cache_dir, read_note, write_note
 from attnkit.train.batch_stream import BatchStream, score_budget
+from attnkit.train.loss import LossOptions
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 
@@ -101,7 +102,7 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     """Count the parameters of a model for vocabularies of these `sizes` (source, target)."""
     with torch.device("meta"):
         model = models.build_for(recipe, sizes)
-    if isinstance(model, models.NGram):
+    if isinstance(model, models.CountedModel):
         return Parameters(model.numbers, 0, 0, model.numbers)
     counts = {id(p): p.numel() for p in model.parameters()}
     tables = {id(model.output.weight)}
@@ -303,7 +304,7 @@ class _Updates:
         start = clock(self.device)
         for rows in chosen:
             batch = collate(self.prepared.train, rows)
-            losses = self.worker.losses(batch, smoothing=0.1)
+            losses = self.worker.losses(batch, LossOptions(smoothing=0.1))
             self.worker.backward(losses.total, batch.tokens)
             self.stepper.step()
             self.stepper.zero_grad(set_to_none=True)

@@ -243,7 +243,8 @@ def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
     def scaled(count: int) -> int:
         return max(1, round(count * steps / train.steps)) if count else 0
 
-    changes = {name: scaled(getattr(train, name)) for name in COUNTED}
+    changes: dict[str, Any] = {name: scaled(getattr(train, name)) for name in COUNTED}
+    changes["tailr"] = train.tailr.model_copy(update={"anneal": scaled(train.tailr.anneal)})
     return train.model_copy(update={"steps": steps, **changes})
 
 

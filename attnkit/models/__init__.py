@@ -14,7 +14,10 @@ from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Decode, Model
 from attnkit.models.convolutional import ConvolutionalModel
+from attnkit.models.counted import CountedModel
 from attnkit.models.encoder import EncoderClassifier, PositionTagger
+from attnkit.models.naive_bayes import NaiveBayes
+from attnkit.models.naive_bayes_attention import NaiveBayesAttention
 from attnkit.models.ngram import NGram
 from attnkit.models.recurrent import RecurrentModel
 from attnkit.models.transformer import Transformer
@@ -22,11 +25,14 @@ from attnkit.recipe import schema
 
 __all__ = [
     "ConvolutionalModel",
+    "CountedModel",
     "Decode",
     "EncoderClassifier",
     "PositionTagger",
     "Model",
     "NGram",
+    "NaiveBayes",
+    "NaiveBayesAttention",
     "RecurrentModel",
     "Transformer",
     "build",
@@ -39,6 +45,8 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
     "recurrent": RecurrentModel,
     "convolutional": ConvolutionalModel,
     "n-gram": NGram,
+    "naive-bayes": NaiveBayes,
+    "naive-bayes-attention": NaiveBayesAttention,
 }
 """`model.type` -> class."""
 

@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnkit.attention import State
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import BOS, PAD
-from attnkit.models.base import Decode, LogProbabilities, Model
+from attnkit.models.counted import CountedModel, add_neighbours, no_counts
 from attnkit.recipe import schema
 
 WITHOUT_COUNTS = 0.5
@@ -22,16 +23,13 @@ TABLES = ("contexts", "backoffs", "starts", "tokens", "shares")
 """Tables of trigrams, whose sizes depend on the text."""
 
 
-class NGram(Model):
+class NGram(CountedModel):
     """p(c | ab) = max(N(abc) - D, 0) / N(ab) + backoff(ab) p(c | b), and so on downwards.
 
     Below the highest order, N counts in how many contexts an n-gram came (except at the begin of a
-    block, which has one context only).  Before the begin token there is PAD.  The tables are
-    buffers; hidden states are log-probabilities, in fresh tensors.
+    block, which has one context only).  Before the begin token there is PAD.
     """
 
-    shape = "decoder"
-    output: LogProbabilities
     lower: Tensor
     """log p(c) [1, V], or log p(c | b) [V, V]; of order 3 that with counts of contexts."""
     contexts: Tensor
@@ -46,9 +44,8 @@ class NGram(Model):
     """max(N(abc) - D, 0) / N(ab) of these tokens [N]."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
-        super().__init__()
-        self.size, self.order = sizes[1], model.order
-        self.output = LogProbabilities(self.size)
+        super().__init__(sizes[1])
+        self.order = model.order
         self.register_buffer("lower", torch.zeros(1 if self.order == 1 else self.size, self.size))
         for name in TABLES if self.order == 3 else ():
             whole = name in ("contexts", "starts", "tokens")
@@ -60,17 +57,10 @@ class NGram(Model):
             if name in weights and weights[name].dim() == 1:
                 setattr(self, name, getattr(self, name).new_zeros(len(weights[name])))
 
-    @property
-    def numbers(self) -> int:
-        """Numbers in all tables."""
-        return sum(table.numel() for table in self.state_dict().values())
-
     def count(self, batches: Iterable[Batch]) -> None:
-        """Set the tables from the training text."""
-        pairs = torch.zeros(self.size, self.size, dtype=torch.float64)
-        triples = [torch.zeros(0, dtype=torch.long)]
+        pairs, triples = no_counts(self.size), [torch.zeros(0, dtype=torch.long)]
         for batch in batches:
-            _add_pairs(pairs, batch)
+            add_neighbours(pairs, batch)
             if self.order == 3:
                 triples.append(_trigrams(batch, self.size))
         if self.order == 1:
@@ -100,35 +90,24 @@ class NGram(Model):
         self.tokens = (keys % self.size).to(like.device)
         self.shares = ((counts - off).clamp_min(0) / totals[inverse]).to(like)
 
-    def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
-        count = rows or 1 if source is None else len(source)
-        state = Decode(self.lower.new_full((count,), PAD, dtype=torch.long), None)
-        return state if source is None else self.advance(source, state, source != PAD)[1]
+    def first_state(self, rows: int) -> State:
+        return self.lower.new_full((rows,), PAD, dtype=torch.long)
 
-    def advance(
-        self, ids: Int[Tensor, "R t"], state: Decode, real: Bool[Tensor, "R t"] | None = None
-    ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
-        before, last = [], state.moving
-        assert isinstance(last, Tensor)
+    def read(
+        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: State
+    ) -> tuple[Float[Tensor, "R t V"], State]:
+        assert isinstance(state, Tensor)
+        before, last = [], state
         for column in range(ids.shape[1]):
             before.append(last)
             last = torch.where(real[:, column], ids[:, column], last)
-        after = Decode(last, None)
         if self.order == 1:
-            return self.lower[torch.zeros_like(ids)], after
+            return self.lower[torch.zeros_like(ids)], last
         logs = self.lower[ids]
         if self.order == 2:
-            return logs, after
+            return logs, last
         pairs = (torch.stack(before, 1) * self.size + ids).flatten()
-        return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), after
-
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T V"]:
-        if ids is None:
-            raise ValueError(f"a model of shape {self.shape} needs target ids")
-        return self.advance(ids, self.start(source, len(ids)), ids != PAD)[0]
+        return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), last
 
     def _trigram(
         self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]
@@ -163,13 +142,6 @@ def interpolated(
 
 def _uniform(size: int) -> Float[Tensor, " V"]:
     return torch.full((size,), 1 / size, dtype=torch.float64)
-
-
-def _add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
-    """Count how often each token (column) comes right after each (row)."""
-    first, second = batch.input, batch.output
-    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]
-    counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))
 
 
 def _trigrams(batch: Batch, size: int) -> Int[Tensor, " N"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from attnkit.attention import Attention
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.models.base import Decode, Model
-from attnkit.models.ngram import NGram
+from attnkit.models.counted import CountedModel
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, SourceReader
 from attnkit.recipe.capability import window_issue
 
@@ -63,7 +63,7 @@ class LanguageModelReader(RunReader, CausalReader):
             if isinstance(part, Attention)
         )
         self.window_refusal = next(filter(None, reasons), "")
-        if isinstance(model, NGram):
+        if isinstance(model, CountedModel):
             self.window_refusal = "it has no attention"
 
     def encode(self, text: str) -> list[int]:

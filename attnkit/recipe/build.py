@@ -56,7 +56,8 @@ METRICS_OF = {
 }
 SHAPE_OF = {"span-corruption": "encoder-decoder", "masked": "encoder"}
 """The shapes of language models whose objective is not causal."""
-POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none"), "n-gram": ("none",)}
+POSITIONS = {"recurrent": ("none",), "convolutional": ("learned", "none")}
+POSITIONS |= dict.fromkeys(("n-gram", "naive-bayes", "naive-bayes-attention"), ("none",))
 """Positions that models other than transformers can have; the first is the default."""
 
 
@@ -193,6 +194,9 @@ def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
     if model.type in POSITIONS:
         derived["model", "heads"] = 1
         derived["model", "positions"] = POSITIONS[model.type][0]
+    if model.type == "naive-bayes-attention":
+        derived["model", "tie"] = "none"
+        derived["model", "layers", "decoder"] = 1
     if not recipe.tokenizer.shared and shape == "encoder-decoder":
         derived["model", "tie"] = "decoder"
     if data.train is not None and data.test is None and not data.split.test:

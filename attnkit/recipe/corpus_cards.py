@@ -136,6 +136,9 @@ class Card(_CardPart):
     note: str | None = None
     tokenized: bool = False
     """Whether the texts are split into words at spaces already, as no reader would write them."""
+    line_tokens: int | None = None
+    """Tokens of each line of a generated corpus of which the distribution of every next token is
+    known, in blocks that divide a line; null for all others."""
     length: RowLength | None = None
     """Recall and tagging: the length of rows, which can be made longer than training sees them."""
     marked: Marked | None = None

@@ -23,6 +23,7 @@ def json_schema() -> Json:
     groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
               if "$ref" in field}  # fmt: skip
     groups |= {"model.layers": "Layers", "model.attention": "Roles"}
+    groups |= {"model.naive_bayes": "NaiveBayesConfig"}
     dotted = {
         f"{group}.{key}": schema
         for group, part in groups.items()

@@ -25,8 +25,9 @@ class MetricFacts:
     title: str
     """Name in tables."""
     family: str
-    """Module of `attnkit.scoring.metrics` that computes it; `model`: of a model's probabilities
-    (`attnkit.scoring.teacher_forced`)."""
+    """Module of `attnkit.scoring.metrics` that computes it.  Of a model's probabilities: `model`
+    (`attnkit.scoring.teacher_forced`) compares them with the reference, `source`
+    (`attnkit.scoring.total_variation`) with the process that wrote the text."""
     meaning: str
     """Definition, for the reference page."""
     source: str
@@ -187,6 +188,13 @@ METRICS: dict[str, MetricFacts] = {
         "expected calibration error: distance between confidence (the probability of the likeliest "
         "next token) and accuracy in 15 equal intervals of confidence, averaged over the reference "
         "tokens", "Guo et al. 2017", "0 to 100", "lower", "probabilities", "a trained model",
+    ),
+    "total-variation": MetricFacts(
+        "total variation", "source",
+        "half the summed differences between the distributions of the next token by the model and "
+        "by the process that wrote the text, averaged over the tokens", "",
+        better="lower", reads="probabilities",
+        needs="a corpus whose source is known (toy-topics, toy-chains)",
     ),
     "word-perplexity": MetricFacts(
         "word perplexity", "model",

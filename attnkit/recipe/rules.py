@@ -19,6 +19,8 @@ from attnkit.text import RESERVED, quoted
 
 SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
+OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
+"""Metrics of whole texts, which no objective with noise predicts."""
 OF_POSITIONS = ("balanced-accuracy",)
 """Metrics of marked positions."""
 LARGEST_TABLE = 16384
@@ -82,8 +84,8 @@ def _noise(recipe: Recipe) -> Iterator[ValidationIssue]:
     if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
         text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
         yield ValidationIssue(text, "data.max_length", "train.objective")
-    if "word-perplexity" in recipe.eval.metrics:
-        text = "word-perplexity is of running text; use perplexity"
+    if metric := next((n for n in OF_RUNNING_TEXT if n in recipe.eval.metrics), None):
+        text = f"{metric} is of running text; use perplexity"
         yield ValidationIssue(text, "eval.metrics", "train.objective")
 
 
@@ -125,6 +127,25 @@ def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
             yield ValidationIssue(text, key)
 
 
+def _total_variation(recipe: Recipe) -> Iterator[ValidationIssue]:
+    metric = "total-variation"
+    if metric not in recipe.eval.metrics:
+        return
+    corpus, length = recipe.data.corpus, recipe.data.max_length
+    line = corpus_cards.load(corpus).line_tokens if corpus in corpus_cards.names() else None
+    if line is None:
+        text = f"{metric} needs a corpus whose source is known: toy-topics or toy-chains; remove it"
+        yield ValidationIssue(text, "eval.metrics", "data.corpus")
+        return
+    if recipe.tokenizer.type != "word":
+        text = f"{metric} compares distributions over words; set tokenizer.type=word"
+        yield ValidationIssue(text, "tokenizer.type", "eval.metrics")
+    if line % length:
+        near = max(size for size in range(1, length) if line % size == 0)
+        text = f"{metric} needs blocks that divide a line of {line} tokens; {near} does"
+        yield ValidationIssue(text, "data.max_length", "eval.metrics")
+
+
 def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
     """What can be scored at several lengths; `capability` says which models reach them."""
     if not recipe.eval.lengths:
@@ -140,6 +161,9 @@ def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"
         yield ValidationIssue(text, "eval.lengths", "train.objective")
+    elif "total-variation" in recipe.eval.metrics:
+        text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
+        yield ValidationIssue(text, "eval.metrics", "eval.lengths")
 
 
 def _questions(recipe: Recipe) -> Iterator[ValidationIssue]:
@@ -245,7 +269,11 @@ def _model_type(recipe: Recipe) -> Iterator[ValidationIssue]:
     if model.type == "recurrent" and model.width % 2:
         text = f"each direction of the encoder has half the width; {model.width + 1} is even"
         yield ValidationIssue(text, "model.width", "model.type")
-    if model.counted and model.order > 1 and size > LARGEST_TABLE:
+    if model.type == "naive-bayes-attention" and model.tie != "none":
+        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
+        yield ValidationIssue(text, "model.tie", "model.type")
+    pairs = model.type == "naive-bayes" or (model.type == "n-gram" and model.order > 1)
+    if pairs and size > LARGEST_TABLE:
         text = f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB"
         text += f"; {LARGEST_TABLE} is the most"
         yield ValidationIssue(text, "tokenizer.size", "model.type")
@@ -286,5 +314,5 @@ def _search(recipe: Recipe) -> Iterator[ValidationIssue]:
 
 RULES: tuple[Callable[[Recipe], Iterator[ValidationIssue]], ...] = (
     *(_only_with, _task, _noise, _questions, _data, _tokenizer, _model, _model_type),
-    *(_train, _search, _metrics, _lengths),
+    *(_train, _search, _metrics, _total_variation, _lengths),
 )

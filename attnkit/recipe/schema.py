@@ -26,8 +26,8 @@ from attnkit.recipe.values import (
 )
 
 __all__ = ["AttentionConfig", "ContextsConfig", "DataConfig", "EvalConfig", "Layers", "ModelConfig"]
-__all__ += ["Recipe", "Roles", "SearchConfig", "Task", "TokenizerConfig", "TrainConfig"]
-__all__ += ["places_of"]
+__all__ += ["NaiveBayesConfig", "Recipe", "Roles", "SearchConfig", "TailrConfig", "Task"]
+__all__ += ["TokenizerConfig", "TrainConfig", "places_of"]
 
 Task = Literal[
     "translation",
@@ -179,16 +179,67 @@ class Layers(Section):
     """Decoder layers."""
 
 
+_NAIVE_BAYES = OnlyWith("model.type", "naive-bayes")
+
+
+class NaiveBayesConfig(Section):
+    """The next token from the probabilities p(x|a) that each token a before it gives alone."""
+
+    estimate: Annotated[Literal["counts", "skip-gram"], _NAIVE_BAYES] = "counts"
+    """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block,
+    or from vectors of model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps
+    updates."""
+    smoothing: Annotated[float, Field(gt=0), _NAIVE_BAYES] = 100.0
+    """Number of times that is added to what is counted after each token a, spread like all
+    tokens."""
+    pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
+    """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
+    each x, or p(x|a) of the token a whose distribution has the least entropy."""
+    weights: Annotated[
+        Literal["entropy", "recency"],
+        _NAIVE_BAYES,
+        OnlyWith("model.naive_bayes.pool", "weighted"),
+    ] = "entropy"
+    """Weights of the pool weighted: exp(-entropy) of the distribution, or decay ** distance."""
+    decay: Annotated[
+        float,
+        Field(gt=0, lt=1),
+        _NAIVE_BAYES,
+        OnlyWith("model.naive_bayes.weights", "recency"),
+    ] = 0.9
+    """Factor of weights by recency from each token to the one before it."""
+    beta: Annotated[Literal["exact"] | Annotated[float, Field(ge=-1)], _NAIVE_BAYES] = "exact"
+    """beta of (1 + beta) pool - beta log p(x): -1 gives p(x) alone, 0 the pool alone; exact is the
+    number of tokens before minus 1, which with the mean is naive Bayes itself."""
+    normalize: Annotated[
+        bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")
+    ] = True
+    """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
+    residual: Literal["none", "shared", "own"] = "none"
+    """Whether the last token a counts once more: shared takes p(x|a) from the same table or
+    vectors, own from neighbouring tokens alone (naive-bayes) or vectors of their own
+    (naive-bayes-attention)."""
+
+
 _TRANSFORMER = OnlyWith("model.type", "transformer")
 
 
 class ModelConfig(Section):
     """Architecture of the model."""
 
-    type: Literal["transformer", "recurrent", "convolutional", "n-gram"] = "transformer"
+    type: Literal[
+        "transformer",
+        "recurrent",
+        "convolutional",
+        "n-gram",
+        "naive-bayes",
+        "naive-bayes-attention",
+    ] = "transformer"
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
-    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.
-    n-gram is a language model that counts the training text once."""
+    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.  The
+    others are language models: n-gram and naive-bayes count the training text once;
+    naive-bayes-attention is naive Bayes with trained vectors and attention as its weights (layers
+    of attention without anything between them)."""
     shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
     encoder for classification by the mean of its states, and for the objective masked.  The others
@@ -202,6 +253,10 @@ class ModelConfig(Section):
     """Convolutional models: tokens that a convolution sees."""
     order: Annotated[int, Field(ge=1, le=3), OnlyWith("model.type", "n-gram")] = 3
     """n-gram models: 1, 2 or 3; interpolated Kneser-Ney."""
+    naive_bayes: Annotated[
+        NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")
+    ] = NaiveBayesConfig()
+    """Models of type naive-bayes; of naive-bayes-attention only residual."""
     width: Positive = 256
     """Width of the embeddings and the hidden states (of a transformer the residual stream)."""
     layers: Layers = Layers()
@@ -244,7 +299,7 @@ class ModelConfig(Section):
     @property
     def counted(self) -> bool:
         """Whether it is made by counting the training text, not by the training loop."""
-        return self.type == "n-gram"
+        return self.type in COUNTED
 
     @property
     def cross_layers(self) -> int:
@@ -254,13 +309,29 @@ class ModelConfig(Section):
         return 1 if self.type == "recurrent" else self.layers.decoder
 
 
+COUNTED = ("n-gram", "naive-bayes")
+"""Types of models that are counted."""
+
+
 def places_of(type_: str, shape: str) -> tuple[str, ...]:
     """The places of attention in a model of this type and shape."""
-    if type_ == "n-gram":
+    if type_ in COUNTED:
         return ()
     if type_ in ("recurrent", "convolutional"):
         return ("cross",)
     return tuple(Roles.model_fields) if shape == "encoder-decoder" else (shape,)
+
+
+class TailrConfig(Section):
+    """The loss TaiLr (Ji et al. 2023), which weights a token of probability p by
+    p / (gamma + (1 - gamma) p), so that text the model finds unlikely counts less."""
+
+    gamma: Share = 1e-7
+    """0 is cross-entropy, 1 weights each token by its probability; near 0 to train from scratch."""
+    floor: Share = 0.2
+    """Least weight of a token."""
+    anneal: Count = 0
+    """Updates in which gamma grows linearly from 0; 0 is off."""
 
 
 class TrainConfig(Section):
@@ -294,8 +365,10 @@ class TrainConfig(Section):
     """Maximum gradient norm; 0 is off."""
     label_smoothing: Probability = 0.1
     """Probability mass spread over the whole vocabulary."""
-    loss: Literal["cross-entropy"] = "cross-entropy"
-    """Training loss; the logged loss and perplexity are without label smoothing."""
+    loss: Literal["cross-entropy", "tailr"] = "cross-entropy"
+    """Training loss; the logged loss and perplexity are always plain cross-entropy."""
+    tailr: Annotated[TailrConfig, OnlyWith("train.loss", "tailr")] = TailrConfig()
+    """Options of the TaiLr loss (`loss: tailr`)."""
     average: Count = 1
     """Number of last checkpoints, one per validation, to average; 0 or 1 is off."""
     ema: Probability = 0.0

@@ -26,9 +26,6 @@ SUPERSEDED: dict[Key, tuple[Key, ...]] = {
 """Keys that name the data, and those of other data that they replace."""
 TENSORBOARD: Key = ("train", "tensorboard")
 """true or false in recipes of earlier versions; now one of train.log_to."""
-REMOVED: tuple[Key, ...] = (("model", "naive_bayes"), ("train", "tailr"))
-"""Sections that resolved recipes of earlier versions have.  They are passed over; the values that
-they were for (of `model.type`, `train.loss`) are refused."""
 FILE_KEYS = ("extends", "variants", "baseline", "published")
 """Keys of a recipe file that are not part of a resolved recipe."""
 AFTER_TRAINING = ("eval.", "search.", "contexts.")
@@ -60,8 +57,6 @@ class Settings:
         if key == TENSORBOARD and isinstance(node, Scalar) and node.text in ("true", "false"):
             log = [Scalar(node.place, key[-1])] if node.text == "true" else []
             key, node = ("train", "log_to"), Sequence(node.place, [*log])
-        if key[:2] in REMOVED:
-            return
         known = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
         section = SCHEMA[known]
         if section is AttentionConfig:

@@ -30,6 +30,7 @@ from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
 from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
+from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
@@ -180,6 +181,10 @@ def model_scores(
         spec = one_best(search or recipe.search)
         texts = list(answers(model, tokenizer, sources, recipe, spec))
         found = answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
+    if total_variation.METRIC in metrics:
+        found[total_variation.METRIC] = total_variation.total_variation(
+            model, tokenizer, rows, recipe
+        )
     stream = recipe.task == "language-modeling"
     return found | teacher_forced_scores(
         metrics, model, tokenizer, rows,

@@ -116,7 +116,8 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.counted:
-        unread = ("heads", "dropout", "tie", "bias", "layers.decoder", "width")
+        unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
+        unread += ["width"] * (model.naive_bayes.estimate == "counts")
         absent |= {f"model.{name}" for name in unread}
     keys = ((key, ".".join(key.split(".")[:3]), value) for key, value in flat(recipe).items())
     return {key: value for key, part, value in keys if part not in absent}

@@ -13,11 +13,12 @@ from attnkit import models
 from attnkit.data.batch import Batch, collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import train_epoch
-from attnkit.errors import StoppedError
-from attnkit.models import NGram
+from attnkit.errors import DivergedError, NotFiniteError, StoppedError
+from attnkit.models import CountedModel, NaiveBayes
 from attnkit.train import events
 from attnkit.train.averaging import weights_of
 from attnkit.train.fit import TrainingJob
+from attnkit.train.optimiser import learning_rate, optimizer
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.validation import Validator
 
@@ -26,38 +27,44 @@ BATCH_TOKENS = 2**17
 
 
 def count(job: TrainingJob) -> None:
-    """Count a model; the caller locks the run.
+    """Count a model, and fit its vectors where it has some; the caller locks the run.
 
     Raises:
+        DivergedError: the vectors are no longer finite.
         StoppedError: a signal came; nothing is saved.
         OutputError, OutputPathError: the run cannot be written.
     """
-    size = len(job.prepared.tokenizer.target)
+    train, size = job.recipe.train, len(job.prepared.tokenizer.target)
     torch.manual_seed(job.seed)
     watched = reset_peak_memory(str(job.device)) is not None
     job.run.log.truncate(None)
     start = time.perf_counter()
     model = models.build(job.recipe.model, (size, size), job.recipe.data.max_length)
-    assert isinstance(model, NGram)
+    assert isinstance(model, CountedModel)
     job.emit(events.NoteEvent("counting the training text", passing=True))
     rows = train_epoch(job.prepared, job.recipe, 0, job.seed)
     model.count(_batches(rows, job))
     model = model.to(job.device)
-    job.emit(events.StartedEvent(job.run.name, 1, model.numbers, str(job.device), "fp32"))
+    fitted = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
+    steps = train.steps if fitted else 1
+    started = job.run.name, steps, model.numbers, str(job.device), "fp32"
+    job.emit(events.StartedEvent(*started))
+    if isinstance(model, NaiveBayes) and fitted:
+        _fit_vectors(model, job)
     seconds = time.perf_counter() - start
-    _validate(model, job, seconds)
+    _validate(model, job, steps, seconds)
     tokens = int(rows.target.lengths.sum(dtype=np.int64)) + len(rows)
     job.run.finish(
         weights_of(model),
-        step=1,
+        step=steps,
         seconds=seconds,
         reason="steps",
-        updates=1,
+        updates=steps,
         tokens=tokens,
         tokens_per_second=round(tokens / max(seconds, 1e-9), 1),
         peak_memory_bytes=peak_memory(str(job.device)) if watched else None,
     )
-    job.emit(events.FinishedEvent(1, seconds, "steps"))
+    job.emit(events.FinishedEvent(steps, seconds, "steps"))
 
 
 def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
@@ -76,16 +83,44 @@ def _obey(job: TrainingJob) -> None:
         )
 
 
-def _validate(model: NGram, job: TrainingJob, seconds: float) -> None:
+def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
+    """The updates of the vectors, each over all counts; the logged loss is in nats a pair."""
+    train, start = job.recipe.train, time.perf_counter()
+    stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
+    for step in range(1, train.steps + 1):
+        _obey(job)
+        rate = learning_rate(step, train, job.recipe.model.width)
+        for group in stepper.param_groups:
+            group["lr"] = rate
+        loss = model.pair_loss()
+        loss.backward()  # type: ignore[no-untyped-call]
+        stepper.step()
+        stepper.zero_grad(set_to_none=True)
+        if not loss.isfinite():
+            raise DivergedError(f"step {step}: the loss is not finite; try a lower train.lr")
+        if step % train.log_every == 0 or step == train.steps:
+            seconds = time.perf_counter() - start
+            speed, left = step * pairs / seconds, (train.steps - step) * seconds / step
+            value = float(loss.detach())
+            job.run.log.append({"step": step, "loss": value, "lr": rate, "seconds": seconds})
+            told = step, train.steps, value, rate, speed, None, left
+            job.emit(events.ProgressEvent(*told))
+    model.settle()
+
+
+def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) -> None:
     validator = Validator(job.recipe, model, job.prepared)
-    sums, value = validator.measure(weights_of(model))
+    try:
+        sums, value = validator.measure(weights_of(model))
+    except NotFiniteError as error:
+        raise DivergedError(f"the model gave NaN or infinity in the validation: {error}") from error
     job.run.log.append({
-        "step": 1,
+        "step": step,
         "valid_loss": sums.loss,
         "valid_perplexity": sums.perplexity,
         "monitor": validator.monitor,
         "value": value,
         "valid_seconds": seconds,
     })  # fmt: skip
-    told = 1, sums.loss, sums.perplexity, validator.monitor, value, value
+    told = step, sums.loss, sums.perplexity, validator.monitor, value, value
     job.emit(events.ValidatedEvent(*told))

@@ -42,6 +42,7 @@ from attnkit.train.averaging import Weights, kept, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
+from attnkit.train.loss import options_at
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
@@ -206,13 +207,13 @@ class Training(TrainingState):
         step = self.progress.step + 1
         for some in self.optimizer.param_groups:
             some["lr"] = learning_rate(step, self.train, self.job.recipe.model.width)
-        batch = None
+        batch, options = None, options_at(step, self.train)
         try:
             for number, batch in enumerate(batches, 1):
                 if group.is_distributed():
                     torch.manual_seed(int(np.random.SeedSequence(batch.place).generate_state(1)[0]))
                 with self.worker.communicating(last=number == len(batches)):
-                    losses = self.worker.losses(batch, self.train.label_smoothing)
+                    losses = self.worker.losses(batch, options)
                     self.worker.backward(losses.total, tokens)
                 self.part += losses.nll.detach()
         except (RuntimeError, MemoryError) as error:

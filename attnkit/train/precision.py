@@ -12,7 +12,7 @@ from attnkit.data.batch import Batch, BatchTensors
 from attnkit.distributed import group
 from attnkit.models import Model
 from attnkit.models.precision import DTYPES
-from attnkit.train.loss import Losses, token_losses
+from attnkit.train.loss import Losses, LossOptions, token_losses
 
 
 class ModelWithLoss(nn.Module):
@@ -25,13 +25,13 @@ class ModelWithLoss(nn.Module):
         if compiled:
             self._hidden = torch.compile(model.hidden, dynamic=True)
 
-    def forward(self, batch: BatchTensors, smoothing: float) -> Losses:
+    def forward(self, batch: BatchTensors, options: LossOptions) -> Losses:
         """Sums over the tokens to predict."""
         with record_function("attnkit: rest of the model"):
             hidden = self._hidden(batch.source, batch.input)
         with record_function("attnkit: loss"):
             weight = self.model.output.weight
-            return token_losses(batch.predicting(hidden), weight, batch.targets, smoothing)
+            return token_losses(batch.predicting(hidden), weight, batch.targets, options)
 
 
 class GradientWorker:
@@ -74,9 +74,9 @@ class GradientWorker:
 
         return communicating(self._losses, last)
 
-    def losses(self, batch: Batch, smoothing: float = 0.0) -> Losses:
+    def losses(self, batch: Batch, options: LossOptions) -> Losses:
         """Summed losses of a batch, which is moved to the model's device."""
-        found: Losses = self._losses(batch.to(self.device), smoothing)
+        found: Losses = self._losses(batch.to(self.device), options)
         return found
 
     @record_function("attnkit: gradients")

@@ -88,7 +88,7 @@ def test_the_trace_is_read_by_standard_viewers(
         (("train", "quickstart", "--variant", "linaer"), 2, "did you mean"),
         (("train", "quickstart", "--profile", "trace.txt"), 2, ".json"),
         (("train", "quickstart", "--profile", "nowhere/trace.json"), 73, "nowhere"),
-        (("train", "language-modeling/n-gram", "--variant", "trigram"), 2, "counted"),
+        (("train", "language-modeling/naive-bayes", "--variant", "trigram"), 2, "counted"),
         (("decode", "classification/sst2"), 2, "classification"),
         (("decode", "language-modeling/length"), 2, "decodes no text"),
         (("decode", "quikstart"), 66, "quickstart"),

@@ -13,7 +13,7 @@ from attnkit.data.batch import collate
 from attnkit.data.preparation import PreparedData, prepare
 from attnkit.experiment import cost
 from attnkit.recipe import Recipe, load
-from attnkit.train.loss import token_losses
+from attnkit.train.loss import LossOptions, token_losses
 
 SMALL = (
     "task: translation\ndata: {corpus: toy-translation, size: 300, max_length: 64}\n"
@@ -92,7 +92,7 @@ def kept_by_a_real_run(recipe: Recipe, shape: cost.BatchShape) -> int:
     ids = torch.full((shape.rows, shape.target), 5)
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         hidden = model.hidden(source, ids).flatten(0, 1)
-        losses = token_losses(hidden, model.output.weight, ids.flatten(), 0.1)
+        losses = token_losses(hidden, model.output.weight, ids.flatten(), LossOptions(0.1))
     assert losses.total.requires_grad
     return sum(t.untyped_storage().nbytes() for ptr, t in held.items() if ptr not in own)
 

@@ -23,6 +23,7 @@ from attnkit.search import translate
 from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training
+from attnkit.train.loss import LossOptions
 from attnkit.train.parallel import full_state_dict, own_parts
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_through
@@ -87,7 +88,7 @@ def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str,
         tokens = int(group.all_reduce_sum(torch.tensor(sum(batch.tokens for batch in taken))))
         for number, batch in enumerate(taken, 1):
             with worker.communicating(last=number == own):
-                worker.backward(worker.losses(batch, 0.0).total, tokens)
+                worker.backward(worker.losses(batch, LossOptions()).total, tokens)
         descent.step()
         descent.zero_grad()
     found = full_state_dict(weights_of(worker.model))

@@ -14,6 +14,7 @@ from attnkit.data.batch import Batch
 from attnkit.models import Decode, Model, build
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles, SearchConfig
 from attnkit.search.decoding import search
+from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 
 SIZE = 23
@@ -156,7 +157,7 @@ def gradients(model: Model, batches: list[Batch]) -> list[Tensor]:
     worker = GradientWorker(model, "fp32")
     worker.model.eval()  # without dropout
     for batch in batches:
-        worker.backward(worker.losses(batch, 0.1).total, 16)
+        worker.backward(worker.losses(batch, LossOptions(0.1)).total, 16)
     found = [p.grad.clone() for p in model.parameters()]
     model.zero_grad(set_to_none=True)
     return found
@@ -208,7 +209,7 @@ def test_a_few_updates_lower_the_loss(kind: str, precision: str) -> None:
     stepper = torch.optim.AdamW(model.parameters(), lr=0.01)
     batch, losses = batch_of(slice(3)), []
     for _ in range(12):
-        found = worker.losses(batch, 0.0)
+        found = worker.losses(batch, LossOptions())
         worker.backward(found.total, batch.tokens)
         stepper.step()
         stepper.zero_grad(set_to_none=True)

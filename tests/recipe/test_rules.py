@@ -8,7 +8,7 @@ from attnkit.recipe.schema import AttentionConfig, Roles
 
 LM = "task: language-modeling\ndata: {corpus: wikitext-2}\n"
 FILES = "task: translation\ndata: {%s}\n"
-NG = LM + "model: {type: n-gram}\n"
+NB = LM + "model: {type: naive-bayes}\n"
 RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "convolutional"))
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
 MASKED = LM + "model: {shape: encoder}\ntrain: {objective: masked}\n"
@@ -26,11 +26,29 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "train.objective=seq2seq", "train.objective: seq2seq needs pairs of texts"),
         (GOOD, "train.objective=causal", "train.objective: causal is for language-modeling"),
         (GOOD, "model.shape=decoder tokenizer.shared=false", "tokenizer.shared: one decoder reads"),
+        (GOOD, "model.type=naive-bayes", "model.type: naive-bayes is a language model; use `tas"),
         (GOOD, "model.type=n-gram", "model.type: n-gram is a language model; use `task: languag"),
-        (NG, "tokenizer.size=32000", "keeps a table of all pairs of tokens, 4.1 GB; 16384 is th"),
-        (NG, "model.layers.decoder=2", "a model of type n-gram has no decoder; remove it"),
-        (NG, "model.attention.decoder=linear", "a model of type n-gram has no decoder attention"),
-        (NG, "model.positions=rope", "a n-gram model has none, got rope; remove it"),
+        (NB, "model.order=2", "model.order: does nothing with `model.type: naive-bayes`; it is"),
+        (LM, "model.naive_bayes.beta=1", "model.naive_bayes.beta: does nothing with `model.type"),
+        (NB, "model.naive_bayes.beta=-2", "model.naive_bayes.beta: must be exact or a number >="),
+        (NB, "model.naive_bayes.pool=men", "model.naive_bayes.pool: must be one of mean, weight"),
+        (NB, "model.naive_bayes.weights=recency", "model.naive_bayes.weights: does nothing with"),
+        (NB, "model.naive_bayes.decay=.5", "with `model.naive_bayes.weights: entropy`; it is for"),
+        (NB, "model.naive_bayes.normalize=false", "with `model.naive_bayes.estimate: counts`; i"),
+        (NB, "tokenizer.size=32000", "keeps a table of all pairs of tokens, 4.1 GB; 16384 is th"),
+        (NB, "model.layers.decoder=2", "a model of type naive-bayes has no decoder; remove it"),
+        (NB, "model.attention.decoder=linear", "a model of type naive-bayes has no decoder atte"),
+        (NB, "model.positions=rope", "a naive-bayes model has none, got rope; remove it"),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.tie=all",
+            "model.tie: naive-bayes-attention has a table of its own for the output; use none",
+        ),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.naive_bayes.pool=max",
+            "model.naive_bayes.pool: does nothing with `model.type: naive-bayes-attention`",
+        ),
         (LM, "train.monitor=bleu", "train.monitor: language-modeling decodes nothing to score"),
         (LM, "eval.metrics=perplexity,bleu", "eval.metrics: bleu needs decoded text"),
         (LM, "data.source=en", "data.source: a language model has no source"),
@@ -49,6 +67,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LABELS, "model.shape=encoder model.type=recurrent", "a recurrent model is an encoder-dec"),
         (LABELS, "train.objective=causal", "causal is for language-modeling; classification uses"),
         (MASKED, "model.shape=decoder", "model.shape: masked predicts tokens from both sides: use"),
+        (MASKED, "model.type=naive-bayes-attention", "model.type: masked needs a transformer"),
         (MASKED, "eval.metrics=word-perplexity", "eval.metrics: word-perplexity is of running"),
         (MASKED, "train.objective=causal", "an encoder alone writes no text; language-modeling ne"),
         (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
@@ -157,6 +176,9 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "train.average=3 train.valid_every=0", "train.average: averages weights of valid"),
         (GOOD, "train.min_lr=1e-5", "train.min_lr: does nothing with `train.schedule: inver"),
         (GOOD, "train.schedule=cosine train.min_lr=1", "is above the peak train.lr 0.001"),
+        (GOOD, "eval.metrics=total-variation", "total-variation needs a corpus whose source is k"),
+        (GOOD, "train.tailr.gamma=0.1", "train.tailr.gamma: does nothing with `train.loss: cross"),
+        (GOOD, "train.loss=tailr train.tailr.gamma=1.5", "the nearest valid value is 1"),
         (GOOD, "train.warmup=0", "train.warmup: inverse-sqrt falls from the end of the warm-up"),
         (GOOD, "train.seeds=1,2,1", "train.seeds: names 1 twice; name each once"),
         (GOOD, "eval.metrics=bleu,bleu", "eval.metrics: names bleu twice"),

@@ -9,6 +9,7 @@ from attnkit.data.batch import Batch
 from attnkit.layers import MultiHead
 from attnkit.recipe.schema import TrainConfig
 from attnkit.train.averaging import Averaging
+from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 
 
@@ -32,7 +33,7 @@ def test_what_a_16_bit_copy_counts_and_draws_is_the_masters() -> None:
     ids = torch.tensor([[1, 2, 3]])
     batch = Batch(None, ids, ids, np.zeros(1, dtype=np.int64), 3)
     for _ in range(2):
-        worker.backward(worker.losses(batch, 0.0).total, 3)
+        worker.backward(worker.losses(batch, LossOptions()).total, 3)
     assert int(model.layer.mechanism.calls) == 2
     assert model.layer.mechanism.projection.dtype == torch.float32
     assert not torch.equal(model.layer.mechanism.projection, before)

@@ -22,6 +22,7 @@ from attnkit.recipe.schema import (
     DataConfig,
     EvalConfig,
     ModelConfig,
+    NaiveBayesConfig,
     SearchConfig,
     TokenizerConfig,
     TrainConfig,
@@ -31,15 +32,20 @@ from attnkit.search.decoding import translate
 from attnkit.show.recipe_tables import Cost
 from attnkit.show.recipe_tables import costs as costs_of
 from attnkit.train.counting import count
-from attnkit.train.events import FinishedEvent, NoteEvent, ValidatedEvent
+from attnkit.train.events import FinishedEvent, NoteEvent, ProgressEvent, ValidatedEvent
 
 KINDS: dict[str, dict[str, Any]] = {
-    "unigram": {"type": "n-gram", "order": 1}, "bigram": {"type": "n-gram", "order": 2},
+    "unigram": {"type": "n-gram", "order": 1},
     "trigram": {"type": "n-gram"},
+    "counts": {"type": "naive-bayes"},
+    "residual": {"type": "naive-bayes", "naive_bayes": NaiveBayesConfig(residual="own", beta=1)},
+    "skip-gram": {
+        "type": "naive-bayes", "width": 8, "naive_bayes": NaiveBayesConfig(estimate="skip-gram"),
+    },
 }  # fmt: skip
 
 
-def recipe(kind: str = "bigram", **settings: Any) -> Recipe:
+def recipe(kind: str = "counts", **settings: Any) -> Recipe:
     """A language model of chains of syllables."""
     chosen = {"steps": 6, "lr": 0.05, "warmup": 2, "log_every": 2, "precision": "fp32"}
     return Recipe(
@@ -76,20 +82,28 @@ def test_a_counted_run_is_finished_scored_and_used_like_any_other(
     assert not any(isinstance(event, FinishedEvent) for event in again)
 
 
-def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["counts", "skip-gram"])
+def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("stopped", "alone")]
     for folder in folders:
         folder.mkdir()
     with pytest.raises(StoppedError, match="run the same command again to start this run anew"):
-        run_through(job(folders[0], recipe(), StopAt([1])), count)
+        run_through(job(folders[0], recipe(kind), StopAt([1 if kind == "counts" else 4])), count)
     assert not Run.open(folders[0] / "run").finished
     for folder in folders:
-        run_through(job(folder, recipe()), count)
+        run_through(job(folder, recipe(kind)), count)
     first, second = (Run.open(folder / "run") for folder in folders)
     hashes = [
         run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)
     ]
     assert hashes[0] == hashes[1]
+
+
+def test_vectors_come_to_lower_the_loss_of_pairs(tmp_path: Path) -> None:
+    events = run_through(job(tmp_path, recipe("skip-gram", steps=30)), count)
+    losses = [event.loss for event in events if isinstance(event, ProgressEvent)]
+    assert len(losses) == 15
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
@@ -98,7 +112,7 @@ def test_more_steps_make_no_finished_count_go_on(tmp_path: Path) -> None:
 
 
 def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> None:
-    chosen = recipe(precision="auto")
+    chosen = recipe("counts", precision="auto")
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
     events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
@@ -108,11 +122,24 @@ def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> N
 def test_its_cost_is_that_of_its_tables() -> None:
     size = 50
     total = {kind: cost.parameters(recipe(kind), (size, size)).total for kind in KINDS}
-    assert (total["unigram"], total["bigram"]) == (size, size * size)
+    pairs = size * size
+    assert total["unigram"] == size
+    assert total["counts"] == pairs + size
+    assert total["residual"] == 2 * pairs + size
+    assert total["skip-gram"] == 2 * 8 * size + size
     shape = cost.nominal(recipe())
     memory = cost.memory(recipe(), (size, size), shape)
-    assert memory.total >= 4 * total["bigram"]
+    assert memory.total >= 4 * total["counts"]
     assert memory.gradients == memory.optimizer == 0
+
+
+def test_the_same_seed_gives_the_same_vectors(tmp_path: Path) -> None:
+    weights = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        run_through(job(tmp_path / name, recipe("skip-gram")), count)
+        weights.append(Run.open(tmp_path / name / "run").weights())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def counted_run(folder: Path) -> Run:
@@ -139,7 +166,7 @@ def test_explaining_times_trained_models_alone() -> None:
             cost.parameters(recipe(kind), size),
             cost.memory(recipe(kind), size, cost.BatchShape(4, 0, 16)),
         )
-        for kind in ("bigram", "trigram")
+        for kind in ("counts", "trigram")
     }
     table = costs_of(costs, {kind: recipe(kind) for kind in costs})
-    assert "counted in one pass, not timed: bigram, trigram" in str(table.notes)
+    assert "counted in one pass, not timed: counts, trigram" in str(table.notes)

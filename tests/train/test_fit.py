@@ -33,6 +33,7 @@ from attnkit.train.events import (
     ValidatedEvent,
 )
 from attnkit.train.fit import Training
+from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import TeacherForcedSums, Validator
 
@@ -169,7 +170,7 @@ def test_four_batches_of_eight_give_the_gradient_of_one_of_thirty_two(tmp_path: 
         tokens = sum(batch.tokens for batch in batches)
         total = 0.0
         for batch in batches:
-            found = worker.losses(batch, 0.1)
+            found = worker.losses(batch, LossOptions(0.1))
             worker.backward(found.total, tokens)
             total += found.nll.item()
         losses.append(total / tokens)
@@ -190,7 +191,7 @@ def test_short_floats_give_nearly_the_gradient_of_float32(
     norms = []
     for kind in ("fp32", precision):
         worker = GradientWorker(model, kind)
-        found = worker.losses(whole, 0.1)
+        found = worker.losses(whole, LossOptions(0.1))
         worker.backward(found.total, whole.tokens)
         scale = worker.scaler.get_scale() if worker.scaler.is_enabled() else 1.0
         norms.append(torch.cat([p.grad.flatten() / scale for p in model.parameters()]))

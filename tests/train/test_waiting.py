@@ -11,6 +11,7 @@ from attnkit.contract.device import DEVICE, Lists, Watch
 from attnkit.data.batch import Batch
 from attnkit.models import build
 from attnkit.recipe.schema import ModelConfig
+from attnkit.train.loss import LossOptions
 from attnkit.train.precision import GradientWorker
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -42,7 +43,7 @@ def test_an_update_on_a_device_reads_no_values(name: str, precision: str) -> Non
     model = build(config, (23, 23), 40).to(DEVICE)
     worker = GradientWorker(model, precision)
     batch = padded(config.shape != "decoder", 5 if encoder else None)
-    for options in (0.0, 0.1):
+    for options in (LossOptions(), LossOptions(0.1, 0.5, 0.2)):
         tensors = batch.to(DEVICE)
         with Watch(), Lists():
             losses = worker._losses(tensors, options)

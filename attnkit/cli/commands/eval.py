@@ -80,7 +80,7 @@ def eval(
             "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
             "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
             "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, "
-            "balanced-accuracy, perplexity, word-perplexity, calibration-error; "
+            "balanced-accuracy, perplexity, word-perplexity, calibration-error, total-variation; "
             "for question answering "
             "answer-match, answer-f1, answer-contained, context-found; for classification "
             "label-accuracy, matthews, f1. "

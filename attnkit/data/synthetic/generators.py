@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import Any
 
+from attnkit.data.synthetic.known_source import SOURCES
 from attnkit.data.synthetic.marked import MarkedRows
 from attnkit.data.synthetic.recall import RecallRows
 from attnkit.recipe.corpus_cards import Card
@@ -21,4 +22,4 @@ def generator_of(card: Card) -> Any:
     if card.length:
         return RecallRows(card.name, card.length)
     name = card.name.removeprefix("toy-")
-    return import_module(f"attnkit.data.synthetic.{name}")
+    return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")

@@ -1,0 +1,200 @@
+"""Generated text for language modelling whose next token has an exactly known distribution.
+
+    toy-chains  words of two syllables; each begins with the syllable that the word before it ends
+                with, and its second one follows the first one of the word before that: mostly it is
+                the next in the order of the syllables, else any other.  So the next word depends on
+                the last two words and on which of them came last
+    toy-topics  lines on one of eight topics, whose words come independently of each other, early
+                ones of a list more often.  No word belongs to two topics, so each word tells the
+                topic, and given any one of them all others are independent: exactly what naive
+                Bayes assumes.  (With words in common it would not hold: of words that may come in
+                any order, one makes the others independent only if it tells all that they share.)
+
+Training and scoring cut the text into blocks of `data.max_length` tokens.  A line has `LINE` tokens
+with its end, and the first line of a split one word more.  So where a block divides `LINE`, the end
+of a line is always the first token of a block: no block has words of two lines, and how likely each
+token is to come next follows from the tokens of its block.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import ClassVar, final
+
+from attnkit.data.draw import Draw
+from attnkit.data.rows import Row
+from attnkit.data.synthetic import word_tables
+from attnkit.errors import UsageError
+from attnkit.text import quoted
+
+LINE = 1024
+"""Tokens of a line: words, and the end of the line."""
+END = ""
+"""Stands for the end of a line among words."""
+SYLLABLES = ("ka", "mi", "ne", "ro", "su", "to")
+STEPS = (1, 15, 1, 1, 1, 1)
+"""How often a second syllable is so many places behind the one that it follows, in a circle."""
+TOPICS: dict[str, list[str]] = word_tables("topics")["topics"]
+WEIGHTS = tuple(1000 // (rank + 1) for rank in range(12))
+"""How often a word is drawn, by its rank in the list of its topic."""
+TOPIC_OF = {word: topic for topic, words in TOPICS.items() for word in words}
+
+
+class KnownSource(ABC):
+    """A random process that writes words, and knows how likely each of them is to come next."""
+
+    VERSION: ClassVar = 1
+    SIZES: ClassVar = {"train": 400, "valid": 20, "test": 60}
+    name: ClassVar[str]
+
+    @abstractmethod
+    def line(self, draw: Draw) -> Iterator[str]:
+        """The words of a new line, without end."""
+
+    @abstractmethod
+    def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
+        """The distribution of the next word of a line, given some words in a row before it.
+
+        What came earlier is not known.  Raises UsageError where the words are impossible.
+        """
+
+    @abstractmethod
+    def entropy(self, count: int) -> float:
+        """The expected entropy of the next word, in nats, where `count` words before are known."""
+
+    @final
+    def next_tokens(self, before: Sequence[str], block: int) -> dict[str, float]:
+        """The distribution of the next token of a block, given the tokens since its begin token.
+
+        Args:
+            before: the words of the block so far; the first may be `END`.
+            block: `data.max_length`.
+
+        Raises:
+            UsageError: the block does not divide a line, or no line has these words in a row.
+        """
+        ends = _end_share(block)
+        if before:
+            return dict(self.next_words(before[before[0] == END :]))
+        words = {word: (1 - ends) * share for word, share in self.next_words(()).items()}
+        return words | {END: ends}
+
+    @final
+    def nats(self, block: int) -> float:
+        """The expected cross-entropy of the best possible model, in nats a token.
+
+        Its exponential is the lowest perplexity that can be expected in blocks of this length.
+
+        Raises:
+            UsageError: the block does not divide a line.
+        """
+        ends = _end_share(block)
+        total = entropy((ends, 1 - ends))
+        for place in range(block):
+            after_end = self.entropy(place - 1) if place else 0.0
+            total += (1 - ends) * self.entropy(place) + ends * after_end
+        return total / block
+
+    @final
+    def rows(self, split: str, size: int, seed: int) -> Iterator[Row]:
+        """`size` lines of a split; the same seed gives the same lines."""
+        draw = Draw(f"{self.VERSION}/{self.name}/{split}/{seed}")
+        for number in range(size):
+            words = self.line(draw)
+            yield Row("", " ".join(next(words) for _ in range(LINE - (number > 0))))
+
+
+@final
+class ChainSource(KnownSource):
+    """Syllables, each drawn by the third one before it; every word shows two of them.
+
+    All syllables are equally likely, and three in a row are independent.
+    """
+
+    name = "chains"
+
+    def line(self, draw: Draw) -> Iterator[str]:
+        count = len(SYLLABLES)
+        third, second, last = (draw.randrange(count) for _ in range(3))
+        steps = list(enumerate(STEPS))
+        while True:
+            yield SYLLABLES[second] + SYLLABLES[last]
+            third, second, last = second, last, (third + draw.weighted_choice(steps)) % count
+
+    def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
+        last = [(word[:2], word[2:]) for word in before[-2:]]
+        known = all(part in SYLLABLES for word in last for part in word)
+        if not known or (len(last) == 2 and last[0][1] != last[1][0]):
+            raise UsageError(f"{quoted(' '.join(before))}: no line has these words in a row")
+        share = 1 / len(SYLLABLES)
+        if len(last) == 2:
+            place = SYLLABLES.index(last[0][0])
+            seconds = {
+                SYLLABLES[(place + step) % len(SYLLABLES)]: weight / sum(STEPS)
+                for step, weight in enumerate(STEPS)
+            }
+        else:
+            seconds = dict.fromkeys(SYLLABLES, share)
+        firsts = {last[-1][1]: 1.0} if last else dict.fromkeys(SYLLABLES, share)
+        return {a + b: p * q for a, p in firsts.items() for b, q in seconds.items()}
+
+    def entropy(self, count: int) -> float:
+        if count >= 2:
+            return entropy([weight / sum(STEPS) for weight in STEPS])
+        return math.log(len(SYLLABLES)) * (2 - count)
+
+
+@final
+class TopicSource(KnownSource):
+    """Words of one topic, drawn independently."""
+
+    name = "topics"
+
+    def line(self, draw: Draw) -> Iterator[str]:
+        words = list(zip(TOPICS[draw.choice(tuple(TOPICS))], WEIGHTS, strict=True))
+        while True:
+            yield draw.weighted_choice(words)
+
+    def next_words(self, before: Sequence[str]) -> Mapping[str, float]:
+        topics = {TOPIC_OF.get(word) for word in before}
+        if None in topics or len(topics) > 1:
+            raise UsageError(f"{quoted(' '.join(before))}: no line has these words")
+        return _shares(topics.pop() if topics else None)
+
+    def entropy(self, count: int) -> float:
+        """The topic is known from the first word on."""
+        within = entropy([weight / sum(WEIGHTS) for weight in WEIGHTS])
+        return within if count else within + math.log(len(TOPICS))
+
+
+SOURCES = {"toy-chains": ChainSource(), "toy-topics": TopicSource()}
+
+
+def known_source(corpus: str) -> KnownSource | None:
+    """The source of an embedded corpus, such as toy-topics; None where it is not known exactly."""
+    return SOURCES.get(corpus)
+
+
+@cache
+def _shares(topic: str | None) -> Mapping[str, float]:
+    """The distribution of words of a topic, or of all topics."""
+    topics = TOPICS if topic is None else (topic,)
+    total = sum(WEIGHTS) * len(topics)
+    return {
+        word: weight / total
+        for name in topics
+        for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)
+    }
+
+
+def entropy(shares: Sequence[float]) -> float:
+    """Of a distribution, in nats."""
+    return -sum(share * math.log(share) for share in shares if share)
+
+
+def _end_share(block: int) -> float:
+    """The probability that a block begins with the end of a line."""
+    if block < 1 or LINE % block:
+        raise UsageError(f"a block must divide {LINE} tokens, the length of a line; got {block}")
+    return block / LINE

@@ -1,0 +1,151 @@
+"""Embedded corpora whose next token has a known distribution."""
+
+import hashlib
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from attnkit.data.corpus import Corpus
+from attnkit.data.draw import Draw
+from attnkit.data.synthetic.known_source import (
+    END,
+    LINE,
+    SOURCES,
+    TOPICS,
+    WEIGHTS,
+    KnownSource,
+    known_source,
+)
+from attnkit.errors import UsageError
+from attnkit.recipe import corpus_cards
+from attnkit.recipe.schema import DataConfig
+
+
+@pytest.fixture(params=SOURCES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def source(name: str) -> KnownSource:
+    found = known_source(name)
+    assert found is not None
+    return found
+
+
+def stream(name: str, split: str = "test", lines: int = 12) -> list[str]:
+    data = DataConfig(corpus=name, size=lines)
+    rows = list(Corpus.open(data, "language-modeling").rows(split))[:lines]
+    return [word for row in rows for word in (*row.target.split(), END)]
+
+
+@pytest.mark.parametrize("block", [1, 8, 32, 1024])
+def test_the_end_of_a_line_is_the_first_token_of_a_block(name: str, block: int) -> None:
+    tokens = stream(name)
+    places = [place for place, token in enumerate(tokens) if token == END]
+    assert places == [LINE * number for number in range(1, 13)]
+    assert all(place % block == 0 for place in places)
+
+
+def test_the_card_says_how_long_a_line_is(name: str) -> None:
+    assert corpus_cards.load(name).line_tokens == LINE
+
+
+def test_the_shares_of_what_comes_next_sum_to_1(source: KnownSource, name: str) -> None:
+    tokens = stream(name)[LINE : LINE + 6]  # begins with an end
+    for count in range(6):
+        for before in (tokens[:count], tokens[1:count]):
+            shares = source.next_tokens(before, 32)
+            assert math.isclose(sum(shares.values()), 1)
+            assert (END in shares) == (not before)
+
+
+def test_what_comes_is_as_likely_as_it_is_said_to_be(source: KnownSource, name: str) -> None:
+    """Observed counts of the next token after each state, within five standard deviations."""
+    tokens, block = stream(name, "train", 60), 16
+    seen: dict[tuple[str, ...], Counter[str]] = {}
+    for start in range(0, len(tokens) - block, block):
+        part = tokens[start : start + block]
+        for count in range(4):
+            seen.setdefault(tuple(part[:count]), Counter())[part[count]] += 1
+    for before, counts in seen.items():
+        shares, total = source.next_tokens(before, block), counts.total()
+        assert counts.keys() <= shares.keys()
+        if total > 500 and before:
+            for token, share in shares.items():
+                spread = math.sqrt(total * share * (1 - share)) + 1
+                assert abs(counts[token] - total * share) < 5 * spread, (before, token)
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("block", [1, 2, 4, 32])
+def test_the_best_loss_is_that_of_the_source_itself(
+    source: KnownSource, name: str, block: int
+) -> None:
+    tokens = stream(name, "train", 60)[: 60 * LINE]
+    nll = [
+        -math.log(source.next_tokens(tokens[place - place % block : place], block)[token])
+        for place, token in enumerate(tokens)
+    ]
+    spread = math.sqrt(sum(value**2 for value in nll)) / len(nll)
+    # the topics of 60 lines are 60 draws only, which the first tokens of blocks show
+    assert abs(sum(nll) / len(nll) - source.nats(block)) < 5 * spread
+
+
+def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> None:
+    for call in (lambda: source.nats(100), lambda: source.next_tokens((), 100)):
+        with pytest.raises(UsageError, match="must divide 1024 tokens"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "before"),
+    [("toy-topics", ["dog", "bread"]), ("toy-topics", ["xyz"]), ("toy-chains", ["kami", "kami"]),
+     ("toy-chains", ["ka"]), ("toy-chains", ["dog"])],
+)  # fmt: skip
+def test_words_that_no_line_has_are_refused(corpus: str, before: list[str]) -> None:
+    found = known_source(corpus)
+    assert found is not None
+    with pytest.raises(UsageError, match="no line has these words"):
+        found.next_tokens(before, 32)
+
+
+def test_other_corpora_have_no_known_source() -> None:
+    assert known_source("toy-translation") is None
+
+
+def test_no_word_has_two_topics() -> None:
+    words = [word for several in TOPICS.values() for word in several]
+    assert len(words) == len(set(words)) == len(WEIGHTS) * len(TOPICS)
+
+
+def test_the_same_seed_gives_the_same_lines_and_another_gives_others(source: KnownSource) -> None:
+    first = list(source.rows("test", 2, 1))
+    assert first == list(source.rows("test", 2, 1)) == list(source.rows("test", 3, 1))[:2]
+    assert first != list(source.rows("test", 2, 2))
+    assert first != list(source.rows("train", 2, 1))
+
+
+@pytest.mark.parametrize(
+    ("corpus", "split", "digest"),
+    [
+        ("toy-topics", "train", "3097f716ce4bea3e"),
+        ("toy-topics", "test", "4863bd69f7ed2068"),
+        ("toy-chains", "train", "97c0d7ef212b9ef6"),
+        ("toy-chains", "test", "c676cf38e9277e65"),
+    ],
+)
+def test_the_text_is_the_same_everywhere(corpus: str, split: str, digest: str) -> None:
+    text = "\n".join(row.target for row in SOURCES[corpus].rows(split, 20, 1))
+    assert hashlib.sha256(text.encode()).hexdigest().startswith(digest)
+
+
+def test_three_syllables_in_a_row_are_independent() -> None:
+    line = SOURCES["toy-chains"].line(Draw("x"))
+    words = [next(line) for _ in range(30_000)]
+    counts = Counter(word[:2] + word[2:] + after[2:] for word, after in pairwise(words))
+    expected = (len(words) - 1) / 6**3
+    assert len(counts) == 6**3
+    assert max(abs(n - expected) for n in counts.values()) < 6 * math.sqrt(expected)
