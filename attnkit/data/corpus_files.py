@@ -6,23 +6,23 @@ beside the file, and a later change is an error.
 """
 
 import hashlib
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import Field, NonNegativeInt
 
 from attnkit.data.formats import count_lines
-from attnkit.data.hub_datasets import rows_file
-from attnkit.errors import AttnkitError, DataError, MissingInputError
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
 from attnkit.recipe.corpus_cards import Archive, Card, File
 from attnkit.recipe.data_rules import HUGGING_FACE
-from attnkit.storage.cache import read_note, write_note
-from attnkit.storage.files import atomic_write, check_file, sha256_file
+from attnkit.storage.cache import read_note, read_or_build, write_note
+from attnkit.storage.files import atomic_write, check_file, sha256_file, sha256_json
 from attnkit.text import quoted
 
 Progress = Callable[[str, int, int | None], None]
@@ -34,6 +34,9 @@ A stage is "tokenizer" or a split (in rows), or the name of a file that is downl
 SETTLED = 100_000_000
 """Nanoseconds after which a further write surely shows in the time of the last change."""
 
+SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "test": ("test",)}
+"""What a split may be called in a data set of Hugging Face."""
+DATASET_ROWS = "rows.jsonl"
 
 NOTE = tuple[
     list[str | int], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt | None
@@ -208,7 +211,7 @@ def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: b
     data folder, there also by its last name alone, as a run that was moved away from its data needs
     it.  Data sets of Hugging Face are files in the cache."""
     if name.startswith(HUGGING_FACE):
-        return rows_file(name, split, cache, offline=offline)
+        return _dataset_rows(name, split, cache, offline=offline)
     given = Path(os.path.expanduser(name))
     places = [given]
     if folder is not None and not given.is_absolute():
@@ -223,3 +226,53 @@ def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: b
     raise MissingInputError(
         f"data.{split}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
     )
+
+
+def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) -> Path:
+    """The file with the rows of hf:NAME or hf:NAME:CONFIG, written by `datasets` at first use.
+
+    NAME is that of a data set, or a folder with files in a format that `datasets` reads.
+
+    Raises:
+        UnavailableError: `datasets` is not installed, or the hub cannot be reached.
+        MissingInputError: there is no such data set, or it has no such split.
+        DataError: its files are damaged.
+    """
+    try:
+        import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
+    except ImportError as error:
+        raise UnavailableError(
+            f"data.{split}: {name} needs datasets: pip install 'attnkit[datasets]'"
+        ) from error
+    place, _, config = name.removeprefix(HUGGING_FACE).partition(":")
+    if offline:
+        datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = True
+    try:
+        datasets.disable_progress_bars()
+        found: Mapping[str, Any] = datasets.load_dataset(place, config or None)
+    except AttnkitError:
+        raise
+    except (FileNotFoundError, ConnectionError) as error:
+        what = str(error).splitlines()[0]
+        raise MissingInputError(f"data.{split}: {name}: {what}") from error
+    except Exception as error:  # the library has many kinds
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        raise DataError(f"data.{split}: {name}: cannot be read: {what}") from error
+    part = next((word for word in SPLIT_NAMES[split] if word in found), None)
+    if part is None:
+        raise MissingInputError(
+            f"data.{split}: {name} has no such split; it has {', '.join(found)}"
+        )
+    rows = found[part]
+    key = sha256_json([place, config, part, str(getattr(rows, "_fingerprint", ""))])
+
+    def write(folder: Path) -> None:
+        with (folder / DATASET_ROWS).open("w", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+    def read(folder: Path) -> Path:
+        check_file(folder / DATASET_ROWS)
+        return folder / DATASET_ROWS
+
+    return read_or_build(cache / "datasets" / key[:32], read, write)[0]

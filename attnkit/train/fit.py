@@ -144,7 +144,7 @@ class Training(TrainingState):
             self.job.emit(events.NoteEvent(text))
         if newest is not None:
             if group.is_main_process():
-                self._cut_log(newest)
+                self.job.run.log.truncate(newest.step, newest.log)
             self._load(newest)
         else:
             if group.is_main_process():
@@ -333,10 +333,6 @@ class Training(TrainingState):
             run.require_locked()
             checkpoint.save(run, progress.step, values, state, keep=set(progress.recent))
         self.saved = progress.step
-
-    def _cut_log(self, newest: checkpoint.Checkpoint) -> None:
-        """Cut the log back to the checkpoint that it goes on from."""
-        self.job.run.log.truncate(newest.step, newest.log)
 
     def _load(self, newest: checkpoint.Checkpoint) -> None:
         run = self.job.run
