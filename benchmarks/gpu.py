@@ -28,6 +28,8 @@ ROLES = {"encoder": (False, False), "decoder": (False, True), "cross": (True, Fa
 """Role -> (cross, causal)."""
 TASKS: dict[str, tuple[str, ...]] = {
     "translation": ("quickstart", "--variant", "scaled-dot"),
+    "summarization": ("summarization/events", "--variant", "scaled-dot"),
+    "dialogue": ("dialogue/personas", "--variant", "scaled-dot"),
     "long context": ("long-context/passages", "contexts.rows=20", "contexts.counts=[1,4]"),
     "language modelling": ("language-modeling/naive-bayes-chains", "--variant", "transformer"),
 }

@@ -12,7 +12,7 @@ from attnkit.recipe import corpus_cards
 
 NAMED = (
     "multi30k", "multi30k-official", "wmt14-en-de", "wmt14-en-fr", "cnn-dailymail", "personachat",
-    "wikitext-2", "toy-translation",
+    "wikitext-2", "toy-translation", "toy-summarization", "toy-dialogue",
 )  # fmt: skip
 
 CARD: dict[str, Any] = {
