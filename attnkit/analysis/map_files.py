@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
-from attnkit.storage.files import DISK, Filesystem, atomic_write
+from attnkit.storage.files import DISK, Filesystem, write_output
 from attnkit.text import quoted, safe_text
 
 FORMAT, VERSION = "attnkit-maps", 1
@@ -67,7 +67,7 @@ def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
     """
     suffix = check_suffix(path)
     if suffix == ".csv":
-        atomic_write(path, _table(capture), fs)
+        write_output(path, _table(capture), fs)
         return
     arrays = _arrays(capture)
     text = json.dumps({"format": FORMAT, "version": VERSION} | _description(capture))
@@ -81,11 +81,11 @@ def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
         coded = np.frombuffer(text.encode("ascii"), np.uint8)
         named: dict[str, Any] = {JSON: coded, **arrays, **tokens}
         np.savez(packed, **named)
-        atomic_write(path, packed.getvalue(), fs)
+        write_output(path, packed.getvalue(), fs)
     else:
         from safetensors.numpy import save as serialised
 
-        atomic_write(path, serialised(arrays, {JSON: text}), fs)
+        write_output(path, serialised(arrays, {JSON: text}), fs)
 
 
 def _arrays(capture: Capture, prefix: str = "") -> Arrays:

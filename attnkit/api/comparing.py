@@ -29,7 +29,7 @@ from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
 from attnkit.show.axis_tables import tables
 from attnkit.show.table_formats import html_text
-from attnkit.storage.files import atomic_write, make_folder
+from attnkit.storage.files import make_folder, write_output
 
 Overrides = Mapping[str, Any] | Sequence[str]
 QUESTIONS = "question-answering"
@@ -201,7 +201,7 @@ def _written(
     make_folder(out)
     path = out / f"{name}.yaml"
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        atomic_write(path, text)
+        write_output(path, text)
     return path
 
 

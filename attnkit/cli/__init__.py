@@ -142,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _end(number: int, _: object) -> NoReturn:
     """A signal ends the command as Ctrl-C does: nothing that is half written stays."""
+    console.signalled.append(number)
     raise SystemExit(128 + number)
 
 
@@ -154,8 +155,8 @@ def script() -> NoReturn:
     # importing torch makes a great many objects that stay; to look through them again and again
     # takes 0.1 s, and in a command few objects wait for the collector
     gc.set_threshold(50_000)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) == signal.SIG_DFL:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
     try:
         code = main()

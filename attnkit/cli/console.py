@@ -65,6 +65,8 @@ ENDED = {129: ("hung up",), 130: ("interrupted",), 143: ("terminated",)}
 # BadParameter descends from has not.
 ParserError: Any = typer.BadParameter.__base__
 
+signalled: list[int] = []
+"""Signals that told this process to end, in the order in which they came."""
 _arguments: list[str] = []
 
 
@@ -215,7 +217,11 @@ def _report(error: BaseException) -> int:
     """Print an error and return its exit code; the main process of several learns of it, too."""
     from attnkit.distributed import group
 
-    error = group.lost(error) or error
+    lost = group.lost(error)
+    if signalled and not lost and not isinstance(error, StoppedError):
+        # The library that a signal interrupted may have made an error of its own out of it.
+        error = SystemExit(128 + signalled[0])
+    error = lost or error
     group.report(error)
     try:
         sys.stdout.flush()

@@ -127,22 +127,11 @@ def write(
         try:
             _export(Graph(model, name), inputs, folder / name)
         except Exception as error:
-            _raise_signal(error)
-            reason = _reason(error)
-            raise DataError(f"torch cannot export this model to ONNX: {reason}") from error
+            raise DataError(f"torch cannot export this model to ONNX: {_reason(error)}") from error
     opened = OnnxModel(folder, model)
     writes = partial(outputs, opened, tokenizer)
     encode = standalone_tokenizer.encoder(folder, recipe)
     return Reader(writes if recipe.writes else None, logits=opened, encode=encode)
-
-
-def _raise_signal(error: BaseException) -> None:
-    """Raise what a signal raised in the midst of the exporter, which makes an error of its own."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, SystemExit | KeyboardInterrupt):
-            raise cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def _reason(error: Exception) -> str:

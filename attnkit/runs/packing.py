@@ -144,7 +144,7 @@ def pack_results(run: "Run", folder: Path) -> Path:
             f"file holds {LARGEST >> 20} MB at most: score fewer splits"
         )
     files.make_folder(target.parent)
-    files.atomic_write(target, content)
+    files.write_output(target, content)
     return target
 
 

@@ -169,26 +169,64 @@ def test_a_plug_in_is_blamed_by_name(
     assert "bug in attnkit" not in done.err
 
 
-def test_a_signal_in_the_midst_of_an_export_to_onnx_has_its_own_code() -> None:
-    to_onnx = pytest.importorskip("attnkit.export.to_onnx")
-    for inner in (SystemExit(143), KeyboardInterrupt()):
-        for error in (RuntimeError("x"), ValueError("y")):
-            try:
-                try:
-                    raise inner
-                except BaseException as cause:
-                    raise error from cause
-            except Exception as caught:
-                with pytest.raises(type(inner)):
-                    to_onnx._raise_signal(caught)
-    to_onnx._raise_signal(ValueError("alone"))
+SIGNALLED = """
+import os, signal, time
+from attnkit import cli, errors
+
+def main():
+    def library():  # as compiled code, which makes an error of its own of what a handler raises
+        try:
+            os.kill(os.getpid(), {number})
+            time.sleep(10)
+        except BaseException as error:
+            raise {raised} from error
+    return cli.console.run(library, [])
+
+cli.main = main
+cli.script()
+"""
 
 
-@pytest.mark.parametrize("place", ["out.txt", "folder/out.txt", "out [1].txt"])
+@pytest.mark.parametrize(
+    ("number", "raised", "code", "said"),
+    [
+        (signal.SIGTERM, "errors.DataError('not a valid file')", 143, "terminated"),
+        (signal.SIGHUP, "errors.DataError('not a valid file')", 129, "hung up"),
+        (signal.SIGINT, "errors.DataError('not a valid file')", 130, "interrupted"),
+        (signal.SIGTERM, "ValueError('x')", 143, "terminated"),
+        (signal.SIGTERM, "SystemExit(0)", 143, "terminated"),
+        (signal.SIGTERM, "errors.StoppedError('saved')", 75, "saved"),
+    ],
+)
+def test_what_a_library_makes_of_a_signal_is_told_as_the_signal(
+    number: int, raised: str, code: int, said: str
+) -> None:
+    program = SIGNALLED.format(number=int(number), raised=raised)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=PYTHON, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (code, f"attnkit: {said}\n")
+
+
+OUTPUTS = {
+    "out.txt": "generate RUN text -o",
+    "folder/out.txt": "generate RUN text -o",
+    "out [1].txt": "generate RUN text -o",
+    **{f"out.{kind}": "visualize-attn RUN dog --save" for kind in ("npz", "csv", "html", "svg")},
+    "out.safetensors": "visualize-attn RUN dog --save",
+    "curves.svg": "plot RUN --save",
+    "job.sh": "slurm quickstart --save",
+    "my.yaml": "recipe copy quickstart",
+}
+"""A file, and the command that writes it."""
+
+
+@pytest.mark.parametrize(("place", "words"), OUTPUTS.items(), ids=OUTPUTS)
 def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
-    place: str, here: Any, tmp_path: Path
+    place: str, words: str, here: Any, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path)
+    run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
     (tmp_path / place).parent.mkdir(exist_ok=True)
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -196,7 +234,8 @@ def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
     left.touch()
     other.touch()
     Path("text").write_text("one red dog\n")
-    assert here("generate", str(run.path), "text", "-o", place).code == 0
+    done = here(*words.replace("RUN", str(run.path)).split(), place)
+    assert done.code == 0, done.err
     assert not left.exists()
     assert other.exists()
 

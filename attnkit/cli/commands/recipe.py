@@ -150,7 +150,7 @@ def copy(
     attnkit recipe copy quickstart my.yaml
     """
     from attnkit.recipe import load, resolve
-    from attnkit.storage.files import atomic_write
+    from attnkit.storage.files import write_output
 
     source = resolve(recipe)
     load(source)
@@ -160,7 +160,7 @@ def copy(
     if os.path.lexists(target):
         raise OutputPathError(f"{target}: already exists; name another file, or move it away")
     text = _moved(source, target)
-    atomic_write(target, text)
+    write_output(target, text)
     console.say(f"wrote {target}; to train it: attnkit train {target}")
 
 

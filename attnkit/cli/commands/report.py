@@ -84,7 +84,7 @@ def report(
 def _write(report: "Report", path: Path) -> None:
     """The page, or the drawings and then the text."""
     from attnkit.show.report import markdown, page
-    from attnkit.storage.files import atomic_write, make_folder
+    from attnkit.storage.files import make_folder, write_output
 
     if path.suffix.lower() in PAGES:
         content = page(report)
@@ -94,5 +94,5 @@ def _write(report: "Report", path: Path) -> None:
     text, drawings = markdown(report, folder.name)
     make_folder(folder)
     for name, drawing in drawings.items():
-        atomic_write(folder / name, drawing)
+        write_output(folder / name, drawing)
     files.save(path, text, f" and its drawings in {folder}")
