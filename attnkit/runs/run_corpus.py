@@ -137,8 +137,9 @@ class RunCorpus:
         self._require(split)
         if data.corpus is None:
             needed = (split, "train") if data.split_off(split) else (split,)
-            others = [name for name in SPLITS if name not in needed]
-            data = data.model_copy(update=dict.fromkeys(others))
+            left_out = dict.fromkeys(name for name in SPLITS if name not in needed)
+            unsplit = {} if "train" in needed else {"split": type(data.split)()}
+            data = data.model_copy(update=left_out | unsplit)
         return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
 
     def _available(self, split: str) -> str | None:

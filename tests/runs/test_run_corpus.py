@@ -10,7 +10,7 @@ from helpers.trained import ROWS, make_run
 
 from attnkit.data.rows import Row
 from attnkit.errors import DataError, MissingInputError
-from attnkit.recipe.schema import DataConfig
+from attnkit.recipe.schema import DataConfig, SplitSizes
 from attnkit.runs import Run, run_corpus
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.evaluation import evaluate
@@ -77,6 +77,14 @@ def test_a_corpus_in_a_data_folder_is_found_by_its_name(
     shutil.move(tmp_path / "test.jsonl", tmp_path / "data/test.jsonl")
     moved = with_data(run, "translation", DataConfig(test="../gone/test.jsonl"))
     assert list(RunCorpus(moved, tmp_path / "data").rows("test")) == ROWS
+
+
+def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_rows(
+    tmp_path: Path, run: Run
+) -> None:
+    data = DataConfig(train="gone.jsonl", test="test.jsonl", split=SplitSizes(valid=1))
+    split = with_data(run, "translation", data)
+    assert list(RunCorpus(split, tmp_path).rows("test")) == ROWS
 
 
 @pytest.mark.parametrize(
