@@ -36,7 +36,8 @@ RECIPE = "translation/multi30k"
 ALONE = "one process of two threads"
 SETTINGS = {
     ALONE: ["train.accumulate=2"],
-    "two of one thread": ["--nproc", "2"],
+    "two of one thread, ddp": ["--nproc", "2", "train.parallel=ddp"],
+    "two of one thread, fsdp": ["--nproc", "2", "train.parallel=fsdp"],
 }
 SMALL = ["train", "quickstart", "--variant", "scaled-dot", "train.steps=120",
          "train.precision=fp32",
@@ -73,11 +74,11 @@ def weights(out: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def kill(rank: int, work: Path) -> list[str]:
+def kill(parallel: str, rank: int, work: Path) -> list[str]:
     """Kill one rank, resume, compare; a row of the report."""
     env = environment(ATTNKIT_CACHE=str(work / "cache"), OMP_NUM_THREADS="1")
-    words = attnkit(*SMALL, "--nproc", "2")
-    whole, parts = work / "whole", work / f"{rank}"
+    words = attnkit(*SMALL, f"train.parallel={parallel}", "--nproc", "2")
+    whole, parts = work / f"whole-{parallel}", work / f"{parallel}-{rank}"
     if not whole.exists():
         done = subprocess.run([*words, "--out", str(whole)], capture_output=True, env=env)
         assert done.returncode == 0, done.stderr
@@ -99,7 +100,7 @@ def kill(rank: int, work: Path) -> list[str]:
     assert resumed.returncode == 0, resumed.stderr
     same = "identical" if weights(whole) == weights(parts) else "DIFFERENT"
     last = said.strip().splitlines()[-1].removeprefix("attnkit: error: ").partition(";")[0]
-    return [str(rank), f"{seconds:.1f}", str(process.returncode), last, same]
+    return [parallel, str(rank), f"{seconds:.1f}", str(process.returncode), last, same]
 
 
 def main() -> None:
@@ -117,7 +118,7 @@ def main() -> None:
             for name, speeds in found.items():
                 speeds.append(speed(name, options, work))
                 say(f"round {number + 1}: {name}: {speeds[-1]:,.0f} tokens/s")
-        killed = [kill(rank, work) for rank in (0, 1)]
+        killed = [kill(how, rank, work) for how in ("ddp", "fsdp") for rank in (0, 1)]
     rows = []
     for name, speeds in found.items():
         ratios = [one / base for one, base in zip(speeds, found[ALONE], strict=True)]
@@ -128,7 +129,7 @@ def main() -> None:
         "load": load,
     }
     speeds_table = table(["processes", "tokens/s", "range", "ratio"], rows)
-    kills = table(["rank killed", "seconds until the command ended", "exit code",
+    kills = table(["train.parallel", "rank killed", "seconds until the command ended", "exit code",
                    "last line", "weights after resuming"], killed)  # fmt: skip
     publish("ranks", "Training in two processes", facts, [*speeds_table, "", *kills])
 

@@ -58,9 +58,11 @@ def ranks_issue(recipe: Recipe, ranks: int) -> str | None:
     """Why so many processes cannot train a model of this recipe together; None if they can."""
     train = recipe.train
     if ranks > 1 and train.parallel == "none":
-        return f"train.parallel: none, but {ranks} processes are to train: set ddp"
+        return f"train.parallel: none, but {ranks} processes are to train: set ddp or fsdp"
     if train.compile:
         return "train.compile: is for training in one process; set it to false"
+    if train.parallel == "fsdp" and train.precision == "fp16":
+        return "train.precision: fp16 is not for train.parallel=fsdp; use bf16"
     return None
 
 

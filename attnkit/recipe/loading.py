@@ -12,7 +12,7 @@ from attnkit.recipe.build import Built, build
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import NAMES, is_name, name_of, resolve
-from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, refuse
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, refuse
 from attnkit.recipe.published import Published, read_published
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
@@ -166,7 +166,6 @@ def _without_twins(
     return kept, swept
 
 
-PARALLEL: Key = ("train", "parallel")
 _BEFORE_THE_KEY = {("data", "normalize"): "none"}
 """What runs did that were written before there was a key, where that is not its default."""
 
@@ -188,10 +187,6 @@ def load_resolved(
     for key, value in _BEFORE_THE_KEY.items():
         if key not in settings.values:
             settings.put(key, root.place, Scalar(root.place, value))
-    parallel = settings.values.get(PARALLEL)
-    if parallel and isinstance(parallel.node, Scalar) and parallel.node.text == "fsdp":
-        # of an earlier version; it says nothing of the trained model
-        settings.values[PARALLEL] = parallel._replace(node=Scalar(parallel.place, "ddp"))
     changes, later = _read_words(overrides)
     _by_variant(later, [], issues)
     for change, *more in changes:

@@ -389,8 +389,8 @@ class TrainConfig(Section):
     """Floating-point precision of training; auto times fp32 and bf16 and uses the faster one."""
     compile: bool = False
     """Whether to compile the model with torch.compile."""
-    parallel: Literal["none", "ddp"] = "ddp"
-    """Whether several processes (--nproc, torchrun) may train the model, a copy each."""
+    parallel: Literal["none", "ddp", "fsdp"] = "ddp"
+    """How several processes (--nproc, torchrun) train: ddp copies the model, fsdp shards it."""
     seeds: Unique[Annotated[tuple[Count, ...], Field(min_length=1)]] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"

@@ -240,6 +240,11 @@ class KeptRow(Schema):
     gold: Count | None = None
 
 
+CheckpointFileName = Annotated[
+    str, Field(pattern=r"^(tensors\.safetensors|state\.json|shard-[a-z0-9-]+\.safetensors)$")
+]
+
+
 class CheckpointFile(Schema):
     """Size and hash of one file."""
 
@@ -252,7 +257,7 @@ class CheckpointManifest(Schema):
 
     format: Literal[1, 2]
     step: Count
-    files: dict[Literal["tensors.safetensors", "state.json"], CheckpointFile] = Field(min_length=2)
+    files: dict[CheckpointFileName, CheckpointFile] = Field(min_length=2)
     log: Sha256 | None = None
 
 

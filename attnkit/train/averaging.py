@@ -16,8 +16,9 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 def kept(weights: Weights) -> Weights:
-    """Copies that later updates leave alone, in main memory."""
-    return {name: tensor.detach().cpu().clone() for name, tensor in weights.items()}
+    """Copies that later updates leave alone, in main memory; shards stay where they are."""
+    parts = {name: tensor.detach() for name, tensor in weights.items()}
+    return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
 
 
 class Averaging:

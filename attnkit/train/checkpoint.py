@@ -1,6 +1,7 @@
 """Checkpoints: the whole state of a training, on disk whole or not at all.
 
     checkpoints/step-<n>/tensors.safetensors    model.<name>, optimizer.<name>.exp_avg, rng.cpu, ...
+                         shard-...safetensors   the same in parts, one a rank, of sharded training
                          state.json             everything that is not a tensor
                          manifest.json          sizes and SHA-256 of the two, that of the log until
                                                 then, versions
@@ -13,7 +14,7 @@ is found by looking at what is there, never by a pointer.  Nothing is pickled.
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,11 +47,13 @@ class Checkpoint(NamedTuple):
 def save(
     run: "Run",
     step: int,
-    values: Mapping[str, Tensor],
+    values: Mapping[str, Tensor] | Callable[[Path], None],
     state: Mapping[str, Any],
     keep: Collection[int] = (),
 ) -> Path:
     """Save the state after `step` updates and return its folder.
+
+    In place of the tensors there may be a function that writes them, as shards, into a folder.
 
     The log of the run is forced to the disk first, so that a checkpoint never knows more than the
     log.  Afterwards the new checkpoint, the newest one before it and the steps in `keep` remain.
@@ -64,8 +67,8 @@ def save(
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
     if json.loads(text) != state or len(text) > files.JSON_LIMIT:
         raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
-    if (bad := tensors.not_finite(values)) is not None:
-        raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
+    if not callable(values):
+        require_finite(step, values)
     run.log.flush()
     fs = run.fs
     final = run.checkpoints / f"step-{step}"
@@ -96,14 +99,21 @@ def save(
 def _prepare(
     folder: Path,
     step: int,
-    values: Mapping[str, Tensor],
+    values: Mapping[str, Tensor] | Callable[[Path], None],
     state: bytes,
     log: str | None,
     fs: Filesystem,
 ) -> None:
     """Write the files of a checkpoint and force them and their folder to the disk."""
     fs.mkdir(folder)
-    size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
+    written: dict[str, dict[str, Any]] = {}
+    if callable(values):
+        values(folder)
+        for path in sorted(folder.iterdir()):
+            written[path.name] = {"size": path.stat().st_size, "sha256": files.sha256_file(path)}
+    else:
+        size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
+        written[_TENSORS] = {"size": size, "sha256": digest}
     files.write_synced(folder / _STATE, state, fs)
     manifest = {
         "step": step,
@@ -111,13 +121,19 @@ def _prepare(
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "files": {
-            _TENSORS: {"size": size, "sha256": digest},
+            **written,
             _STATE: {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
         },
         "log": log,
     }
     files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)), fs)
     fs.fsync_path(folder)
+
+
+def require_finite(step: int, values: Mapping[str, Tensor]) -> None:
+    """Refuse to save NaN.  Raises DivergedError."""
+    if (bad := tensors.not_finite(values)) is not None:
+        raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
 
 
 def latest(run: "Run") -> Checkpoint | None:
@@ -174,9 +190,24 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     Raises:
         DataError: anything is missing, damaged or not finite; says the path and why.
     """
+    state = load_state(path)
+    if sharded(path):
+        from attnkit.train.parallel import read_shards
+
+        return read_shards(path, prefix), state
+    return tensors.read(path / _TENSORS, prefix=prefix), state
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """The state alone, after the same checks.  Raises DataError."""
     if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
-    return tensors.read(path / _TENSORS, prefix=prefix), files.read_json(path / _STATE)
+    return files.read_json(path / _STATE)
+
+
+def sharded(path: Path) -> bool:
+    """Whether a checkpoint holds shards."""
+    return not (path / _TENSORS).exists()
 
 
 def _steps(run: "Run") -> list[tuple[int, Path]]:

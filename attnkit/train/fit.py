@@ -33,6 +33,7 @@ from attnkit.errors import (
     StoppedError,
     out_of_memory,
 )
+from attnkit.models import Model
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
@@ -232,7 +233,7 @@ class Training(TrainingState):
         scaler.unscale_(self.optimizer)
         limit = self.train.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.gradient_norm = float(norm)
+        self.gradient_norm = float(self.full_state_dict({"": norm})[""])
         if not math.isfinite(self.gradient_norm):
             finite_loss = bool(self.part.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and scales less
@@ -245,8 +246,11 @@ class Training(TrainingState):
 
     def _diverged(self, what: str, batches: list[Batch]) -> DivergedError:
         """Why an update failed; where a rank's own loss is to blame, all ranks say so."""
-        saved = self.saved or None
-        error = diverged(self.progress.step, what, batches, self.model, self.device, saved)
+        model: Model = self.model
+        if self.sharded:
+            model = self.validator.model
+            model.load_state_dict(self.full_state_dict(weights_of(self.model)), strict=False)
+        error = diverged(self.progress.step, what, batches, model, self.device, self.saved or None)
         guilty = group.all_gather_object(str(error) if what == "the loss" else None)
         rank = next((number for number, text in enumerate(guilty) if text), 0)
         return DivergedError(f"rank {rank}: {guilty[rank]}") if guilty[rank] and rank else error
@@ -293,7 +297,7 @@ class Training(TrainingState):
         self.averaging.remember(step)
         weights = self.averaging.candidate()
         try:
-            sums, value = self.validator.measure(weights)
+            sums, value = self.validator.measure(self.full_state_dict(weights))
         except NotFiniteError as error:
             raise DivergedError(
                 f"step {step}: the model gave NaN or infinity in the validation; try a lower"
@@ -329,14 +333,20 @@ class Training(TrainingState):
         self._measure_memory()
         progress.recent = sorted(self.averaging.recent)
         values, state = self.pack()
+        write = self.shard_writer(values)
         if group.is_main_process():
             run.require_locked()
-            checkpoint.save(run, progress.step, values, state, keep=set(progress.recent))
+            checkpoint.save(run, progress.step, write or values, state, keep=set(progress.recent))
+        elif write:
+            write()
         self.saved = progress.step
 
     def _load(self, newest: checkpoint.Checkpoint) -> None:
         run = self.job.run
-        self.unpack(newest.path, *checkpoint.load(newest.path))
+        if checkpoint.sharded(newest.path):
+            self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
+        else:
+            self.unpack(newest.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self._open_stream()
         if group.is_main_process():
@@ -371,6 +381,7 @@ class Training(TrainingState):
         reason = "patience" if self.exhausted else "steps"
         self._measure_memory()
         speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
+        weights = self.full_state_dict(weights)
         if group.is_main_process():
             self._store(weights, step, reason, speed)
         self.job.emit(events.FinishedEvent(step, progress.seconds, reason))

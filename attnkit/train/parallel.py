@@ -1,21 +1,33 @@
-"""Training in several processes: PyTorch's DDP around a model with its loss.
+"""Training in several processes: PyTorch's DDP and FSDP2 around a model with its loss.
 
 Gradients are summed over ranks, as over the micro-batches of one process: the loss was divided by
 the target tokens of all of them.
 """
 
 import warnings
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from attnkit.data.preparation import PreparedData
 from attnkit.distributed import group
-from attnkit.errors import DataError, RecipeError, UsageError
+from attnkit.errors import DataError, OutputError, RecipeError, UsageError
+from attnkit.layers import Block
 from attnkit.recipe import Recipe, digest
 from attnkit.recipe.capability import ranks_issue
 from attnkit.train.batch_stream import BatchStream, score_budget
@@ -45,18 +57,33 @@ class _Casting(nn.Module):
                 table[name] = parameter
 
 
-def wrap(module: nn.Module, dtype: torch.dtype) -> DistributedDataParallel:
-    """The module as a part of all ranks' model.
+def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
+    """The module as a part of all ranks' model: `how` is ddp, or fsdp, which changes it in place.
 
-    In 16-bit precision parameters are cast, and gradients summed in float32.
+    With fsdp each block of a Transformer is sharded, and the rest together.  In 16-bit precision
+    parameters are cast, and gradients summed in float32.
     """
-    whole = module if dtype == torch.float32 else _Casting(module, dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
-        # a mechanism may leave some of its parameters unused
-        ddp = DistributedDataParallel(whole, broadcast_buffers=False, find_unused_parameters=True)
-    ddp.register_comm_hook(None, _sum)
-    return ddp
+    if how == "ddp":
+        whole = module if dtype == torch.float32 else _Casting(module, dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
+            # a mechanism may leave some of its parameters unused
+            ddp = DistributedDataParallel(
+                whole, broadcast_buffers=False, find_unused_parameters=True
+            )
+        ddp.register_comm_hook(None, _sum)
+        return ddp
+    # nothing here changes a block's output in place, which this is about
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
+    policy = MixedPrecisionPolicy()
+    if dtype != torch.float32:
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for part in (*(m for m in module.modules() if isinstance(m, Block)), module):
+        sharded = fully_shard(part, mesh=mesh, mp_policy=policy)
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)
+    return module
 
 
 def _sum(
@@ -72,9 +99,24 @@ def _sum(
 
 def communicating(module: nn.Module, last: bool) -> AbstractContextManager[object]:
     """A context for one micro-batch; gradients are sent after the last one of an update only."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(last)
     if isinstance(module, DistributedDataParallel) and not last:
         return module.no_sync()
     return nullcontext()
+
+
+def full_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same with sharded tensors gathered; all ranks call it."""
+    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in weights.items()}
+
+
+def like(stored: Tensor, live: Tensor) -> Tensor:
+    """A stored tensor as the live one is sharded."""
+    if isinstance(live, DTensor):
+        stored = stored.to(live.device)
+        return distribute_tensor(stored, live.device_mesh, live.placements, src_data_rank=None)
+    return stored
 
 
 def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
@@ -98,3 +140,67 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
             f"ranks have different recipes or data: rank {other} and rank 0 do not agree; give all "
             "of them the same files"
         )
+
+
+def own_parts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What this rank holds of each tensor."""
+    return {n: t.to_local() if isinstance(t, DTensor) else t for n, t in values.items()}
+
+
+def save_together(values: Mapping[str, Tensor], folder: Path | None = None) -> None:
+    """Write the shards of all ranks; rank 0 names the folder, and every rank calls this.
+
+    Raises:
+        OutputError: a rank could not write.
+    """
+    save_shards(group.broadcast_object(folder), values)
+
+
+def save_shards(folder: Path, values: Mapping[str, Tensor]) -> None:
+    """Each rank writes its shards into an existing folder, as safetensors; all ranks call it.
+
+    Raises:
+        OutputError: one of them could not.
+    """
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    try:
+        save(dict(values), storage_writer=writer)
+    except CheckpointException as error:
+        number, (fault, _) = next(iter(error.failures.items()))
+        text = " ".join(f"{fault}".split())
+        raise OutputError(f"{folder}: rank {number}: writing failed: {text}") from error
+
+
+def load_shards(folder: Path, live: Mapping[str, Tensor]) -> None:
+    """Overwrite tensors, sharded in any way or not at all, with those of these names.
+
+    Raises:
+        ValueError: one is missing, or has another shape.
+    """
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
+            load(dict(live), storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        raise ValueError(" ".join(str(error).split())[:200]) from error
+
+
+def names_in_shards(folder: Path) -> Collection[str]:
+    """The names of the tensors in a folder of shards."""
+    return _described(folder).keys()
+
+
+def read_shards(folder: Path, prefix: str = "") -> dict[str, Tensor]:
+    """Whole tensors in main memory: those whose names begin with `prefix`."""
+    found = {
+        name: torch.empty(one.size, dtype=one.properties.dtype)
+        for name, one in _described(folder).items() if name.startswith(prefix)
+    }  # fmt: skip
+    load_shards(folder, found)
+    return found
+
+
+def _described(folder: Path) -> Mapping[str, Any]:
+    described = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    return dict(described)

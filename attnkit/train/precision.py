@@ -41,10 +41,13 @@ class GradientWorker:
     happen once an update rather than at every operation, which on a CPU decides whether bf16 pays.
     Gradients of micro-batches are summed in float32.  fp16 scales the loss.
 
-    Among ranks the model is wrapped (see `train.parallel`), which casts anew for each micro-batch.
+    Among ranks the model is wrapped as `parallel` says (see `train.parallel`), which casts anew for
+    each micro-batch.
     """
 
-    def __init__(self, model: Model, precision: str, *, compiled: bool = False) -> None:
+    def __init__(
+        self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp"
+    ) -> None:
         self.master = model
         dtype = DTYPES[precision]
         self.model, self._pairs = model, None
@@ -61,7 +64,7 @@ class GradientWorker:
         if group.is_distributed():
             from attnkit.train.parallel import wrap
 
-            self._losses = wrap(self._losses, dtype)
+            self._losses = wrap(self._losses, parallel, dtype, self.device)
 
     def communicating(self, last: bool) -> AbstractContextManager[object]:
         """A context for each micro-batch; among ranks, gradients are sent after the last one."""

@@ -1,6 +1,8 @@
 """The state of a training: what a checkpoint stores and restores."""
 
 import math
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from attnkit.train.averaging import Averaging, Weights, kept, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import MonitoredScore, Validator
+
+Stored = dict[str, Tensor] | Path
+"""The tensors of a checkpoint: in memory, or the folder of shards to read them from."""
 
 
 class TrainingProgress(json_files.Schema):
@@ -100,8 +105,9 @@ class TrainingState:
         self.device = device
         sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
         self.model = models.build_for(recipe, sizes).to(device)
-        self.validator = Validator(recipe, self.model, prepared)
-        self.worker = GradientWorker(self.model, precision, compiled=train.compile)
+        self.validator = Validator(recipe, self.model, prepared)  # a copy, made before sharding
+        how: Any = {"compiled": train.compile, "parallel": train.parallel}
+        self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
         self.progress = TrainingProgress(monitor=train.monitor)
@@ -110,6 +116,7 @@ class TrainingState:
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
         # []: nll in nats; of ranks what each adds to `interval`, until `sync_stats`
         self.part = self.interval[0].clone() if group.is_distributed() else self.interval[0]
+        self.sharded = group.is_distributed() and train.parallel == "fsdp"
 
     def adopt(self, weights: Weights) -> None:
         """Start from these weights (`train.init`)."""
@@ -128,6 +135,27 @@ class TrainingState:
         self.part.zero_()
         return int(sums[1])
 
+    def full_state_dict(self, weights: Weights) -> Weights:
+        """The same with sharded tensors gathered; all ranks call it."""
+        if not self.sharded:
+            return weights
+        from attnkit.train.parallel import full_state_dict
+
+        return full_state_dict(weights)
+
+    def shard_writer(self, values: Weights) -> Callable[..., None] | None:
+        """Where tensors are sharded, what writes them; all ranks call it.
+
+        Raises:
+            DivergedError: this rank's part of a tensor holds NaN.
+        """
+        if not self.sharded:
+            return None
+        from attnkit.train.parallel import own_parts, save_together
+
+        checkpoint.require_finite(self.progress.step, own_parts(values))
+        return partial(save_together, values)
+
     def weights_at(self, run: Run, step: int) -> Weights:
         """Those of a checkpoint, for the average of the last validations.
 
@@ -135,7 +163,12 @@ class TrainingState:
             DataError: it is missing or damaged.
         """
         found, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
-        return {name.removeprefix("model."): tensor for name, tensor in found.items()}
+        weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}
+        if not self.sharded:
+            return weights
+        from attnkit.train.parallel import like
+
+        return {name: like(weights[name], live) for name, live in weights_of(self.model).items()}
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, and the rest of it as plain values."""
@@ -153,7 +186,7 @@ class TrainingState:
         values = {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
         return tensors, values
 
-    def unpack(self, path: Path, tensors: Weights, values: dict[str, Any]) -> None:
+    def unpack(self, path: Path, tensors: Stored, values: dict[str, Any]) -> None:
         """Restore what `pack` gave; `path` is named in errors.
 
         Raises:
@@ -180,7 +213,7 @@ class TrainingState:
             _copy({"interval": self.interval}, tensors, "")
             if self.averaging.moving is not None:
                 _copy(self.averaging.moving, tensors, "ema.")
-            if any(name.startswith("best.") for name in tensors):
+            if any(name.startswith("best.") for name in _names(tensors)):
                 self.best = kept(weights_of(self.model))
                 _copy(self.best, tensors, "best.")
             self._forget_other_best()
@@ -198,7 +231,7 @@ class TrainingState:
                 f"train.steps: {steps}, but {done} are done; set at least {done}, or train again "
                 "with --fresh"
             )
-        if self.device.type == "cuda" and "rng.cuda" in tensors:
+        if self.device.type == "cuda" and not isinstance(tensors, Path) and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 
     def _forget_other_best(self) -> None:
@@ -226,11 +259,28 @@ class TrainingState:
         return out
 
 
-def _copy(live: Weights, stored: Weights, prefix: str) -> None:
-    """Overwrite live tensors with those stored under the prefix."""
+def _names(stored: Stored) -> Collection[str]:
+    if isinstance(stored, Path):
+        from attnkit.train.parallel import names_in_shards
+
+        return names_in_shards(stored)
+    return stored.keys()
+
+
+def _copy(live: Weights, stored: Stored, prefix: str) -> None:
+    """Overwrite live tensors, which may be sharded, with those stored under the prefix."""
+    if isinstance(stored, Path):
+        from attnkit.train.parallel import load_shards
+
+        load_shards(stored, {prefix + name: tensor.detach() for name, tensor in live.items()})
+        return
     with torch.no_grad():
         for name, tensor in live.items():
             new = stored[prefix + name]
             if (new.shape, new.dtype) != (tensor.shape, tensor.dtype):
                 raise ValueError(f"{prefix}{name} is {new.dtype} {list(new.shape)}")
+            if hasattr(tensor, "device_mesh"):
+                from attnkit.train.parallel import like
+
+                new = like(new, tensor)
             tensor.copy_(new)

@@ -152,7 +152,7 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
 
 @pytest.mark.slow
 def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
-    process = begin(folder, "long.yaml", "--out", "stopped")
+    process = begin(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 75, said
@@ -181,7 +181,7 @@ def test_ranks_refuse_in_one_line(folder: Path) -> None:
     done = attnkit_in(folder)(*words)
     assert done.returncode == 78, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
-    assert "set ddp" in line
+    assert "ddp or fsdp" in line
     assert "Traceback" not in done.stderr
 
 

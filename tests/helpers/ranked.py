@@ -24,6 +24,7 @@ from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
+from attnkit.train.parallel import full_state_dict, own_parts
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_through
 
@@ -58,7 +59,7 @@ def state_of(folder: Path, recipe: Recipe) -> str:
     training = Training(_job(folder, recipe))
     training.resume()
     tensors, _ = training.pack()
-    text = digest({name: tensor for name, tensor in tensors.items() if name != "rng.cpu"})
+    text = digest(training.full_state_dict({n: t for n, t in tensors.items() if n != "rng.cpu"}))
     if training.writers is not None:
         training.writers.close()
     return text
@@ -77,7 +78,8 @@ def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str,
     prepared = prepare(recipe, cache=folder / "cache")
     torch.manual_seed(1)
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-    worker = GradientWorker(models.build_for(recipe, sizes).double(), "fp32")
+    model, parallel = models.build_for(recipe, sizes).double(), recipe.train.parallel
+    worker = GradientWorker(model, "fp32", parallel=parallel)
     descent = torch.optim.SGD(worker.model.parameters(), lr=0.5)
     stream = BatchStream(lambda _: prepared.train, recipe.train.batch_tokens, 1)
     own = batches // group.world_size()
@@ -89,7 +91,8 @@ def descend(folder: Path, recipe: Recipe, batches: int, steps: int) -> dict[str,
                 worker.backward(worker.losses(batch, LossOptions()).total, tokens)
         descent.step()
         descent.zero_grad()
-    return {name: tensor.clone() for name, tensor in weights_of(worker.model).items()}
+    found = full_state_dict(weights_of(worker.model))
+    return {name: tensor.clone() for name, tensor in found.items()}
 
 
 def answers(path: Path, texts: list[str], batch_tokens: int) -> tuple[list[Any], bytes]:
@@ -146,3 +149,16 @@ def _exhausted(*_: Any) -> None:
 def meet() -> None:
     """Ranks with command lines of their own."""
     group.join(["train", os.environ["RANK"]])
+
+
+def held(folder: Path, recipe: Recipe) -> tuple[int, int]:
+    """Bytes of parameters and moments that this rank keeps after an update, and parameters."""
+    group.join()
+    training = Training(_job(folder, recipe))
+    training.resume()
+    training.advance()
+    kept = dict(training.model.named_parameters())
+    size = sum(parameter.numel() for parameter in kept.values())
+    for number, state in enumerate(training.optimizer.state.values()):
+        kept |= {f"{number}.{name}": t for name, t in state.items() if t.dim()}
+    return sum(t.numel() * t.element_size() for t in own_parts(kept).values()), size

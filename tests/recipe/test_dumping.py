@@ -107,11 +107,6 @@ def test_the_recipe_of_a_run_of_an_earlier_version_is_read() -> None:
     assert resolved(old) == recipe
 
 
-def test_a_run_whose_training_was_sharded_is_read() -> None:
-    recipe = read(GOOD).variants["base"]
-    assert resolved(dump(recipe).replace("parallel: ddp", "parallel: fsdp")) == recipe
-
-
 def test_the_digest_is_sha256_of_canonical_json() -> None:
     recipe = read(GOOD).variants["base"]
     text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))

@@ -15,7 +15,7 @@ from helpers.model_types import BASELINES
 from helpers.pretrained import network, tokenizer
 from helpers.questioned import make_run
 from helpers.rank_pool import RankPool, rank_pool
-from helpers.small import WORDS, job, run_through, small_recipe, write_corpus
+from helpers.small import WORDS, digests, job, run_through, small_recipe, write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -79,14 +79,17 @@ def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
 @pytest.mark.slow
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", ["sru-additive", "performer", "relative"])
-def test_every_type_of_model_trains_in_ranks(tmp_path: Path, pool: RankPool, kind: str) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_every_type_of_model_trains_in_ranks(
+    tmp_path: Path, pool: RankPool, kind: str, parallel: str
+) -> None:
     performer = AttentionConfig(name="performer")
     changes: dict[str, Any] = {
         "sru-additive": BASELINES["sru-additive"],
         "performer": {"attention": Roles(encoder=performer, decoder=performer)},
         "relative": {"positions": "relative", "tie": "none"},
     }
-    recipe = recipe_in(tmp_path, steps=3, log_every=1, valid_every=0)
+    recipe = recipe_in(tmp_path, steps=3, log_every=1, valid_every=0, parallel=parallel)
     model = recipe.model.model_copy(update={"dropout": 0.0} | changes[kind])
     recipe = recipe.model_copy(update={"model": model})
     run_through(job(tmp_path / "one", with_train(recipe, accumulate=2)))
@@ -95,15 +98,23 @@ def test_every_type_of_model_trains_in_ranks(tmp_path: Path, pool: RankPool, kin
 
 
 @pytest.mark.slow
-def test_any_number_of_ranks_has_the_losses_of_one(tmp_path: Path, pool: RankPool) -> None:
-    """Updates of four ragged batches, with dropout."""
+def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    """Updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
     recipe = recipe_in(tmp_path, steps=12, log_every=1, valid_every=0)
-    for world in WORLDS:
-        how = with_train(recipe, accumulate=4 // world)
-        succeed(pool.run(world, ranked.train, tmp_path / f"{world}", how))
-        expected = losses(tmp_path / "1")
+    places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
+    for parallel, world in places:
+        folder = tmp_path / f"{parallel}-{world}"
+        how = with_train(recipe, parallel=parallel, accumulate=4 // world)
+        succeed(pool.run(world, ranked.train, folder, how))
+        expected = losses(tmp_path / "ddp-1")
         assert len(expected) == 12
-        assert losses(tmp_path / f"{world}") == pytest.approx(expected, rel=1e-6), world
+        assert losses(folder) == pytest.approx(expected, rel=1e-6), (parallel, world)
+    how = with_train(recipe, parallel="fsdp", accumulate=2, precision="bf16", steps=10)
+    succeed(pool.run(2, ranked.train, tmp_path / "bf16", how))
+    assert losses(tmp_path / "bf16") == pytest.approx(expected[:10], rel=0.02)
+    assert all(t.dtype == torch.float32 for t in weights(tmp_path / "bf16").values())
 
 
 @pytest.mark.slow
@@ -111,8 +122,10 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
     tmp_path: Path, pool: RankPool
 ) -> None:
     recipe = recipe_in(tmp_path, dropout=0)
+    fsdp = with_train(recipe, parallel="fsdp")
+    runs = [(recipe, 1), (recipe, 2), (recipe, 4), (fsdp, 2), (fsdp, 4)]
     one, *others = (
-        succeed(pool.run(world, ranked.descend, tmp_path, recipe, 4, 20)) for world in WORLDS
+        succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 20)) for how, world in runs
     )
     for ranks in others:
         for found in ranks:
@@ -120,8 +133,11 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
 
 
 @pytest.mark.slow
-def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) -> None:
-    recipe = recipe_in(tmp_path, average=2, choose="best", steps=8)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_stopped_training_resumes_bit_for_bit(
+    tmp_path: Path, pool: RankPool, parallel: str
+) -> None:
+    recipe = recipe_in(tmp_path, parallel=parallel, average=2, choose="best", steps=8)
     succeed(pool.run(2, ranked.train, tmp_path / "whole", recipe))
     succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe, 3))
     succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe))
@@ -132,10 +148,31 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_one_process_is_resumed_by_ranks(tmp_path: Path, pool: RankPool) -> None:
-    recipe = recipe_in(tmp_path, average=3, valid_every=1)
-    succeed(pool.run(1, ranked.train, tmp_path, recipe, 4))
-    (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, recipe))
+def test_shards_of_any_number_of_ranks_are_read_by_any_other(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    """Also by one process alone, which goes on to the end, and by ranks that do not shard."""
+    recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
+    plain = with_train(recipe, parallel="ddp")
+    for world in (1, 2):
+        folder = tmp_path / f"{world}"
+        succeed(pool.run(world, ranked.train, folder, recipe, 3))
+        others = [other for other in WORLDS if other != world]
+        found = {d for w in others for d in succeed(pool.run(w, ranked.state_of, folder, recipe))}
+        assert len(found) == 1, world
+    found |= set(succeed(pool.run(2, ranked.state_of, folder, plain)))
+    assert len(found) == 1
+    run_through(job(folder, recipe))
+    assert len(list(digests(folder))) == 3
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
+    tmp_path: Path, pool: RankPool
+) -> None:
+    recipe = recipe_in(tmp_path, parallel="fsdp", average=3, valid_every=1)
+    succeed(pool.run(1, ranked.train, tmp_path, with_train(recipe, parallel="ddp"), 4))
+    (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, with_train(recipe, parallel="ddp")))
     assert set(succeed(pool.run(4, ranked.state_of, tmp_path, recipe))) == {one}
     succeed(pool.run(4, ranked.train, tmp_path, recipe))
     run = Run.open(tmp_path / "run")
@@ -196,10 +233,20 @@ def test_questions_have_the_same_answers_from_any_number_of_ranks(
     assert all(len(answers) == 6 for answers in one)
 
 
-def test_all_ranks_refuse_alike(tmp_path: Path, pool: RankPool) -> None:
-    found = pool.run(2, ranked.train, tmp_path, recipe_in(tmp_path, parallel="none"))
-    assert {type(error) for error in found} == {RecipeError}
-    assert "but 2 processes are to train" in str(found[0])
+REFUSED = {
+    "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes are to train"),
+    "16 bits that FSDP cannot scale": (
+        {"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "kind", "words"), REFUSED.values(), ids=REFUSED)
+def test_all_ranks_refuse_alike(
+    tmp_path: Path, pool: RankPool, train: dict[str, Any], kind: type[Exception], words: str
+) -> None:
+    found = pool.run(2, ranked.train, tmp_path, recipe_in(tmp_path, **train))
+    assert all(isinstance(error, kind) and words in str(error) for error in found)
 
 
 def test_more_ranks_than_rows_are_refused(tmp_path: Path, pool: RankPool) -> None:
