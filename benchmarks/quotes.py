@@ -51,7 +51,8 @@ def sentence(name: str, runs: Sequence[Run]) -> str:
         for one in {row.variant for row in rows}
     }
     counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
-    return f"{'; '.join(parts)} (means over {counted} seeds)"
+    told = "one seed" if counted == "1" else f"means over {counted} seeds"
+    return f"{'; '.join(parts)} ({told})"
 
 
 def _of_split(rows: Sequence[ScoreRow], baseline: str | None) -> Iterator[str]:
