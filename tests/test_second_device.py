@@ -26,7 +26,7 @@ SMALL = (
     "train.valid_every=1",
 )
 TRAINED: dict[str, tuple[str, ...]] = {
-    "quickstart": ("train.precision=fp32", "train.accumulate=2"),
+    "summarization/events": ("train.precision=fp32", "train.accumulate=2"),
     "long-context/passages": (
         "train.precision=fp32",
         "data.size=100",

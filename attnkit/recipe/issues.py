@@ -102,8 +102,8 @@ def _line(place: Position, key: Key, text: str) -> str:
 
 
 def dotted(key: Iterable[str]) -> str:
-    """A key as users write it, made safe and short."""
+    """A key as users write it, made safe and short; quoted where its ends are blank."""
     text = safe_text(".".join(key)).replace("\n", "\\n").replace("\t", "\\t")
-    if not text.strip():
+    if not text or text != text.strip():
         return quoted(text)
     return text if len(text) <= 96 else f"{text[:80]}...{text[-13:]}"

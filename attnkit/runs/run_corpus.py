@@ -20,6 +20,7 @@ from attnkit.data.corpus import Corpus, require_split, splits_of
 from attnkit.data.rows import Row
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
+from attnkit.recipe.schema import SplitSizes
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
 
@@ -138,7 +139,7 @@ class RunCorpus:
         if data.corpus is None:
             needed = (split, "train") if data.split_off(split) else (split,)
             left_out = dict.fromkeys(name for name in SPLITS if name not in needed)
-            unsplit = {} if "train" in needed else {"split": type(data.split)()}
+            unsplit = {} if "train" in needed else {"split": SplitSizes()}
             data = data.model_copy(update=left_out | unsplit)
         return Corpus.open(data, recipe.task, data_dir=self.data_dir, offline=self.offline)
 

@@ -1,10 +1,12 @@
-"""The embedded corpus of translation: same bytes, unseen combinations, beyond a bag of words."""
+"""The embedded corpora: same bytes everywhere, unseen combinations, beyond a bag of words."""
 
 import hashlib
+import math
 import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from types import ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -12,79 +14,146 @@ import sacrebleu
 
 from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
-from attnkit.data.synthetic import lexicon, translation
+from attnkit.data.synthetic import dialogue, lexicon, summarization, translation
 from attnkit.data.synthetic.clauses import Clause, Phrase
 
-DIGESTS = {"train": "1261e72bbc393e8d", "valid": "71fda2d3e32fac35", "test": "eeb03dcfbcb56396"}
-FIRST = (
-    "A brother invited the queens that the baker visited on 15 April 1830.",
-    "Ein Bruder hat die Königinnen eingeladen, die der Bäcker am fünfzehnten April"
-    " achtzehnhundertdreißig besucht hat.",
-)
+MODULES = (translation, summarization, dialogue)
+GOLDEN = {
+    translation: (
+        {"train": "1261e72bbc393e8d", "valid": "71fda2d3e32fac35", "test": "eeb03dcfbcb56396"},
+        (
+            "A brother invited the queens that the baker visited on 15 April 1830.",
+            "Ein Bruder hat die Königinnen eingeladen, die der Bäcker am fünfzehnten April"
+            " achtzehnhundertdreißig besucht hat.",
+        ),
+    ),
+    summarization: (
+        {"train": "81189a3fcc09ee65", "valid": "6178acf06be4ce6e", "test": "69aa861f123749ee"},
+        (
+            "A school in Porto lost a chair to a thief on Monday. The police questioned Sofia"
+            " Marsh, a nurse, and Simon Novak, a driver. A year ago a violin had been stolen"
+            " there. The sun was shining. The driver was arrested, and the nurse went home.",
+            "Simon Novak arrested for theft of chair in Porto",
+        ),
+    ),
+    dialogue: (
+        {"train": "fd4fecb6e8677cef", "valid": "c9ebaaeaa370cbe9", "test": "952c8c9b1fa21c84"},
+        (
+            "i love to eat bread . i spend my free time on reading . my brother toby is a driver ."
+            " __eop__ do you have a brother ? __eot__ yes , i have a brother . __eot__ and his job"
+            " ?",
+            "he is a driver .",
+        ),
+    ),
+}
 Combination = tuple[str, ...]
 
 
-def with_combinations(split: str) -> list[tuple[Row, Sequence[Combination]]]:
+class RecordedReports(summarization.ReportWriter):
+    """Notes the combinations of the last report."""
+
+    used: list[Combination]
+
+    def _own(self, kind: str, holding: str = "") -> Combination:
+        parts = super()._own(kind, holding)
+        self.used.append((kind, *parts))
+        return parts
+
+
+class RecordedConversations(dialogue.ConversationWriter):
+    """Notes the combinations of the last conversation."""
+
+    used: list[Combination]
+
+    def _persona(self) -> dialogue.Persona:
+        persona = super()._persona()
+        one, two = persona.facts.items()
+        self.used = [("self", *one, *two)]
+        self.used += [combination for being in persona.beings for combination in being.combinations]
+        return persona
+
+    def _fact(self, persona: dialogue.Persona) -> tuple[str, str, str] | None:
+        fact = super()._fact(persona)
+        self.used += [("asked", *fact)] if fact else []
+        return fact
+
+
+def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequence[Combination]]]:
     """The rows of a split in its usual size, each with the combinations that it uses."""
-    sentences = translation.SentenceWriter(split, Draw(f"{translation.VERSION}/{split}/1"))
-    rows = list[tuple[Row, Sequence[Combination]]]()
-    for _ in range(translation.SIZES[split]):
-        english, german, used = sentences.sentence()
-        rows.append((Row(english, german), used))
+    draw = Draw(f"{module.VERSION}/{split}/1")
+    rows: list[tuple[Row, Sequence[Combination]]] = []
+    if module is translation:
+        sentences = translation.SentenceWriter(split, draw)
+        for _ in range(module.SIZES[split]):
+            english, german, used = sentences.sentence()
+            rows.append((Row(english, german), used))
+        return rows
+    kinds = {summarization: RecordedReports, dialogue: RecordedConversations}
+    writer = kinds[module](split, draw)
+    for _ in range(module.SIZES[split]):
+        writer.used = []
+        rows.append((writer.row(), tuple(writer.used)))
+    assert [row for row, _ in rows] == list(module.rows(split, module.SIZES[split], 1))
     return rows
 
 
 class Made(NamedTuple):
-    """All splits of the corpus in their usual sizes."""
+    """All splits of a corpus in their usual sizes."""
 
+    module: ModuleType
     splits: dict[str, list[tuple[Row, Sequence[Combination]]]]
 
     def rows(self, split: str) -> list[Row]:
         return [row for row, _ in self.splits[split]]
 
 
-@pytest.fixture(scope="module")
-def made() -> Made:
-    return Made({split: with_combinations(split) for split in translation.SIZES})
+@pytest.fixture(
+    scope="module", params=[pytest.param(module, marks=pytest.mark.slow) for module in MODULES],
+    ids=lambda module: module.__name__.split(".")[-1],
+)  # fmt: skip
+def made(request: pytest.FixtureRequest) -> Made:
+    module = request.param
+    return Made(module, {split: with_combinations(module, split) for split in module.SIZES})
 
 
-def test_the_same_bytes_everywhere() -> None:
+# What holds for all three
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_same_bytes_everywhere(module: ModuleType) -> None:
     """Golden values: a change of them needs a new VERSION, or stored results compare unlike text.
 
     They also hold the grammar: numbers, dates, cases, the places of verbs.
 
     Every run of the tests has other hash seeds, so sets and hashes cannot leak into the rows.
     """
-    for split, digest in DIGESTS.items():
-        rows = list(translation.rows(split, 100, 1))
+    digests, first = GOLDEN[module]
+    for split, digest in digests.items():
+        rows = list(module.rows(split, 100, 1))
         text = "\n".join("\t".join((row.source, row.target, *row.references)) for row in rows)
         assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest, split
-        assert split != "train" or rows[0][:2] == FIRST
+        assert split != "train" or rows[0][:2] == first
 
 
-@pytest.mark.slow
 def test_rows_do_not_depend_on_how_many_are_asked_for(made: Made) -> None:
-    assert list(translation.rows("valid", 20, 1)) == made.rows("valid")[:20]
+    assert list(made.module.rows("valid", 20, 1)) == made.rows("valid")[:20]
 
 
-@pytest.mark.slow
 def test_seed_and_split_change_the_rows(made: Made) -> None:
     drawn = [
-        tuple(translation.rows(split, 20, seed)) for split in translation.SIZES for seed in (1, 2)
+        tuple(made.module.rows(split, 20, seed)) for split in made.module.SIZES for seed in (1, 2)
     ]
     assert len(set(drawn)) == 6
 
 
-@pytest.mark.slow
 def test_the_global_generator_is_left_alone(made: Made) -> None:
     before = random.getstate()
-    list(translation.rows("train", 10, 1))
+    list(made.module.rows("train", 10, 1))
     assert random.getstate() == before
 
 
-@pytest.mark.slow
 def test_each_split_has_its_size_and_whole_lines_of_text(made: Made) -> None:
-    for split, size in translation.SIZES.items():
+    for split, size in made.module.SIZES.items():
         rows = made.rows(split)
         assert len(rows) == size
         for row in rows:
@@ -93,7 +162,6 @@ def test_each_split_has_its_size_and_whole_lines_of_text(made: Made) -> None:
                 assert text == " ".join(text.split())
 
 
-@pytest.mark.slow
 def test_a_source_has_one_answer(made: Made) -> None:
     answers = defaultdict(set)
     for split in made.splits:
@@ -102,14 +170,12 @@ def test_a_source_has_one_answer(made: Made) -> None:
     assert all(len(found) == 1 for found in answers.values())
 
 
-@pytest.mark.slow
 def test_no_held_out_source_occurs_in_train(made: Made) -> None:
     train = {row.source for row in made.rows("train")}
     for split in ("valid", "test"):
         assert train.isdisjoint(row.source for row in made.rows(split))
 
 
-@pytest.mark.slow
 def test_no_combination_occurs_in_two_splits(made: Made) -> None:
     found = {
         split: {combination for _, used in rows for combination in used}
@@ -119,13 +185,11 @@ def test_no_combination_occurs_in_two_splits(made: Made) -> None:
     assert found["valid"].isdisjoint(found["test"])
 
 
-@pytest.mark.slow
 def test_each_held_out_row_has_a_combination(made: Made) -> None:
     for split in ("valid", "test"):
         assert all(used for _, used in made.splits[split])
 
 
-@pytest.mark.slow
 def test_each_held_out_word_occurs_in_train(made: Made) -> None:
     """Only combinations are new: digits are words of their own here."""
 
@@ -133,6 +197,9 @@ def test_each_held_out_word_occurs_in_train(made: Made) -> None:
         return {word for row in rows for word in re.findall(r"\d|[^\W\d]+", row.source)}
 
     assert words(made.rows("test")) | words(made.rows("valid")) <= words(made.rows("train"))
+
+
+# Translation
 
 
 @pytest.mark.slow
@@ -205,6 +272,111 @@ def test_translating_word_by_word_scores_low() -> None:
     test = list(translation.rows("test", 300, 1))
     guesses = [" ".join(best.get(word, word) for word in row.source.split()) for row in test]
     assert sacrebleu.corpus_bleu(guesses, [[row.target for row in test]]).score < 25
+
+
+# Summaries
+
+
+def test_a_report_is_a_paragraph() -> None:
+    for row in summarization.rows("train", 1000, 1):
+        assert 25 <= len(row.source.split()) <= 100
+        assert row.source.count(". ") >= 3
+        assert row.target not in row.source
+
+
+def test_the_largest_amount_of_the_event_makes_the_headline() -> None:
+    """Read back from the text; the larger amount of another year or city does not count."""
+    checked = 0
+    for row in summarization.rows("test", 400, 1):
+        here = re.sub(r"(Last year|Four years ago|In \w+ the storm)[^.]*\.", "", row.source)
+        amounts = [int(amount) for amount in re.findall(r"\d+", here)]
+        named = re.findall(r"\d+", row.target)
+        if named:
+            assert int(named[0]) == max(amounts)
+            checked += 1
+        if "mayor of" in row.target:
+            winner = re.findall(r"[A-Z]\w+ [A-Z]\w+", row.target)[0].split(" ", 1)[-1]
+            votes = {
+                int(amount): sentence
+                for sentence in here.split(". ")
+                for amount in re.findall(r"\d+", sentence)
+            }
+            assert winner in votes[max(votes)]
+            checked += 1
+    assert checked > 100
+
+
+def test_the_last_number_of_a_fire_makes_the_headline() -> None:
+    found = 0
+    for row in summarization.rows("train", 1000, 1):
+        early = re.search(
+            r"At first (\w+)|had spoken of (\w+)|not (\w+) as|First reports of (\w+)", row.source
+        )
+        if "fire" in row.target and early:
+            number = row.target.split()[0].lower()
+            assert number not in early.groups()
+            assert re.search(rf"\b{number}\b", row.source)
+            found += 1
+    assert found > 100
+
+
+# Dialogues
+
+
+def test_a_reply_is_one_of_its_references() -> None:
+    rows = list(dialogue.rows("test", 500, 1))
+    assert all(row.target in row.references for row in rows)
+    assert sum(len(row.references) > 1 for row in rows) > 350
+
+
+def test_a_conversation_has_a_persona_and_ends_with_the_partner() -> None:
+    for row in dialogue.rows("train", 500, 1):
+        persona, turns = row.source.split(" __eop__ ")
+        assert persona.endswith(" .")
+        assert len(turns.split(" __eot__ ")) in (1, 3, 5)
+
+
+@pytest.mark.slow
+def test_the_question_alone_does_not_tell_the_reply() -> None:
+    """The commonest reply to each last turn is seldom right."""
+    replies = defaultdict(Counter)
+    for row in dialogue.rows("train", 12000, 1):
+        replies[last_turn(row)][row.target] += 1
+    test = list(dialogue.rows("test", 500, 1))
+    right = sum(
+        replies[last_turn(row)].most_common(1)[0][0] in row.references
+        for row in test
+        if replies[last_turn(row)]
+    )
+    assert right / len(test) < 0.25
+
+
+def last_turn(row: Row) -> str:
+    return re.split(" __eo[pt]__ ", row.source)[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", [summarization, dialogue], ids=["summarization", "dialogue"])
+def test_the_nearest_bag_of_words_seldom_has_the_answer(module: ModuleType) -> None:
+    """The answer of the train row whose words are most alike (cosine of tf-idf) is wrong."""
+    train, test = list(module.rows("train", 2000, 1)), list(module.rows("test", 60, 1))
+    bags = [Counter(row.source.split()) for row in train]
+    rare = Counter(word for bag in bags for word in bag)
+    weight = {word: math.log(len(train) / count) for word, count in rare.items()}
+
+    def likeness(ours: Counter[str], theirs: Counter[str]) -> float:
+        common = sum(ours[w] * theirs[w] * weight[w] ** 2 for w in ours if w in theirs)
+        return common / math.sqrt(sum((n * weight[w]) ** 2 for w, n in theirs.items()))
+
+    right = 0
+    for row in test:
+        bag = Counter(word for word in row.source.split() if word in weight)
+        nearest = max(range(len(train)), key=lambda i: likeness(bag, bags[i]))
+        right += train[nearest].target in (row.references or (row.target,))
+    assert right / len(test) < 0.2
+
+
+# Draws
 
 
 def test_draws_stay_in_range_and_reach_both_ends() -> None:

@@ -200,6 +200,7 @@ def test_any_text_is_a_recipe_or_refused(text: str) -> None:
 @settings(derandomize=True)
 @given(st.dictionaries(KEYS, TREES, max_size=5), st.booleans())
 @example({" ": []}, False)
+@example({" 0": []}, False)
 def test_any_tree_is_a_recipe_or_refused(tree: dict[str, object], flow: bool) -> None:
     tree = {"task": "translation", "data": {"corpus": "toy-translation"}} | tree
     text = yaml.safe_dump(tree, default_flow_style=flow, allow_unicode=True)

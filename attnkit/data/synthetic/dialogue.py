@@ -2,38 +2,80 @@
 
 The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; the target is the
 reply.  Which fact it needs depends on the question, and often on an earlier turn: `what is his
-name ?` asks for the relative who came up last.  Replies have several wordings, all of them
-references.  Valid and test use only combinations (two facts; name with relation and job; question
-and answer) that train never shows; `draw.split_of` says which.
+name ?` asks for the dog or for the brother, whichever came up last.  Replies have several
+wordings, all of them references.  Valid and test use only combinations (job and city, animal and
+name, relative and name or job, question and answer) that train never shows; `draw.split_of` says
+which.
 """
 
-from collections.abc import Iterator
-from itertools import combinations
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+from typing import NamedTuple
 
 from attnkit.data.dialogues import join_dialogue
 from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
 
-VERSION = 2
+VERSION = 1
 SIZES = {"train": 12000, "valid": 300, "test": 500}
+
+
+class Topic(NamedTuple):
+    """A kind of fact about the speaker; `{}` stands for its value."""
+
+    values: list[str]
+    wordings: list[str]
+    """How the speaker says it, in the persona and in replies."""
+    questions: list[str]
+    """How the partner asks for it."""
+    check: str
+    """How the partner asks whether it is a certain value."""
+
+
 WORDS = word_tables("dialogue")
-TOPICS: dict[str, dict[str, Any]] = WORDS["topics"]
-"""Kinds of facts: their values, how the speaker says them, how the partner asks for them."""
-RETURNED = ("and you ?", "what about you ?")
-"""How the partner asks after having told the same."""
-Combination = tuple[str, ...]
+TOPICS = {name: Topic(**topic) for name, topic in WORDS["topics"].items()}
+ANIMALS: list[str] = WORDS["animals"]
+RELATIVES: dict[str, list[str]] = WORDS["relatives"]
+NAMES: dict[str, list[str]] = WORDS["names"]
+"""Names of animals and people alike."""
+POSSESSIVE = {"she": "her", "he": "his"}
+GREETINGS: list[tuple[str, list[str]]] = WORDS["greetings"]
+CLOSINGS = (
+    ("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4),
+)  # fmt: skip
+TURNS = 5
+"""Turns that the source keeps, the last ones."""
 
 
-class FamilyMember(NamedTuple):
-    """A relative of the speaker."""
+class Exchange(NamedTuple):
+    """What the partner says, every good reply, and what both are about."""
+
+    question: str
+    replies: Sequence[str]
+    about: str
+
+
+class Being(NamedTuple):
+    """An animal or a relative of the speaker; animals have no job."""
 
     kind: str
     name: str
-    job: str
-    he: str
-    his: str
+    pronoun: str
+    job: str = ""
+
+    @property
+    def combinations(self) -> tuple[tuple[str, ...], ...]:
+        """The kind with the name, and the name with the job."""
+        named = ("being", self.kind, self.name)
+        return (named, ("being", self.name, self.job)) if self.job else (named,)
+
+
+class Persona(NamedTuple):
+    facts: dict[str, str]
+    """Topic to value."""
+    beings: tuple[Being, ...]
+    """An animal, a relative, or both, or two relatives; often of one pronoun."""
 
 
 class ConversationWriter:
@@ -41,50 +83,146 @@ class ConversationWriter:
 
     def __init__(self, split: str, draw: Draw) -> None:
         self._split, self._draw = split, draw
-        facts = [(name, value) for name, topic in TOPICS.items() for value in topic["values"]]
+        facts = [(name, value) for name, topic in TOPICS.items() for value in topic.values]
         self._facts = [
-            (one, two) for one, two in combinations(facts, 2)
+            (one, two)
+            for one, two in combinations(facts, 2)
             if one[0] != two[0] and self._owns("self", *one, *two)
-        ]  # fmt: skip
-        self._relatives = [
-            FamilyMember(kind, name, job, he, his)
-            for he, his in (("she", "her"), ("he", "his")) for kind in WORDS["relatives"][he]
-            for name in WORDS["names"][he] for job in TOPICS["job"]["values"]
-            if self._owns("relative", kind, name) and self._owns("relative", name, job)
-        ]  # fmt: skip
+        ]
+        beings = [
+            Being(kind, name, pronoun, job)
+            for pronoun, names in NAMES.items()
+            for kind in (*ANIMALS, *RELATIVES[pronoun])
+            for name in names
+            for job in (("",) if kind in ANIMALS else TOPICS["job"].values)
+        ]
+        owned = [one for one in beings if all(self._owns(*parts) for parts in one.combinations)]
+        self._animals = [being for being in owned if not being.job]
+        self._relatives = [being for being in owned if being.job]
 
     def _owns(self, *combination: str) -> bool:
+        """Whether only this split uses the combination."""
         return split_of("dialogue", *combination) == self._split
+
+    def _persona(self) -> Persona:
+        facts = self._draw.choice(self._facts)
+        one = self._draw.choice(self._animals if self._draw.chance(0.4) else self._relatives)
+        others = [
+            other
+            for other in self._relatives
+            if other.kind != one.kind and other.name != one.name and other.job != one.job
+        ]
+        two = (self._draw.choice(others),) if self._draw.chance(0.6) else ()
+        return Persona(dict(facts), (one, *two))
+
+    def _sentences(self, persona: Persona) -> list[str]:
+        sentences = [
+            self._draw.choice(TOPICS[topic].wordings).format(value)
+            for topic, value in persona.facts.items()
+        ]
+        for kind, name, pronoun, job in persona.beings:
+            named = f"my {kind} is called {name} ."
+            if job:
+                wordings = (f"my {kind} {name} is a {job} .", f"{named} {pronoun} is a {job} .")
+            else:
+                wordings = (f"i have a {kind} called {name} .", named)
+            sentences.append(self._draw.choice(wordings))
+        return self._draw.sample(sentences)
+
+    def _topic(self, persona: Persona) -> Exchange | None:
+        """A question about the speaker, or a remark that returns it; None where none is owned."""
+        owned = [
+            (name, way, value)
+            for name, value in persona.facts.items()
+            for way in (*TOPICS[name].questions, "and you", "check")
+            if self._owns("asked", name, way, value)
+        ]
+        if not owned:
+            return None
+        name, way, value = self._draw.choice(owned)
+        topic = TOPICS[name]
+        replies = tuple(wording.format(value) for wording in topic.wordings)
+        other = self._draw.choice([one for one in topic.values if one != value])
+        if way == "and you":
+            remark = self._draw.choice(topic.wordings).format(other)
+            back = self._draw.choice(("and you ?", "what about you ?"))
+            return Exchange(f"{remark} {back}", replies, name)
+        if way != "check":
+            return Exchange(way, replies, name)
+        guess, answer = self._draw.choice(((value, "yes"), (other, "no")))
+        answers = tuple(f"{answer} , {reply}" for reply in replies)
+        return Exchange(topic.check.format(guess), answers, name)
+
+    def _animal(self, persona: Persona) -> Exchange:
+        other = self._draw.choice(ANIMALS)
+        question = self._draw.choice(("do you have a pet ?", f"do you have a {other} ?"))
+        replies: tuple[str, ...] = ("no , i have no pet .", "no , i do not have a pet .")
+        for being in persona.beings:
+            if not being.job:
+                right = "pet" in question or other == being.kind
+                replies = (f"{'yes ,' if right else 'no , but'} i have a {being.kind} .",)
+        return Exchange(question, replies, "animal")
+
+    def _family(self, persona: Persona) -> Exchange:
+        question = self._draw.choice(("do you have a family ?", "tell me about your family ."))
+        kinds = [being.kind for being in persona.beings if being.job]
+        if not kinds:
+            return Exchange(question, ("i have no family .", "i do not have a family ."), "family")
+        orders = (kinds, kinds[::-1])[: len(kinds)]
+        replies = tuple(f"i have a {' and a '.join(order)} ." for order in orders)
+        return Exchange(question, replies, "family")
+
+    def _about(self, being: Being, who: str, whose: str) -> Exchange:
+        """A question for the name or the job of a being, called `who` and `whose`."""
+        he, his = being.pronoun, POSSESSIVE[being.pronoun]
+        if being.job and self._draw.chance(0.5):
+            question = self._draw.choice((f"what does {who} do ?", f"and {whose} job ?"))
+            jobs = (f"{he} is a {being.job} .", f"{he} works as a {being.job} .")
+            return Exchange(question, jobs, being.kind)
+        question = self._draw.choice((f"what is {whose} name ?", f"and {whose} name ?"))
+        names = (f"{his} name is {being.name} .", f"{he} is called {being.name} .")
+        return Exchange(question, names, being.kind)
+
+    def _closing(self, persona: Persona) -> list[Exchange | None]:
+        """The exchange that ends a conversation, after the one that it refers to."""
+        kind = self._draw.weighted_choice(CLOSINGS)
+        being = self._draw.choice(persona.beings)
+        if kind == "topic":
+            return [self._topic(persona)]
+        if kind == "pronoun":
+            relative = f"do you have a {being.kind} ?", (f"yes , i have a {being.kind} .",)
+            mention = Exchange(*relative, "family") if being.job else self._animal(persona)
+            return [mention, self._about(being, being.pronoun, POSSESSIVE[being.pronoun])]
+        if kind == "kind":
+            return [self._about(being, f"your {being.kind}", f"your {being.kind} 's")]
+        if kind == "name":
+            answer = f"{being.name} is my {being.kind} ."
+            return [Exchange(f"who is {being.name} ?", (answer,), being.kind)]
+        return [(self._animal if kind == "animal" else self._family)(persona)]
+
+    def _exchanges(self, persona: Persona) -> list[Exchange] | None:
+        """Exchanges in order, the last with the target; None when the split owns none of a kind."""
+        exchanges = self._closing(persona)
+        if self._draw.chance(0.4):
+            aside = self._draw.choice((self._topic, self._animal, self._family))(persona)
+            if aside and aside.about not in [one.about for one in exchanges if one]:
+                exchanges = [aside, *exchanges]
+        elif self._draw.chance(0.2):
+            exchanges = [Exchange(*self._draw.choice(GREETINGS), "greeting"), *exchanges]
+        present = [exchange for exchange in exchanges if exchange]
+        return present if len(present) == len(exchanges) else None
 
     def row(self) -> Row:
         """A persona, a conversation so far, and the reply."""
-        draw, facts = self._draw, self._draw.choice(self._facts)
-        one = draw.choice(self._relatives)
-        two = draw.choice([
-            other for other in self._relatives
-            if not {other.kind, other.name, other.job} & {one.kind, one.name, one.job}
-        ])  # fmt: skip
-        persona = [draw.choice(TOPICS[name]["wordings"]).format(value) for name, value in facts]
-        persona += [draw.choice(WORDS["told"]).format(**being._asdict()) for being in (one, two)]
-        asked = [
-            (name, question, value) for name, value in facts
-            for question in (*TOPICS[name]["questions"], *RETURNED)
-            if self._owns("asked", name, question, value)
-        ]  # fmt: skip
-        turns = list(draw.choice(WORDS["greetings"])) if draw.chance(0.3) else []
-        if asked and draw.chance(0.5):
-            name, question, value = draw.choice(asked)
-            wordings = TOPICS[name]["wordings"]
-            if question in RETURNED:
-                other = draw.choice([other for other in TOPICS[name]["values"] if other != value])
-                question = f"{draw.choice(wordings).format(other)} {question}"
-            replies = [wording.format(value) for wording in wordings]
-        else:
-            about = draw.choice(WORDS["about"])
-            turns += [f"do you have a {one.kind} ?", f"yes , i have a {one.kind} ."]
-            question = draw.choice(about["questions"]).format(**one._asdict())
-            replies = [reply.format(**one._asdict()) for reply in about["replies"]]
-        source = join_dialogue(draw.sample(persona), [*turns, question])
+        exchanges = None
+        while exchanges is None:
+            persona = self._persona()
+            exchanges = self._exchanges(persona)
+        turns = [exchanges[0].question]
+        for earlier, later in pairwise(exchanges):
+            turns += [self._draw.choice(earlier.replies), later.question]
+        source = join_dialogue(self._sentences(persona), turns[-TURNS:])
+        replies = exchanges[-1].replies
         return Row(source, replies[0], tuple(replies))
 
 

@@ -1,68 +1,230 @@
-"""toy-summarization: reports of events with a headline, which names what counts.
+"""toy-summarization: reports of events, told as paragraphs, with a headline.
 
-A report has three entries with an amount each, in any order; the largest makes the headline.  It
-often mentions a still larger amount of another year or place, which the headline must leave out.
-Valid and test use only combinations (event, city and day; the two largest amounts; job and thing)
-that train never shows; `draw.split_of` says which.
+A headline names what counts in the end: the winner by a nickname resolved (the guests, the
+baker), the last number reported, the largest of several amounts; never what happened last year or
+elsewhere, which a report mentions as well.  Sentences come in varying order.  Valid and test use
+only combinations (event, city and day; first and last name; the two largest amounts; building
+and thing, and so on) that train never shows; `draw.split_of` says which.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations, product
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import combinations, permutations, product
+from typing import NamedTuple
 
 from attnkit.data.draw import Draw, split_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
 
-VERSION = 2
+VERSION = 1
 SIZES = {"train": 10000, "valid": 200, "test": 400}
+
 WORDS = word_tables("summarization")
-EVENTS: dict[str, dict[str, Any]] = WORDS["events"]
-"""Wordings of an opening, an entry and something elsewhere; the headline, and what it is about."""
-AMOUNTS = tuple(range(150, 950, 50))
-Owned = Mapping[str, Sequence[Any]]
-"""Combinations of a kind that a split owns."""
+CITIES, DAYS, LAST_NAMES, JOBS, BUILDINGS, THINGS, DAMAGED = (
+    WORDS[table]
+    for table in ("cities", "days", "last_names", "jobs", "buildings", "things", "damaged")
+)
+FIRST_NAMES: list[str] = [*WORDS["first_names"]["she"], *WORDS["first_names"]["he"]]
+AMOUNTS = tuple(str(amount) for amount in range(150, 850, 50))
+SCORES = tuple(combinations(("one", "two", "three", "four", "five", "six"), 2))
+LARGER_AMOUNTS = (*AMOUNTS, "850", "900")
+
+
+class Person(NamedTuple):
+    """Somebody with a job; the pronoun is She or He."""
+
+    name: str
+    pronoun: str
+    job: str
+
+
+class EventStory(NamedTuple):
+    """What an event gives: a headline, and the sentences of its report."""
+
+    headline: str
+    opening: str
+    blocks: tuple[str, ...]
+    """One sentence or two each; they may stand in any order after the opening."""
+    aside: str
+    """Something like it, elsewhere or earlier, which the headline must leave out."""
+    closing: str = ""
+
+
+class ReportWriter:
+    """Makes the reports of one split, from combinations that this split owns."""
+
+    def __init__(self, split: str, draw: Draw) -> None:
+        self._draw = draw
+        events = (self._auction, self._election, self._fire, self._match, self._storm, self._theft)
+        self._events = {event.__name__.strip("_"): event for event in events}
+        combinations_of = {
+            "event": product(self._events, CITIES, DAYS),
+            "amounts": [(two, one) for one, two in combinations(AMOUNTS[1:], 2)],
+            "auction": product(JOBS, THINGS),
+            "election": product(JOBS, CITIES),
+            "fire": product(BUILDINGS, CITIES),
+            "match": permutations(CITIES, 2),
+            "name": product(FIRST_NAMES, LAST_NAMES),
+            "storm": product(DAMAGED, CITIES),
+            "theft": product(THINGS, CITIES),
+        }
+        self._owned = {
+            kind: [parts for parts in every if split_of("summarization", kind, *parts) == split]
+            for kind, every in combinations_of.items()
+        }
+        # An event can be where the split owns a combination of that city.
+        cities = {kind: set(sum(self._owned[kind], ())) for kind in self._events}
+        cities["auction"] = set(CITIES)
+        self._owned["event"] = [one for one in self._owned["event"] if one[1] in cities[one[0]]]
+
+    def _own(self, kind: str, holding: str = "") -> tuple[str, ...]:
+        """A combination that the split owns, one of those holding a part."""
+        return self._draw.choice([one for one in self._owned[kind] if holding in ("", *one)])
+
+    def _others(self, items: Sequence[str], count: int, *taken: str) -> list[str]:
+        """Different items, none of those taken."""
+        return self._draw.sample([item for item in items if item not in taken], count)
+
+    def _people(self, count: int) -> list[Person]:
+        """People with different names and jobs; the split owns the name of the first."""
+        first, last = self._own("name")
+        firsts = [first, *self._others(FIRST_NAMES, count - 1, first)]
+        lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
+        jobs = self._draw.sample(JOBS, count)
+        return [
+            Person(f"{one} {other}", "She" if one in WORDS["first_names"]["she"] else "He", job)
+            for one, other, job in zip(firsts, lasts, jobs, strict=True)
+        ]
+
+    def _amounts(self) -> tuple[str, str, str, str]:
+        """Three amounts of an event, the largest first, and another that is larger still."""
+        first, second = self._own("amounts")
+        third = self._draw.choice([one for one in AMOUNTS if int(one) < int(second)])
+        larger = self._draw.choice([one for one in LARGER_AMOUNTS if int(one) > int(first)])
+        return first, second, third, larger
+
+    def _sentence(self, event: str, part: str, **words: object) -> str:
+        """One of the wordings of a part of a report, with these words filled in."""
+        wording: str = self._draw.choice(WORDS["sentences"][event][part])
+        return wording.format(**words)
+
+    def _auction(self, city: str, day: str) -> EventStory:
+        """Three pieces are sold; the highest price counts."""
+        job, thing = self._own("auction")
+        jobs = (job, *self._others(JOBS, 2, job))
+        *things, old = (thing, *self._others(THINGS, 3, thing))
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._sentence("auction", "sale", job=job, thing=thing, amount=amount)
+            for job, thing, amount in zip(jobs, things, amounts, strict=True)
+        )
+        return EventStory(
+            f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
+            self._sentence("auction", "opening", city=city, day=day),
+            blocks,
+            f"Last year a {old} had brought {larger} crowns.",
+        )
+
+    def _election(self, city: str, day: str) -> EventStory:
+        """Three people stand for mayor; most votes win."""
+        people = self._people(3)
+        job, _ = self._own("election", city)
+        others = self._others(JOBS, 2, job)
+        people = [one._replace(job=work) for one, work in zip(people, (job, *others), strict=True)]
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._sentence("election", "votes", one=one, amount=amount)
+            for one, amount in zip(people, amounts, strict=True)
+        )
+        return EventStory(
+            f"{job.capitalize()} {people[0].name} elected mayor of {city}",
+            self._sentence("election", "opening", city=city, day=day),
+            blocks,
+            f"Four years ago {larger} votes had been enough to win.",
+            self._sentence("election", "closing"),
+        )
+
+    def _fire(self, city: str, day: str) -> EventStory:
+        """First reports of the number of people hurt are corrected; the last number counts."""
+        building, _ = self._own("fire", city)
+        first, final, old = self._draw.sample(WORDS["counts"], 3)
+        caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
+        numbers = self._sentence("fire", "hurt", first=first, final=final)
+        call = (
+            f"{caller.name}, a {caller.job}, called for help. {caller.pronoun} had seen the smoke."
+        )
+        return EventStory(
+            f"{final.capitalize()} hurt in {building} fire in {city}",
+            self._sentence("fire", "opening", building=building, city=city, day=day),
+            (numbers, call),
+            f"Last year a fire in {other} had left {old} people hurt.",
+        )
+
+    def _match(self, city: str, day: str) -> EventStory:
+        """A football match; who hosts and who visits must be told apart."""
+        winner, loser = self._own("match", city)
+        guests = loser if winner == city else winner
+        side, other = ("hosts", "guests") if winner == city else ("guests", "hosts")
+        conceded, goals = self._draw.choice(SCORES)
+        few, many = self._draw.choice(SCORES)
+        scorer = self._people(1)[0]
+        result = {"side": side, "other": other, "goals": goals, "conceded": conceded}
+        return EventStory(
+            f"{winner} beat {loser} {goals} to {conceded}",
+            self._sentence("match", "opening", guests=guests, city=city, day=day),
+            (
+                self._sentence("match", "score", **result),
+                f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
+                f"{scorer.pronoun} was very happy.",
+            ),
+            f"A year ago the {self._draw.choice((side, other))} had won {many} to {few}.",
+        )
+
+    def _storm(self, city: str, day: str) -> EventStory:
+        """A storm damages things of three kinds; the largest number counts."""
+        thing, _ = self._own("storm", city)
+        *things, old = (thing, *self._others(DAMAGED, 3, thing))
+        *amounts, larger = self._amounts()
+        blocks = tuple(
+            self._sentence("storm", "damage", thing=thing, amount=amount)
+            for thing, amount in zip(things, amounts, strict=True)
+        )
+        other = self._others(CITIES, 1, city)[0]
+        return EventStory(
+            f"Storm damages {amounts[0]} {thing} in {city}",
+            self._sentence("storm", "opening", city=city, day=day),
+            blocks,
+            f"In {other} the storm damaged {larger} {old}.",
+            self._sentence("storm", "closing"),
+        )
+
+    def _theft(self, city: str, day: str) -> EventStory:
+        """Two people are questioned; the one arrested is named by the job."""
+        thing, _ = self._own("theft", city)
+        building = self._draw.choice(BUILDINGS)
+        thief, other = self._people(2)
+        one, two = self._draw.sample((thief, other), 2)
+        old = self._others(THINGS, 1, thing)[0]
+        return EventStory(
+            f"{thief.name} arrested for theft of {thing} in {city}",
+            self._sentence("theft", "opening", thing=thing, building=building, city=city, day=day),
+            (f"The police questioned {one.name}, a {one.job}, and {two.name}, a {two.job}.",),
+            f"A year ago a {old} had been stolen there.",
+            self._sentence("theft", "closing", thief=thief, other=other),
+        )
+
+    def row(self) -> Row:
+        event, city, day = self._own("event")
+        story = self._events[event](city, day)
+        asides = self._draw.sample(WORDS["asides"], 1 + self._draw.randrange(2))
+        middle = [*story.blocks, *asides]
+        if self._draw.chance(0.7):
+            middle.append(story.aside)
+        parts = [story.opening, *self._draw.sample(middle), story.closing]
+        return Row(" ".join(filter(None, parts)), story.headline)
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
     """`size` rows of a split (train, valid or test); the same seed gives the same rows."""
-    combined: dict[str, Any] = {
-        "event": product(EVENTS, WORDS["cities"], WORDS["days"]),
-        "amounts": combinations(AMOUNTS[:0:-1][1:], 2),
-    }
-    combined |= {event: product(WORDS["jobs"], WORDS[EVENTS[event]["things"]]) for event in EVENTS}
-    owned = {
-        kind: [one for one in every if split_of("summarization", kind, *map(str, one)) == split]
-        for kind, every in combined.items()
-    }
-    draw = Draw(f"{VERSION}/{split}/{seed}")
+    writer = ReportWriter(split, Draw(f"{VERSION}/{split}/{seed}"))
     for _ in range(size):
-        yield _report(draw, owned)
-
-
-def _report(draw: Draw, owned: Owned) -> Row:
-    event, city, day = draw.choice(owned["event"])
-    first, second = draw.choice(owned["amounts"])
-    third = draw.choice([amount for amount in AMOUNTS if amount < second])
-    larger = draw.choice([amount for amount in AMOUNTS if amount > first])
-    job, thing = draw.choice(owned[event])
-    told = EVENTS[event]
-
-    def beside(items: Sequence[str], one: str) -> list[str]:
-        return [one, *draw.sample([item for item in items if item != one], 3)]
-
-    jobs, things = beside(WORDS["jobs"], job), beside(WORDS[told["things"]], thing)
-    firsts, lasts = draw.sample(WORDS["first_names"], 3), draw.sample(WORDS["last_names"], 3)
-    entries = [
-        {"job": job, "thing": thing, "name": f"{one} {two}", "amount": amount, "city": city}
-        for job, thing, one, two, amount in zip(
-            jobs[:3], things[:3], firsts, lasts, (first, second, third), strict=True
-        )
-    ]
-    middle = [draw.choice(told["entry"]).format(**entry) for entry in entries]
-    middle += draw.sample(WORDS["asides"], 1 + draw.randrange(2))
-    if draw.chance(0.7):
-        middle.append(told["elsewhere"].format(thing=things[3], amount=larger))
-    opening = draw.choice(told["opening"]).format(city=city, day=day)
-    headline = told["headline"].format(**entries[0])
-    return Row(" ".join([opening, *draw.sample(middle)]), headline[0].upper() + headline[1:])
+        yield writer.row()
