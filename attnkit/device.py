@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from types import ModuleType
 
 from attnkit.errors import UnavailableError, UsageError
 
+INTERRUPT = {signal.SIGINT}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that torch reads when it is imported."""
 SPINS = "1000"
@@ -135,17 +137,23 @@ def threads_each(jobs: int) -> int:
 
 
 @contextmanager
-def without_main() -> Iterator[None]:
-    """Inside, processes are started that do not import the main module.
+def starting_processes() -> Iterator[None]:
+    """Inside, processes are started that do not import the main module, nor obey Ctrl-C.
 
     None of ours needs it; a script without `if __name__ == "__main__"` would run again in each.
+    Ctrl-C, which a terminal sends to all processes, is left to this one: they inherit the blocked
+    signal.
     """
-    main = sys.modules["__main__"]
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # started later, it would unblock the signal
+    main, before = sys.modules["__main__"], signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
     sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
         sys.modules["__main__"] = main
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def sharing(jobs: int, ranks: int = 1) -> str:

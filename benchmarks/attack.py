@@ -5,9 +5,9 @@
 
 Parts, each drawn from the seed, each with the number of its cases:
 
-- stops: commands get one of six signals at a random moment, alone or with all their children; they
-  must end with a code that says so and without a traceback, leave no process; started again they
-  must end well, with runs that verify, and leave no temporary name, also in $TMPDIR.
+- stops: commands get one of six signals at a random moment, alone, with all their children, or one
+  of the children does; they must end with a code that says so, no traceback and no process; started
+  again they must end well, with runs that verify, and leave no temporary name, also in $TMPDIR.
 - flips: one bit of one file of a finished or a stopped run; `verify` must find it, unless what is
   read of the file is the same.
 - crafted: an entry of another type, or none, in a JSON file of a run or in a row, with all hashes
@@ -64,7 +64,9 @@ from attnkit.errors import OutputPathError  # noqa: E402
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL,
            signal.SIGABRT)  # fmt: skip
-WAYS = ("alone", "with its children")
+WAYS = ("alone", "with its children", "to a child")
+LOST = (1, 69, 71)
+"""Codes that a command may end with where one of its children was ended."""
 TOY = """\
 task: translation
 data: {train: [train.source, train.target], valid: [valid.source, valid.target],
@@ -86,6 +88,14 @@ COMMANDS = (
     "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
     "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
     f"visualize-attn {RUN} dog --save out.npz --device cpu",
+    "train toy.yaml --device cpu --out new --nproc 2",
+    f"convert {RUN} --attention linear --transfer 2 --tune 3 --device cpu --out new",
+    f"align {RUN} text text -o out.txt --device cpu", f"probe heads {RUN} --rows 4 --device cpu",
+    f"nbce {RUN} --context text --prompt two --max-length 3 --save out.html --device cpu",
+    "bench attention linear --lengths 64,128 --repeats 1 --budget 1",
+    "bench train toy.yaml --updates 2 --profile out.json --device cpu",
+    "compare runs/toy/base runs/toy/dot", "runs clean runs/toy --yes", "runs runs/toy",
+    "demo --out out", "check linear", "doctor --device cpu", "mechanisms linear",
 )  # fmt: skip
 READERS = (
     "verify runs/toy --lines 0 --device cpu",
@@ -161,12 +171,17 @@ def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
             longest = durations.get((words, fresh), 12.0 if fresh else 4.0)
             process.wait(draw.uniform(0.1 if fresh else 0.01, longest))
         if process.poll() is None:
-            target = process.pid if way == "alone" else -process.pid
-            (os.kill if target > 0 else lambda p, n: os.killpg(-p, n))(target, number)
+            children = [one for one in processes(at, process.pid) if one != process.pid]
+            way = way if children else "alone"
+            with contextlib.suppress(ProcessLookupError):
+                if way == "with its children":
+                    os.killpg(process.pid, number)
+                else:
+                    os.kill(draw.choice(children) if way == "to a child" else process.pid, number)
         else:
             durations[words, fresh] = time.monotonic() - begun
         err = process.communicate(timeout=60)[1]
-        allowed = {0, 75, 128 + number, -number, 71}
+        allowed = {0, 75, 128 + number, -number, 71, *(LOST if way == "to a child" else ())}
         if process.returncode not in allowed or "Traceback" in err and number != signal.SIGABRT:
             faults.append(f"code {process.returncode}: {err[-200:]}")
         deadline = time.monotonic() + 10

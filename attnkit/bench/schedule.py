@@ -4,10 +4,12 @@ import math
 import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from attnkit.bench.plan import PASSES, Candidate, Sweep, Workload
+from attnkit.device import starting_processes
 from attnkit.storage.files import process_folder
 
 START = 60.0
@@ -127,13 +129,15 @@ class _Process:
             arguments = (theirs, self.workload)
             self.process = self.context.Process(target=serve, args=arguments, daemon=True)
             try:
-                self.process.start()
+                with starting_processes():
+                    self.process.start()
             except (EOFError, ConnectionError):
                 self.connection = None
                 yield "error", "the process that others are started from was killed"
                 return
             theirs.close()
-        self.connection.send(request)
+        with suppress(OSError):  # one that is gone is noticed when its answer is read
+            self.connection.send(request)
         patience = START + self.workload.budget
         while True:
             if not self.connection.poll(patience):
@@ -141,7 +145,7 @@ class _Process:
                 raise TimeoutError
             try:
                 answer = self.connection.recv()
-            except EOFError:
+            except (EOFError, ConnectionError):
                 self.process.join(5)
                 code = self.process.exitcode
                 self.close()
@@ -155,10 +159,10 @@ class _Process:
 
     def close(self) -> None:
         if self.connection is not None:
-            self.connection.close()
-            self.process.kill()
+            self.process.kill()  # first: one that reads from a closed connection shows a traceback
             self.process.join()
             self.process.close()
+            self.connection.close()
         self.process = self.connection = None
 
 

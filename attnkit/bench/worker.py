@@ -1,6 +1,5 @@
 """What a measuring process does: a mechanism alone for its memory, then by turns for its time."""
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -128,7 +127,6 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
 
 def serve(connection: Connection, workload: Workload) -> None:
     """Answer requests until there are no more; errors are answers too, None ends each."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it and ends this process
     for path in workload.plugins:
         mechanisms.plug_in(path)
     if workload.threads:

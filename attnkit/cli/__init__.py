@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from threading import Timer
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -146,6 +147,17 @@ def _end(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
+def _again(ignored: Any) -> None:
+    """A signal that came while an object was removed, when Python ignores exceptions, comes again.
+
+    Not at once, which would be in this function.
+    """
+    if console.signalled and isinstance(ignored.exc_value, SystemExit):
+        Timer(0.01, os.kill, (os.getpid(), console.signalled[0])).start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
 def script() -> NoReturn:
     """The console script: ends with the command, without what Python does at its end.
 
@@ -158,6 +170,7 @@ def script() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
+    sys.unraisablehook = _again
     try:
         code = main()
     except (KeyboardInterrupt, SystemExit) as error:  # a signal after the command

@@ -8,7 +8,6 @@ import hashlib
 import json
 import multiprocessing
 import os
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -17,7 +16,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from attnkit.data.encoded import FORMAT, Encoded
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
-from attnkit.device import processes, without_main
+from attnkit.device import processes, starting_processes
 from attnkit.errors import MemoryLimitError
 from attnkit.storage.cache import read_or_build
 from attnkit.storage.files import DISK, sha256_json, write_synced
@@ -242,17 +240,9 @@ def _encoded(
 
 
 def _submit(pool: ProcessPoolExecutor, number: int, texts: Texts) -> "Future[_Chunk]":
-    """Have a chunk encoded; Ctrl-C, which a terminal sends to all processes, is left to this one.
-
-    A process that is started here inherits the blocked signal.
-    """
-    resource_tracker.ensure_running()  # started later, it would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with without_main():
-            return pool.submit(_encode, number, texts)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    """Have a chunk encoded, by a process that is started where there are too few."""
+    with starting_processes():
+        return pool.submit(_encode, number, texts)
 
 
 def _begin(encoder: _RowEncoder) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from multiprocessing import current_process, forkserver, get_context, resource_tracker
+from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import torch
 
 from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData
-from attnkit.device import THREADS, sharing, threads_each, without_main
+from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
 from attnkit.experiment import cost
 from attnkit.experiment.data_of_recipes import PATIENCE
@@ -139,24 +139,19 @@ def _gib(size: int) -> str:
 
 
 def _start_server(threads: int) -> None:
-    """Start the process that imports torch, with so many threads, and that workers are forked from.
-
-    Ctrl-C, which a terminal sends to all of them, is blocked there: the parent alone obeys it.
-    """
+    """Start the process that imports torch, with so many threads; workers are forked from it."""
     current_process()._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
     CONTEXT.set_forkserver_preload(PRELOAD)
-    resource_tracker.ensure_running()  # later it would unblock the signal
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ |= dict.fromkeys(THREADS, str(threads))
     try:
-        forkserver.ensure_running()
+        with starting_processes():
+            forkserver.ensure_running()
     finally:
         for name, value in before.items():
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 @dataclass
@@ -176,7 +171,7 @@ class WorkerProcess:
         connection, theirs = CONTEXT.Pipe()
         output.touch()
         process = CONTEXT.Process(target=serve, args=(theirs, output, start), daemon=True)
-        with without_main():
+        with starting_processes():
             process.start()
         theirs.close()
         worker = cls(process, connection, output, key)

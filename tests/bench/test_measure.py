@@ -2,6 +2,8 @@
 
 import json
 import math
+import signal
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,7 @@ class Probe(Attention):
             if self.mode == "raise":
                 raise ValueError("too long")
             if self.mode == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), int(self.amount) or signal.SIGKILL)
         if self.mode == "sleep" and v.shape[2] > 64:
             time.sleep(self.amount)
         return Out(v * 2, None)
@@ -139,6 +141,37 @@ def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
     table = bench_tables.points_table(list(found.values()), SMALL)
     assert any(cell.text == "out of memory" for row in table.rows for cell in row)
     assert f"{raising} at 32: ValueError: too long" in table.notes
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT,
+                                    signal.SIGSEGV])  # fmt: skip
+def test_a_process_that_died_is_a_result(number: int, probe: Path) -> None:
+    word = f"probe:mode=die,amount={int(number)}"
+    dead = points([word], [32], plugins=(probe,))[word, 32].passes[FORWARD]
+    assert dead.why == f"{word} at 32: the process ended with code -{int(number)}"
+
+
+def test_a_process_that_died_before_it_was_asked_is_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = points(["linear"], [16], plugins=(tmp_path / "removed.py",))["linear", 16]
+    assert gone.passes[FORWARD].why == "linear at 16: the process ended with code 1"
+    start = ForkServerProcess.start
+
+    def dead(self: ForkServerProcess) -> None:
+        start(self)
+        self.terminate()
+        self.join()
+
+    monkeypatch.setattr(ForkServerProcess, "start", dead)
+    gone = points(["linear"], [16])["linear", 16]
+    assert gone.passes[FORWARD].why == "linear at 16: the process ended with code -15"
+
+
+def test_processes_that_are_done_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    points(["linear", "scaled-dot"], [16, 32])
+    assert capfd.readouterr().err == ""
 
 
 def test_one_pass_may_fail_alone(probe: Path) -> None:

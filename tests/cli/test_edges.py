@@ -208,6 +208,52 @@ def test_what_a_library_makes_of_a_signal_is_told_as_the_signal(
     assert (done.returncode, done.stderr) == (code, f"attnkit: {said}\n")
 
 
+IGNORED = """
+import gc, os, time, weakref
+from attnkit import cli
+
+class Held:
+    pass
+
+def signalled(*_):
+    os.kill(os.getpid(), {number})
+    for _ in range(1000): pass  # a moment in which the handler runs
+
+def main():
+    def command():
+        held = Held()
+        {place}
+        del held
+        gc.collect()
+        time.sleep(10)
+    return cli.console.run(command, [])
+
+cli.main = main
+cli.script()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "place"),
+    [
+        (signal.SIGTERM, "Held.__del__ = signalled"),
+        (signal.SIGHUP, "Held.__del__ = signalled"),
+        (signal.SIGINT, "Held.__del__ = signalled"),
+        (signal.SIGTERM, "weak = weakref.ref(held, signalled)"),
+        (signal.SIGTERM, "weakref.finalize(held, signalled)"),
+        (signal.SIGTERM, "held.held, Held.__del__ = held, signalled"),
+    ],
+)
+def test_a_signal_while_an_object_is_removed_ends_the_command(number: int, place: str) -> None:
+    """Python ignores what is raised there, and the command went on."""
+    done = subprocess.run(
+        [sys.executable, "-c", IGNORED.format(number=int(number), place=place)],
+        env=PYTHON, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    said = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
+    assert (done.returncode, done.stderr) == (128 + number, f"attnkit: {said[number]}\n")
+
+
 OUTPUTS = {
     "out.txt": "generate RUN text -o",
     "folder/out.txt": "generate RUN text -o",
