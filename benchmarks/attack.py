@@ -217,6 +217,7 @@ def started(words: str, folder: Path, fresh: bool = False) -> "subprocess.Popen[
 
     def forked() -> None:  # never returns; closes the pipe that would tell of a failed start
         os.closerange(3, 1024)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as a Python of its own does at its start
         sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "rww"[n]) for n in range(3))
         os.environ.update(own)
         tempfile.tempdir, sys.argv = None, ["attnkit", *words.split()]

@@ -1,6 +1,7 @@
 """What a measuring process does: a mechanism alone for its memory, then by turns for its time."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -126,7 +127,13 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
 
 
 def serve(connection: Connection, workload: Workload) -> None:
-    """Answer requests until there are no more; errors are answers too, None ends each."""
+    """Answer requests until there are no more, or the command that asks has ended."""
+    with suppress(EOFError, ConnectionError):
+        _answer(connection, workload)
+
+
+def _answer(connection: Connection, workload: Workload) -> None:
+    """Errors are answers too, None ends each."""
     for path in workload.plugins:
         mechanisms.plug_in(path)
     if workload.threads:

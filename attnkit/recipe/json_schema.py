@@ -3,12 +3,16 @@
 `recipes/recipe.schema.json` is what `json_schema` returns; `attnkit recipe schema` prints it.
 """
 
+import ast
+import inspect
+from itertools import pairwise
 from typing import Any
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.published import Published
 from attnkit.recipe.schema import Layers, Recipe
+from attnkit.recipe.values import Section
 
 Json = dict[str, Any]
 
@@ -17,6 +21,8 @@ def json_schema() -> Json:
     """The schema of a recipe file: the sections with their shorthands, variants and extends."""
     root = Recipe.model_json_schema()
     parts: Json = root["$defs"]
+    published = Published.model_json_schema()
+    _describe(parts | {"Recipe": root, "Published": published})
     _shorthands(parts)
     _tidy(root)
     sections: Json = root["properties"]
@@ -29,8 +35,8 @@ def json_schema() -> Json:
         for group, part in groups.items()
         for key, schema in parts[part]["properties"].items()
     }
-    parts["Published"] = Published.model_json_schema()
-    _tidy(parts["Published"])
+    parts["Published"] = published
+    _tidy(published)
     parts["Variant"] = {
         "type": "object",
         "description": "Overrides: sections, or dotted keys such as train.lr.",
@@ -110,6 +116,21 @@ def _mechanism(known: MechanismSpec, parts: Json, inside: str = "") -> Json:
         "required": ["name", *schema.get("required", ())],
         "additionalProperties": False,
     }
+
+
+def _describe(parts: Json) -> None:
+    """Give keys the docstrings below them.
+
+    pydantic would read the source whenever a type is made, which takes a tenth of a short command.
+    """
+    for kind in Section.__subclasses__():
+        properties = parts[kind.__name__]["properties"]
+        (made,) = ast.parse(inspect.getsource(kind)).body
+        assert isinstance(made, ast.ClassDef)
+        for key, text in pairwise(made.body):
+            if isinstance(key, ast.AnnAssign) and isinstance(text, ast.Expr):
+                name = ast.unparse(key.target)
+                properties[name]["description"] = ast.literal_eval(text.value)
 
 
 def _tidy(part: Json) -> None:

@@ -72,7 +72,6 @@ class Section(BaseModel):
         frozen=True,
         protected_namespaces=(),
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
     )
     _later: ClassVar[tuple[str, ...]] = ()
     """Keys that recipes of earlier versions lack: left out at their default, so digests stay."""

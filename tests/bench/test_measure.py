@@ -3,6 +3,7 @@
 import json
 import math
 import signal
+from multiprocessing import Pipe
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from attnkit import mechanisms
 from attnkit.bench.plan import BASELINE, PASSES, Sweep, Workload, candidate, sweeps
 from attnkit.bench.schedule import Measure, Point, fit, measure
-from attnkit.bench.worker import Inputs, Runner
+from attnkit.bench.worker import Inputs, Runner, serve
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
 from attnkit.show import bench_tables
@@ -167,6 +168,12 @@ def test_a_process_that_died_before_it_was_asked_is_a_result(
     monkeypatch.setattr(ForkServerProcess, "start", dead)
     gone = points(["linear"], [16])["linear", 16]
     assert gone.passes[FORWARD].why == "linear at 16: the process ended with code -15"
+
+
+def test_a_measuring_process_ends_with_its_command() -> None:
+    ours, theirs = Pipe()
+    ours.close()
+    serve(theirs, SMALL._replace(threads=None, device="meta"))  # returns
 
 
 def test_processes_that_are_done_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,129 @@
+"""Are commands slower than those of another version, and how long does `verify` take for many runs?
+
+    python benchmarks/commands.py --base COMMIT [--repeats 12] [--verified 500]
+
+Each version trains the same toy and runs each command on its own runs, by turns with the other:
+this one first, then the other first, and so on.  What counts is processor time, user and system,
+of a command and its children, with one thread; the ratio is taken pair by pair.  A command that
+the other version refuses is not compared.  Writes results/commands.md.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from attack import RUN, TOY  # helpers can be imported since
+from common import ROOT, command, environment, load_before, publish, table, versions
+from helpers.small import write_corpus
+
+COMMANDS = (
+    "--help", "mechanisms", "recipe show quickstart", "train toy.yaml --device cpu --out new",
+    "train quickstart --variant scaled-dot train.steps=40 --device cpu --out new",
+    f"generate {RUN} text --device cpu", "eval runs/toy --fresh --device cpu", "runs runs/toy",
+    "verify runs/toy --device cpu", "compare runs/toy/base runs/toy/dot",
+    "plot runs/toy --save out.svg", "report runs/toy -o out.html",
+    f"visualize-attn {RUN} dog --save out.npz --device cpu", f"align {RUN} text text -o out.txt",
+    f"nbce {RUN} --context text --prompt two --max-length 3 --device cpu",
+    f"export {RUN} out --to huggingface", "runs pack runs/toy --results -o out",
+)  # fmt: skip
+OUTPUTS = ("new", "out", "out.svg", "out.html", "out.npz", "out.txt")
+RESAMPLES = 2000
+
+
+class Version:
+    """One version of attnkit with a folder of runs that it trained."""
+
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self.folder = folder
+        self.env = environment(1, ATTNKIT_CACHE=str(folder / "cache"), PYTHONPATH=str(tree))
+        folder.mkdir()
+        write_corpus(folder)
+        (folder / "toy.yaml").write_text(TOY)
+        (folder / "text").write_text("one red dog\ntwo cats\n")
+        assert self.seconds("train toy.yaml --device cpu") is not None
+
+    def seconds(self, words: str) -> float | None:
+        """Processor time of a command; None where it failed."""
+        for name in OUTPUTS:
+            path = self.folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "attnkit", *words.split()], cwd=self.folder, env=self.env,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        _, status, used = os.wait4(process.pid, 0)
+        return used.ru_utime + used.ru_stime if status == 0 else None
+
+
+def ratios(ours: Version, theirs: Version, words: str, repeats: int) -> list[float]:
+    """Our time over theirs, pair by pair; none where a version refuses the command."""
+    found = []
+    for turn in range(repeats + 1):
+        pair = [theirs, ours] if turn % 2 else [ours, theirs]
+        times = {version: version.seconds(words) for version in pair}
+        if (mine := times[ours]) is None or (other := times[theirs]) is None:
+            return []
+        if turn:  # the first fills caches
+            found.append(mine / other)
+    return found
+
+
+def shown(values: Sequence[float]) -> tuple[str, str]:
+    """The median, and its 95 % interval by the bootstrap."""
+    if not values:
+        return "not comparable", "-"
+    drawn = np.random.default_rng(1).choice(values, (RESAMPLES, len(values)))
+    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    return f"{np.median(values):.3f}", f"{low:.3f} to {high:.3f}"
+
+
+def verified(version: Version, runs: int) -> str:
+    """How long `verify` takes for so many runs."""
+    many = version.folder / "many"
+    for number in range(runs):
+        shutil.copytree(version.folder / RUN, many / str(number) / "seed-1")
+    begun = time.monotonic()
+    used = version.seconds("verify many --device cpu")
+    assert used is not None
+    return f"{time.monotonic() - begun:.1f} s, {used:.1f} s of processor time"
+
+
+def main() -> None:
+    """Compare two versions."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--base", required=True, help="a commit of this repository")
+    parser.add_argument("--repeats", type=int, default=12)
+    parser.add_argument("--verified", type=int, default=500, help="runs for `verify`")
+    options = parser.parse_args()
+    before, git = load_before(), ("git", "-C", str(ROOT), "worktree")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "base"
+        subprocess.run([*git, "add", "-q", "--detach", str(tree), options.base], check=True)
+        try:
+            ours, theirs = Version(ROOT, Path(folder) / "a"), Version(tree, Path(folder) / "b")
+            rows = [
+                (f"`{words}`", *shown(ratios(ours, theirs, words, options.repeats)))
+                for words in COMMANDS
+            ]
+            facts = {
+                "command": command(options),
+                "versions": versions("attnkit", "torch"),
+                "load": before,
+                "pairs": f"{options.repeats} a command",
+                f"verify of {options.verified} runs": verified(ours, options.verified),
+            }
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+    body = table(["command", "time over the other version's", "95 % interval"], rows)
+    publish("commands", "Commands beside those of another version", facts, body)
+
+
+if __name__ == "__main__":
+    main()
