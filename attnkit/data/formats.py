@@ -14,19 +14,23 @@ Memory is a few blocks of a mebibyte, however long the file; but see `read_whole
 """
 
 import gzip
+import io
 import lzma
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
 from attnkit.storage.files import GZIP, input_error, open_file
 
-Errors = Literal["strict", "replace"]
+Errors = Literal["strict", "replace"] | None
+"""None stops like strict, where no recipe could say otherwise."""
 
 BLOCK = 1 << 20
 """Bytes read at once."""
@@ -57,12 +61,23 @@ UPPER_CONTROL = re.compile(rb"\xc2[\x80-\x9f]")
 SEGMENT = re.compile(r"<seg\b[^>]*>(.*)</seg>", re.IGNORECASE)
 
 
+class Stream(NamedTuple):
+    """An open file, such as standard input, whose lines are given as they come."""
+
+    file: BinaryIO
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
 def read_lines(
-    path: Path, errors: Errors = "strict", counts: Counts | None = None
+    path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None
 ) -> Iterator[str]:
     """The lines of a text file, compressed or not, without their ends.
 
-    For a file whose last line ends with LF these are as many as `wc -l` says.
+    For a file whose last line ends with LF these are as many as `wc -l` says.  Where a line is
+    malformed, those before it are given first.
 
     Raises:
         MissingInputError: the file is not there.
@@ -75,7 +90,7 @@ def read_lines(
         yield from lines
 
 
-def read_whole(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> str:
+def read_whole(path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None) -> str:
     """All of a text, for formats that are not read line by line; by the same rules.
 
     Raises as `read_lines`; a DataError where it is longer than WHOLE, whatever its lines.
@@ -94,7 +109,9 @@ def read_start(path: Path) -> bytes:
     return next(_blocks(path), b"").removeprefix(BOM)
 
 
-def _texts(path: Path, errors: Errors, counts: Counts, longest: int = LONGEST) -> Iterator[str]:
+def _texts(
+    path: Path | Stream, errors: Errors, counts: Counts, longest: int = LONGEST
+) -> Iterator[str]:
     """The text in pieces of whole lines."""
     first = True
     for number, piece in _pieces(path, longest):
@@ -108,7 +125,18 @@ def _texts(path: Path, errors: Errors, counts: Counts, longest: int = LONGEST) -
             piece = piece.replace(b"\r\n", b"\n")
         counts.control += len(piece) - len(piece.translate(None, CONTROL))
         counts.control += len(UPPER_CONTROL.findall(piece))
-        yield _decode(path, piece, number, marked, errors, counts)
+        try:
+            text, fault = piece.decode("utf-8"), None
+        except UnicodeDecodeError as error:
+            if errors == "replace":
+                text, fault = piece.decode("utf-8", "replace"), None
+                counts.replaced += text.count("\ufffd") - piece.count(b"\xef\xbf\xbd")
+            else:
+                text = piece[: piece.rfind(b"\n", 0, error.start) + 1].decode("utf-8")
+                fault = _malformed(path, piece, number, marked, error, errors)
+        yield text
+        if fault:
+            raise fault
 
 
 def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
@@ -164,31 +192,26 @@ def count_lines(path: Path) -> int:
     return total + (last != b"\n")
 
 
-def _decode(
-    path: Path, piece: bytes, number: int, marked: bool, errors: Errors, counts: Counts
-) -> str:
-    """The text of a piece whose first line is line `number` of the file."""
-    try:
-        return piece.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if errors == "replace":
-            text = piece.decode("utf-8", "replace")
-            counts.replaced += text.count("\ufffd") - piece.count(b"\xef\xbf\xbd")
-            return text
-        line = number + piece.count(b"\n", 0, error.start)
-        byte = error.start - piece.rfind(b"\n", 0, error.start)
-        if line == 1:
-            what = next((word for magic, word in OTHER.items() if piece.startswith(magic)), None)
-            if what is not None:
-                raise DataError(f"{path}: this is {what}") from error
-            byte += len(BOM) * marked
-        raise DataError(
-            f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{piece[error.start]:02x}); save the "
-            "file as UTF-8, or set data.errors=replace to have such bytes replaced and counted"
-        ) from error
+def _malformed(
+    path: Path | Stream, piece: bytes, number: int, marked: bool, error: UnicodeDecodeError,
+    errors: Errors,
+) -> DataError:  # fmt: skip
+    """The error of a piece whose first line is line `number` of the file."""
+    line = number + piece.count(b"\n", 0, error.start)
+    byte = error.start - piece.rfind(b"\n", 0, error.start)
+    if line == 1:
+        if what := next((word for magic, word in OTHER.items() if piece.startswith(magic)), None):
+            return DataError(f"{path}: this is {what}")
+        byte += len(BOM) * marked
+    advice = "convert the text to UTF-8"
+    if errors:
+        advice = "save the file as UTF-8, or set data.errors=replace to have such bytes replaced"
+        advice += " and counted"
+    bad = piece[error.start]
+    return DataError(f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{bad:02x}); {advice}")
 
 
-def _pieces(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, bytes]]:
+def _pieces(path: Path | Stream, longest: int = LONGEST) -> Iterator[tuple[int, bytes]]:
     """Blocks cut at line ends, each with the number of its first line, from 1."""
     number, rest = 1, bytearray()
     for block in _blocks(path):
@@ -211,50 +234,60 @@ def _pieces(path: Path, longest: int = LONGEST) -> Iterator[tuple[int, bytes]]:
         yield number, bytes(rest)
 
 
-def _too_long(path: Path) -> DataError:
+def _too_long(path: Path | Stream) -> DataError:
     return DataError(
         f"{path}: is longer than {WHOLE:,} bytes, the most that is read as one document; write a "
         "row a line: jq -c '.[]' FILE.json > FILE.jsonl"
     )
 
 
-def check_growth(name: str, size: int, packed: int) -> None:
-    """Refuse compressed data of which so few bytes became so much text.  Raises DataError."""
-    if size > FREE and size > RATIO * packed:
-        raise DataError(
-            f"{name}: compressed data that grows more than {RATIO}-fold is refused; unpack it "
-            "first if it is what you mean"
-        )
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
+def _blocks(path: Path | Stream) -> Iterator[bytes]:
     """The bytes of the text in blocks, decompressed where they begin as gzip or xz does."""
-    with open_file(path) as file:
-        start, kind = file.peek(len(XZ)), ""
-        stream: BinaryIO | gzip.GzipFile | _XzReader = file
-        if start.startswith(GZIP):
-            stream, kind = gzip.GzipFile(fileobj=file), "gzip"
-        elif start.startswith(XZ):
-            stream, kind = _XzReader(file), "xz"
-        size = 0
+    live = isinstance(path, Stream)
+    with nullcontext(path.file) if isinstance(path, Stream) else open_file(path) as file:
+        kind, packed, size = "", _Counted(file), 0
+        stream: Any = file
         try:
-            while block := stream.read(BLOCK):
+            # waits for the first bytes, as the first line would
+            start = file.peek(len(XZ)) if isinstance(file, io.BufferedReader) else b""
+            if start.startswith(GZIP):
+                stream, kind = gzip.GzipFile(fileobj=packed), "gzip"  # type: ignore[call-overload]
+            elif start.startswith(XZ):
+                stream, kind = _XzReader(packed), "xz"
+            # of a pipe or a terminal what is there, before more comes
+            read = partial(stream.read1 if live and kind != "xz" else stream.read, BLOCK)
+            while block := read():
                 size += len(block)
-                if kind:
-                    check_growth(str(path), size, file.tell())
+                if kind and size > FREE and size > RATIO * packed.taken:
+                    raise DataError(
+                        f"{path}: compressed data that grows more than {RATIO}-fold is refused; "
+                        "unpack it first if it is what you mean"
+                    )
                 yield block
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
             raise DataError(
                 f"{path}: damaged {kind} data ({error}); fetch the file again"
             ) from error
         except OSError as error:
-            raise input_error(error, path) from error
+            raise input_error(error, Path(str(path))) from error
+
+
+class _Counted:
+    """A file, and how many bytes were read from it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.taken = file, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.taken += len(data)
+        return data
 
 
 class _XzReader:
     """Reads what is packed in xz streams, one or several, within `XZ_MEMORY`."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: _Counted) -> None:
         self._file, self._rest = file, b""
         self._begin()
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import regex
 
-from attnkit.data.formats import read_whole
+from attnkit.data.formats import Stream, read_whole
 from attnkit.data.records import read_records
 from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MissingInputError, UsageError
@@ -111,9 +111,7 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
         if suffix in (".csv", ".tsv"):
             return _rows(path, suffix[1:])
         name = "standard input" if path == STDIN else path
-        text = _typed() if path == STDIN else read_whole(Path(path))
-    except DataError as error:
-        raise DataError(str(error).partition(", or set data.errors")[0]) from error
+        text = read_whole(Stream(sys.stdin.buffer, name) if path == STDIN else Path(path), None)
     except ValueError as error:  # a NUL in the name
         raise UsageError(f"{quoted(path)}: cannot be the name of a file") from error
     if suffix != ".jsonl" and not lines:
@@ -122,19 +120,9 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
     return [_context(line, f"{name}:{number}") for number, line in lines_of if line.strip()]
 
 
-def _typed() -> str:
-    """What standard input holds."""
-    data = sys.stdin.buffer.read()
-    try:
-        return data.decode("utf-8-sig").replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(f"standard input:{line}: malformed UTF-8") from error
-
-
 def _rows(path: str, kind: str) -> list[Context]:
     """The contexts of a table; each is named by the line on which its row begins."""
-    records = list(read_records(Path(path), kind, "strict", Counts(), numbered=True))
+    records = list(read_records(Path(path), kind, None, Counts(), numbered=True))
     rows = [(record.place, list(record.values.values())) for record in records]
     column, names = 0, [str(name).strip().lower() for name in (rows[0][1] if rows else ())]
     if "text" in names:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from attnkit.data.formats import BOM, ragged, read_lines
-from attnkit.errors import DataError, UsageError
+from attnkit.data.formats import Stream, ragged, read_lines
+from attnkit.errors import UsageError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
 from attnkit.scoring.output_warnings import empty_references, warnings
 from attnkit.scoring.results import OutputFiles, ScoreRow, System
-from attnkit.storage.files import input_error
+from attnkit.storage.files import reading
 from attnkit.text import quoted
 
 
@@ -73,20 +73,14 @@ def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
         DataError: malformed UTF-8 (file:line).
     """
     path = Path(name)
-    if name != "-" and not path.is_fifo():
-        return [line.rstrip() for line in read_lines(path)]
-    try:
-        data = (path.read_bytes() if name != "-" else stdin.read()).removeprefix(BOM)
-        lines = data.decode("utf-8").split("\n")
-    except OSError as error:
-        if name == "-":
-            raise
-        raise input_error(error, path) from error
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        shown = "standard input" if name == "-" else name
-        raise DataError(f"{shown}:{line}: malformed UTF-8; save it as UTF-8") from error
-    return [line.rstrip() for line in (lines if lines[-1] else lines[:-1])]
+    if name == "-":
+        lines = read_lines(Stream(stdin, "standard input"), None)
+    elif path.is_fifo():
+        with reading(path), path.open("rb") as file:
+            return [line.rstrip() for line in read_lines(Stream(file, name), None)]
+    else:
+        lines = read_lines(path)
+    return [line.rstrip() for line in lines]
 
 
 def _match(name: str, lines: Sequence[str], other: str, others: Sequence[str]) -> None:

@@ -36,7 +36,7 @@ def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
 
 
 def test_malformed_standard_input_names_the_line() -> None:
-    with pytest.raises(DataError, match="standard input:2: malformed UTF-8"):
+    with pytest.raises(DataError, match="standard input:2:2: malformed UTF-8"):
         read_outputs("-", io.BytesIO(b"a\nb\xff\n"))
 
 
