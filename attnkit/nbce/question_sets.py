@@ -28,6 +28,7 @@ from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
+from attnkit.runs.json_files import Decoding
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import (
     CONTEXT,
@@ -42,7 +43,6 @@ from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
-    Decoding,
     digest,
     one_best,
     packed_scores,
@@ -346,8 +346,8 @@ class _Evaluation:
         seconds = max(time.perf_counter() - start, 1e-6)
         chosen = [deciding_context(reply) for reply in replies]
         return replies, Decoding(
-            round(seconds, 3),
-            round(len(replies) / seconds, 2),
+            seconds=round(seconds, 3),
+            sentences_per_second=round(len(replies) / seconds, 2),
             device=str(reader.device),
             threads=torch.get_num_threads(),
             lines=len(replies),

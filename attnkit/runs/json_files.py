@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from attnkit.errors import DataError
+from attnkit.recipe.after_training import SearchConfig
 from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]
@@ -165,39 +166,39 @@ class StoredMetric(Schema):
     signature: str = ""
 
 
-class StoredSearch(Schema):
+class StoredSearch(SearchConfig):
     """How the outputs of a split were found; other searches have names of their own."""
 
-    method: str = ""
-    beam: Count = 0
-    length_penalty: float = 0.0
-    max_length: Count = 0
-    min_length: Count = 0
-    no_repeat_ngram: Count = 0
-    temperature: float = 0.0
-    top_k: Count = 0
-    top_p: float = 0.0
-    n_best: Count = 0
-    seed: Count = 0
-    batch_tokens: Count = 0
+    model_config = ConfigDict(strict=True, extra="allow")
+
     contexts: dict[str, Any] = {}
 
 
-class StoredDecoding(Schema):
-    """How outputs were made, and how fast: see `attnkit.scoring.saved_scores.Decoding`."""
+def _known(chosen: Any) -> Any:
+    """None in place of a list that lacks some, as older versions wrote."""
+    return None if isinstance(chosen, list) and None in chosen else chosen
 
-    seconds: Seconds | None = None
+
+class Decoding(Schema):
+    """How outputs were made, and how fast; 0 or None where it is not known."""
+
+    seconds: Seconds = 0.0
     sentences_per_second: Seconds | None = None
     tokens_per_second: Seconds | None = None
     tokens: Count | None = None
     device: str | None = None
     threads: Count | None = None
-    lines: Count | None = None
-    empty: Count | None = None
-    truncated: Count | None = None
-    unfinished: Count | None = None
-    chosen: list[Count | None] | None = None
-    cut: Count | None = None
+    lines: Count = 0
+    empty: Count = 0
+    """Lines without text."""
+    truncated: Count = 0
+    """Lines of which only a part was read."""
+    unfinished: Count = 0
+    """Outputs that did not end within the longest length."""
+    chosen: Annotated[list[Count] | None, BeforeValidator(_known)] = None
+    """The deciding context of each answer, from 0; None where the method has none."""
+    cut: Count = 0
+    """Questions that lost some of their contexts."""
 
 
 class StoredSplit(Schema):
@@ -206,7 +207,7 @@ class StoredSplit(Schema):
     metrics: dict[str, StoredMetric] = {}
     sentences: Count = 0
     empty_references: Count = 0
-    decode: StoredDecoding | None = None
+    decode: Decoding | None = None
     unknown: dict[str, str] = {}
     warnings: list[str] = []
     split: str = ""

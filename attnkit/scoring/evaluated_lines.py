@@ -3,10 +3,9 @@
 Nothing is decoded here, and no model is loaded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.data.rows import Row
@@ -154,11 +153,6 @@ def _split(runs: Sequence[Run], wanted: str | None, task: str) -> str:
     return wanted
 
 
-def _split_of(name: str, entry: Any) -> str:
-    """The split of a stored evaluation, which may be stored under a longer name; "" for none."""
-    return str(entry.get("split", name)) if isinstance(entry, Mapping) else ""
-
-
 def _conditions(
     runs: Sequence[Run], split: str, methods: Sequence[str]
 ) -> tuple[Sequence[str], int]:
@@ -189,9 +183,9 @@ def _conditions(
 def _saved(run: Run, split: str, method: str | None, contexts: int | None) -> SavedScores:
     """What is saved of one system; a DataError without outputs."""
     name = split if method is None else f"{split}.{method}.{contexts}"
-    stored = run.scores()
-    found = next((key for key in (name, *stored) if _split_of(key, stored.get(key)) == name), name)
-    saved = SavedScores.read(run, found)
+    stored = run.scores()  # by another search than its recipe's under a longer name
+    found = (key for key in (name, *stored) if stored.get(key, {}).get("split", key) == name)
+    saved = SavedScores.read(run, next(found, name))
     if saved is None:
         raise MissingInputError(f"{run.path}: {name} is not scored: run `attnkit eval {run.path}`")
     if not saved.texts:

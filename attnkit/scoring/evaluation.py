@@ -28,6 +28,7 @@ from attnkit.recipe.rules import OF_POSITIONS
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
+from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
@@ -45,7 +46,6 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.output_warnings import SHARE, empty_references, share_text, warnings
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
-    Decoding,
     SavedScores,
     digest,
     one_best,
@@ -330,16 +330,16 @@ class _EvaluationJob:
         seconds = max(time.perf_counter() - start, 1e-6)
         tokens = sum(map(len, tokenizer.target.encode(texts)))
         return texts, Decoding(
-            round(seconds, 3),
-            round(len(texts) / seconds, 2),
-            round(tokens / seconds, 2),
-            tokens,
-            self.device,
-            torch.get_num_threads(),
-            counts.lines,
-            counts.empty,
-            counts.truncated,
-            counts.unfinished,
+            seconds=round(seconds, 3),
+            sentences_per_second=round(len(texts) / seconds, 2),
+            tokens_per_second=round(tokens / seconds, 2),
+            tokens=tokens,
+            device=self.device,
+            threads=torch.get_num_threads(),
+            lines=counts.lines,
+            empty=counts.empty,
+            truncated=counts.truncated,
+            unfinished=counts.unfinished,
         )
 
     def _unknown(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import io
 import re
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
+from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import WINDOWS
 from attnkit.scoring.comparison import first_baselines, side_by_side
 from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugged
@@ -39,35 +40,6 @@ LARGEST = 1 << 30
 MADE_FROM = ("weights", "source", "references", "search", "scoring")
 SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How outputs were made, and how fast; 0 or None where it is not known."""
-
-    seconds: float = 0.0
-    sentences_per_second: float | None = None
-    tokens_per_second: float | None = None
-    tokens: int | None = None
-    device: str | None = None
-    threads: int | None = None
-    lines: int = 0
-    empty: int = 0
-    """Lines without text."""
-    truncated: int = 0
-    """Lines of which only a part was read."""
-    unfinished: int = 0
-    """Outputs that did not end within the longest length."""
-    chosen: Sequence[int] | None = None
-    """The deciding context of each answer, from 0; None where the method has none."""
-    cut: int = 0
-    """Questions that lost some of their contexts."""
-
-    @classmethod
-    def of_json(cls, stored: Mapping[str, Any]) -> "Decoding":
-        """As scores.json has it, in this version or an older one."""
-        names = (one.name for one in fields(cls))
-        return cls(**{name: stored[name] for name in names if stored.get(name) is not None})
 
 
 @dataclass
@@ -132,7 +104,7 @@ class SavedScores:
                 {k: Score.of(k, tables[k], entry["metrics"][k]["signature"]) for k in known},
                 entry["sentences"],
                 entry.get("empty_references", 0),
-                None if decode is None else Decoding.of_json(decode),
+                None if decode is None else Decoding.model_validate(decode),
                 dict(entry.get("unknown", {})),
                 list(entry["warnings"]),
             )
@@ -162,7 +134,7 @@ class SavedScores:
             "metrics": measured | {name: value.json() for name, value in self.scores.items()},
             "sentences": self.sentences,
             "empty_references": self.empty_references,
-            **({"decode": vars(self.decoding)} if self.decoding else {}),
+            **({"decode": self.decoding.model_dump()} if self.decoding else {}),
             "unknown": self.unknown,
             "warnings": self.warnings,
             "split": self.split,
@@ -324,9 +296,8 @@ def _settings(eval: EvalConfig) -> dict[str, Any]:
 def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:
     """What the outputs of a split by this search are stored under; None where there are none."""
     for name in (split, _name_of(split, search)):
-        entry = scores.get(name)
-        known = entry.get("search") if isinstance(entry, Mapping) else None
-        if isinstance(known, Mapping) and search_key(known) == search_key(search):
+        known = scores.get(name, {}).get("search")
+        if known is not None and search_key(known) == search_key(search):
             return name
     return None
 
@@ -390,11 +361,7 @@ def one_best(search: SearchConfig) -> SearchConfig:
 
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
-    found = (
-        str(entry.get("split", name)) if isinstance(entry, Mapping) else name
-        for name, entry in run.scores().items()
-    )
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(entry.get("split", name) for name, entry in run.scores().items())]
 
 
 def comparison(

@@ -30,13 +30,13 @@ Stored = dict[str, Tensor] | Path
 class TrainingProgress(json_files.Schema):
     """How far a training has come, in plain numbers."""
 
-    step: Count = 0
-    epoch: Count = 0
-    position: Count = 0
+    step: Count
+    epoch: Count
+    position: Count
     """Batches of the epoch that are used up."""
-    tokens: Count = 0
+    tokens: Count
     """Real target tokens so far."""
-    seconds: Seconds = 0.0
+    seconds: Seconds
     """Spent on updates: not on validation, saving or decoding."""
     logged_seconds: Seconds = 0.0
     """The part of it that the log covers; `TrainingState.interval` is of the rest."""
@@ -110,7 +110,9 @@ class TrainingState:
         self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
-        self.progress = TrainingProgress(monitor=train.monitor)
+        self.progress = TrainingProgress(
+            step=0, epoch=0, position=0, tokens=0, seconds=0.0, monitor=train.monitor
+        )
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
@@ -193,19 +195,10 @@ class TrainingState:
             DataError: the checkpoint is of another model or another version.
             RecipeError: it has more updates than the recipe.
         """
-        json_files.parse(values, StoredState, str(path))
+        self.progress = json_files.parse(values, StoredState, str(path)).counters
+        if "logged_seconds" not in values["counters"]:  # of version 0.1.0
+            self.progress.logged_seconds = self.progress.seconds
         try:
-            counters = values["counters"]
-            new = {  # since 0.1.0
-                "peak_memory_bytes": None,
-                "logged_seconds": counters["seconds"],
-                "monitor": None,
-                "best_loss": None,
-            }
-            counters = new | counters
-            self.progress = TrainingProgress(
-                **{name: counters[name] for name in TrainingProgress.model_fields}
-            )
             self.worker.scaler.load_state_dict(values["scaler"])
             _copy(weights_of(self.model), tensors, "model.")
             for name, moments in self.moments(create=True).items():

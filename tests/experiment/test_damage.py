@@ -104,7 +104,7 @@ def test_wrong_types_in_a_manifest_are_named(
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("method", [], r"method should be a valid string, is \[\]"),
+    [("method", [], r"method should be .greedy., .beam. or .sample., is \[\]"),
      ("beam", "5", "beam should be a valid integer"),
      ("seed", -1, "seed should be greater than or equal to 0")],
 )  # fmt: skip
