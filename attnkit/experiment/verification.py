@@ -187,9 +187,12 @@ class _Verification:
                 yield self._file(rows, partial(corpus.kept, split), "")
         steps = run.checkpoint_steps()
         for step in steps:
-            fault = checkpoint.fault_of(run.checkpoints / f"step-{step}")
+            path = run.checkpoints / f"step-{step}"
+            fault = checkpoint.fault_of(path)
             name = f"{layout.CHECKPOINTS}/step-{step}"
             yield self.check("file", name, "different" if fault else "same", fault or "")
+            inside = (one.name for one in path.glob("*")) if fault else checkpoint.names(path)
+            used |= {name, *(f"{name}/{one}" for one in inside)}
         if steps and layout.LOG not in used:
             used.add(layout.LOG)
             yield self._file(layout.LOG, partial(checkpoint.check_log, run), "")
@@ -197,8 +200,9 @@ class _Verification:
             for name in run.scores():  # what is in these is compared with scores.json
                 output = run.output_path(name).relative_to(run.path).as_posix()
                 used |= {output, output.removesuffix(".hyp.txt") + ".stats.npz"}
-        for name in run.names():
-            if name not in used:
+        folders = {parent.as_posix() for one in used for parent in Path(one).parents}
+        for name in run.names():  # one that is a link may be a folder of used ones
+            if name not in used | folders:
                 why = "not recorded, so it is not used" if run.sealed else "no hash recorded"
                 yield self.check("file", name, "not checked", why)
 

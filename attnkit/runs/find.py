@@ -8,7 +8,7 @@ from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs.demo import located
-from attnkit.runs.layout import MANIFEST, TRIAL, is_results_file, require_runs, run_paths
+from attnkit.runs.layout import MANIFEST, MODEL, TRIAL, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 
 VARIANTS, BASELINE = "variants", "baseline"
@@ -98,7 +98,9 @@ def find_runs(
                 found.setdefault(path.resolve(), run)
             else:
                 unfinished_seeds.add((run.name, run.variant, run.seed))
-                skipped.append(f"{path}: training is not finished; skipped")
+                ended = run.manifest.get("finished") is not None
+                why = f"{MODEL} is missing" if ended else "training is not finished"
+                skipped.append(f"{path}: {why}; skipped")
     if not found and damaged:
         raise damaged[0]
     if not found:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -149,6 +149,7 @@ def _runs_below(path: Path, depth: int, links: list[Path]) -> Iterator[FoundPath
         return
     try:
         names = sorted(os.listdir(path))
+        os.stat(os.path.join(path, "."))  # one may be allowed to list a folder, not to enter it
     except OSError as error:
         yield FoundPath(path, f"cannot be read: {error.strerror}")
         return
@@ -196,18 +197,18 @@ def size_of(path: Path) -> int:
     return 0
 
 
-def files_below(folder: Path, left_out: Container[str] = ()) -> Iterator[Path]:
-    """The files in a folder, sorted, but for hidden ones, copies of the log and leftovers.
+def files_below(folder: Path) -> Iterator[Path]:
+    """What is in a folder, sorted, but for hidden files, copies of the log and leftovers.
 
-    Links to folders are not followed.
+    Links to folders are not followed, but named.
     """
     with files.reading(folder):
         children = sorted(folder.iterdir())
     for child in children:
-        copy = child.name in (TENSORBOARD, WANDB) or child.name in left_out
+        copy = child.name in (TENSORBOARD, WANDB)
         if child.name.startswith(".") or copy or files.owner(child) is not None:
             continue
         if child.is_dir() and not child.is_symlink():
-            yield from files_below(child, left_out)
-        elif child.is_file():
+            yield from files_below(child)
+        else:
             yield child

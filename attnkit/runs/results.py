@@ -50,11 +50,11 @@ class Results:
         return (self.path / name).exists()
 
     def names(self) -> Iterator[str]:
-        """All its files, but for hidden ones, checkpoints, copies of the log and leftovers."""
+        """All its files, but for hidden ones, copies of the log and leftovers."""
         if self.packed is not None:
             yield from self.packed
             return
-        for path in layout.files_below(self.path, {layout.CHECKPOINTS}):
+        for path in layout.files_below(self.path):
             yield path.relative_to(self.path).as_posix()
 
     def open_file(self, name: str) -> BinaryIO:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -266,7 +267,7 @@ def _changed(path: Path) -> float:
     times = [0.0]
     names = (layout.MANIFEST, layout.LOG, layout.SCORES)
     for file in [path] if path.is_file() else [path / name for name in names]:
-        if file.is_file():
+        with suppress(OSError):  # not there, or not to be read
             times.append(file.stat().st_mtime)
     return max(times)
 

@@ -229,9 +229,17 @@ def fault_of(path: Path) -> str | None:
                 return f"{name}: must be {entry['size']} bytes long, is {size}"
             if files.sha256_file(path / name) != entry["sha256"]:
                 return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
+        for one in sorted(path.glob("*.safetensors")):  # of shards, all that are there are read
+            if one.name not in manifest["files"]:
+                return f"{one.name}: is not recorded in {_MANIFEST}"
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None
+
+
+def names(path: Path) -> set[str]:
+    """The files of a checkpoint that has no fault."""
+    return {_MANIFEST, *files.read_json(path / _MANIFEST)["files"]}
 
 
 def check_log(run: "Run") -> bool:

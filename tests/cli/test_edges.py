@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from helpers.called import called
+from helpers.scored import scored_run
 from helpers.trained import make_run
 
 import attnkit
@@ -336,3 +337,22 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
         assert {row["run"] for row in rows if row["state"] == "same"} == {"runs/toy/other/seed-1"}
         assert {row["run"] for row in rows if row["state"] == "different"} == {str(bad.parent)}
         assert here("doctor", "--out", "runs").code == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["eval RUNS", "report RUNS -o r.md --no-maps", "plot RUNS", "runs RUNS",
+     "runs pack RUNS --results", "verify RUNS --lines 0"],
+)  # fmt: skip
+def test_what_is_left_out_is_named(words: str, here: Any, tmp_path: Path) -> None:
+    for variant in ("base", "other"):
+        run = scored_run(tmp_path, variant, ["ein roter hund"] * 5, ("bleu",))
+        run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+    bad = tmp_path / "runs/toy/base/seed-1"
+    (bad / "manifest.json").unlink()
+    done = here(*words.replace("RUNS", str(tmp_path / "runs")).split())
+    assert done.code == (65 if "verify" in words else 0), done.err
+    said = " ".join((done.out + done.err).split())
+    assert "not a run: manifest.json is missing" in said
+    assert str(bad) in said or "base/seed-1" in said
+    assert "other" in said or "wrote 1 run" in said or Path("r.md").is_file()

@@ -12,6 +12,7 @@ from helpers import questioned
 from helpers.called import Done, called
 from helpers.trained import make_run
 
+from attnkit.experiment.verification import verify
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation
@@ -120,6 +121,31 @@ def test_what_does_not_match_is_named_by_cell(
     for cell, text in cells.items():
         assert re.search(text, found[cell]), found
     assert re.search(r"of \d+ checks do not match, the first: runs/toy/base/seed-1: ", done.refusal)
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a folder", "another file", "a link"])
+@pytest.mark.parametrize(
+    "name",
+    ["data/test.jsonl", "data/test.json", "metrics.jsonl", "scores.json", "tokenizer.model",
+     "model.safetensors", "outputs/test.hyp.txt", "outputs/test.stats.npz"],
+)  # fmt: skip
+def test_what_is_missing_or_replaced_is_named(
+    name: str, instead: str, root: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(root / "toy/base/seed-1", tmp_path / "seed-1"))
+    assert not [one for one in verify(run, 0) if one.state == "different"]
+    path = run / name
+    path.unlink()
+    if instead == "a folder":
+        path.mkdir()
+    elif instead == "another file":
+        path.write_bytes(b"{}\n")
+    elif instead == "a link":
+        path.symlink_to(tmp_path / "nowhere")
+    wrong = [one for one in verify(run, 0) if one.state == "different"]
+    assert wrong
+    named = Path(name).name
+    assert name in {one.cell for one in wrong} or all(named in one.text for one in wrong)
 
 
 def test_a_table_is_checked_by_the_ids_of_its_runs(

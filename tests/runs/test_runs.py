@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -494,6 +495,34 @@ def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
         find_runs([root / "b" / "c" / "w"])
 
 
+def test_seeds_of_the_recipe_that_are_not_there_are_said(root: Path) -> None:
+    def said(place: Path = root / "a") -> list[str]:
+        notes: list[str] = []
+        find_runs([place], note=notes.append)
+        return [note.removeprefix(f"{root}/a/v") for note in notes]
+
+    def ask(*seeds: int) -> None:
+        train = first.recipe.train.model_copy(update={"seeds": seeds})
+        first.replace_recipe(first.recipe.model_copy(update={"train": train}))
+
+    first = Run(root / "a/v/seed-1", Faulty())
+    ask(1, 2, 3)
+    assert said() == [": seeds 2, 3 of its recipe are not here"]
+    assert said(first.path) == []  # one that is named itself
+    second = Run(shutil.copytree(first.path, root / "a/v/seed-2"), Faulty())
+    second.update(seed=2)
+    assert said() == [": seed 3 of its recipe is not here"]
+    (second.path / "model.safetensors").unlink()
+    assert said()[0] == "/seed-2: model.safetensors is missing; skipped"
+    second.update(finished=None)
+    assert said()[0] == "/seed-2: training is not finished; skipped"
+    assert said()[1:] == [": seed 3 of its recipe is not here"]
+    (second.path / "manifest.json").unlink()
+    assert said()[1:] == [": seeds 2, 3 of its recipe are not here"]
+    ask(1)
+    assert said()[1:] == []
+
+
 def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no such folder of runs"):
         find_runs([root, root / "absent"])
@@ -502,7 +531,6 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
         find_runs([tmp_path / "empty"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -512,9 +540,13 @@ def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path)
         ("rm manifest.json && mkdir manifest.json", r"manifest\.json: is a folder"),
         ("rm recipe.yaml && mkdir recipe.yaml", r"recipe\.yaml: is a folder"),
         ("rm recipe.yaml && ln -s nowhere recipe.yaml", r"recipe\.yaml is missing"),
+        ("rm manifest.json && mkfifo manifest.json", r"manifest\.json: is a pipe"),
+        ("rm recipe.yaml && ln -s recipe.yaml recipe.yaml", r"recipe\.yaml"),
         ("find . -not -name checkpoints -delete; mkdir checkpoints", r"manifest\.json is missing"),
         ("cd .. && mv seed-1 ../../away && ln -s ../../away seed-1", "is a symbolic link"),
         ("cd .. && rm -r seed-1 && ln -s ../../away seed-1", "is a symbolic link"),
+        ("cd .. && rm -r seed-1 && ln -s seed-1 seed-1", "is a symbolic link"),
+        ("cd ../.. && mv v ../../away && ln -s ../../away v", "is a symbolic link"),
     ],
 )
 def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) -> None:
@@ -523,7 +555,7 @@ def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) 
     subprocess.run(["bash", "-c", harm], cwd=root / "a/v/seed-1", check=False)
     notes: list[str] = []
     assert len(find_runs([root], note=notes.append)) == 3
-    assert any(re.search(rf"a/v/seed-1.*{said}.*; left out", note) for note in notes), notes
+    assert any(re.search(rf"a/v.*{said}.*; left out", note) for note in notes), notes
     assert [run.state for run in statuses(root)].count("damaged") == 1
     if "symbolic" not in said:
         with pytest.raises((DataError, MissingInputError), match=said):
@@ -553,18 +585,31 @@ def test_a_link_to_a_run_that_is_found_anyway_says_nothing(root: Path) -> None:
     assert find_runs([root / "latest"])
 
 
-def test_a_folder_that_cannot_be_read_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = os.listdir
+@pytest.mark.parametrize("folder", ["b/c/u", "b/c/u/seed-1"])
+@pytest.mark.parametrize("calls", ["listdir", "stat lstat", "listdir stat lstat"])
+def test_a_folder_that_cannot_be_read_is_named(
+    calls: str, folder: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its permissions to list and to enter it, of which users with all rights know nothing."""
+    (root / "loop").unlink()  # behind which it could still be read here
+    whole = len(find_runs([root], note=lambda _: None))
+    for name in calls.split():
+        allowed = getattr(os, name)
 
-    def refused(path: Path) -> list[str]:
-        if str(path).endswith("b/c/u"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return listed(path)
+        def refused(path: Any, *more: Any, allowed: Any = allowed, **named: Any) -> Any:
+            inside = f"{path}/" if allowed.__name__ == "listdir" else str(path)
+            if inside.startswith(f"{root / folder}/"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return allowed(path, *more, **named)
 
-    monkeypatch.setattr(os, "listdir", refused)
+        monkeypatch.setattr(os, name, refused)
     notes: list[str] = []
-    assert len(find_runs([root], note=notes.append)) == 3
-    assert f"{root}/b/c/u: cannot be read: Permission denied; left out" in notes
+    assert len(find_runs([root], note=notes.append)) == whole - 1
+    assert f"{root / folder}: cannot be read: Permission denied; left out" in notes
+    assert [run.path for run in statuses(root) if run.state == "damaged"] == [root / folder]
+    checks = [check for path, fault in run_paths(root) for check in verify(path, 0, fault=fault)]
+    wrong = [one.run for one in checks if "Permission denied" in one.text]
+    assert wrong == [str(root / folder)]
 
 
 @pytest.mark.parametrize("flip", [b'"sha256"', b'"format"', b'"seed"', b'"files"', b'"finished"'])
@@ -584,13 +629,21 @@ def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizer.target.model", "data/test.json", "scores.json", "notes.txt", "x/y.bin"]
-)
+    "name",
+    ["tokenizer.target.model", "data/test.json", "scores.json", "notes.txt", "x/y.bin",
+     "checkpoints/notes.txt", "checkpoints/step-1/notes.txt", "checkpoints/step-1.damaged/x",
+     "outputs/valid.hyp.txt", "data/valid.jsonl", "dead link", "link to a folder", "pipe"],
+)  # fmt: skip
 def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) -> None:
     before = finished.tokenizer().digest
     path = finished.path / name
+    checkpoint.save(finished, 1, {"x": torch.zeros(1)}, {})
     path.parent.mkdir(exist_ok=True)
-    if name == "scores.json":
+    if "link" in name:
+        path.symlink_to(finished.path.parent if "folder" in name else "nowhere")
+    elif name == "pipe":
+        os.mkfifo(path)
+    elif name == "scores.json":
         finished.record(name, None)
     elif name == "tokenizer.target.model":
         shutil.copy(finished.path / "tokenizer.model", path)
@@ -603,6 +656,7 @@ def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) ->
     assert run.scores() == ({} if name == "scores.json" else finished.scores())
     checks = {one.cell: one for one in verify(finished.path, 0)}
     assert checks[name].text == "not recorded, so it is not used"
+    assert not [one for one in checks.values() if (one.kind, one.state) == ("file", "different")]
 
 
 def test_an_edit_of_the_log_during_a_training_is_not_certified(

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -138,6 +139,26 @@ def test_a_damaged_checkpoint_is_renamed_and_reported_and_the_older_used(tmp_pat
 
 def _size(run: Run, name: str) -> int:
     return (run.checkpoints / name / "tensors.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("saved", ["tensors.safetensors", "shard-1.safetensors"])
+@pytest.mark.parametrize("added", ["tensors.safetensors", "shard-1.safetensors", "z.safetensors"])
+def test_tensors_that_are_not_recorded_are_not_read(
+    saved: str, added: str, tmp_path: Path
+) -> None:
+    """Of a checkpoint in shards all files were, and one more name made it one without."""
+
+    def write(folder: Path) -> None:
+        safetensors.torch.save_file({"x": torch.ones(1)}, folder / saved)
+
+    path = checkpoint.save(at(tmp_path), 1, write, {})
+    assert checkpoint.fault_of(path) is None
+    safetensors.torch.save_file({"x": torch.zeros(1)}, path / added)
+    fault = checkpoint.fault_of(path)
+    assert fault is not None
+    assert added in fault
+    with pytest.raises(DataError, match=re.escape(added)):
+        checkpoint.load(path)
 
 
 def test_when_all_are_damaged_it_says_so_and_touches_nothing(tmp_path: Path) -> None:
