@@ -481,8 +481,11 @@ def test_a_damaged_memory_of_facts_is_made_anew(folder: Path, junk: str) -> None
     assert corpus_files.file_facts(path, folder / "cache") == expected
     [note] = (folder / "cache" / "facts").iterdir()
     assert json.loads(note.read_bytes())["value"][1] == expected.sha256
-    note.write_text(junk)
-    assert corpus_files.file_facts(path, folder / "cache") == expected
+    told = json.loads(note.read_bytes())
+    told["value"][1] = "0" * 64
+    for text in (json.dumps(told), json.dumps(told["value"]), junk):
+        note.write_text(text)
+        assert corpus_files.file_facts(path, folder / "cache") == expected
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path) -> None:

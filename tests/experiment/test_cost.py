@@ -213,7 +213,10 @@ def test_precision_is_chosen_by_paired_timings_and_kept(
     wider = recipe.model_copy(update={"model": recipe.model.model_copy(update={"width": 64})})
     cost.choose_precision(wider, prepared, "cpu")
     assert len(measured) == 2
-    for file in (tmp_path / "precision").iterdir():
-        file.write_text("fp64")
-    cost.choose_precision(recipe, prepared, "cpu")
-    assert len(measured) == 3
+    kept = next((tmp_path / "precision").iterdir()).read_text()
+    damaged = ("fp64", '"bf16"', kept.replace("bf16", "fp32"), kept.replace("sha", "tha"), "")
+    for count, text in enumerate(damaged, 3):
+        for file in (tmp_path / "precision").iterdir():
+            file.write_text(text)
+        assert cost.choose_precision(recipe, prepared, "cpu")[0] == "bf16"
+        assert len(measured) == count

@@ -143,9 +143,7 @@ def _size(run: Run, name: str) -> int:
 
 @pytest.mark.parametrize("saved", ["tensors.safetensors", "shard-1.safetensors"])
 @pytest.mark.parametrize("added", ["tensors.safetensors", "shard-1.safetensors", "z.safetensors"])
-def test_tensors_that_are_not_recorded_are_not_read(
-    saved: str, added: str, tmp_path: Path
-) -> None:
+def test_tensors_that_are_not_recorded_are_not_read(saved: str, added: str, tmp_path: Path) -> None:
     """Of a checkpoint in shards all files were, and one more name made it one without."""
 
     def write(folder: Path) -> None:
