@@ -41,12 +41,13 @@ def rows_of(state: State) -> int:
 def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
     """Take `rows` of every tensor in a state: beams that swap, or sentences that leave.
 
-    Without grad, caches get `room` for further positions, so that `append` need not copy them.
+    Caches that `append` made without grad get `room` for further positions, so that it need not
+    copy them again.
     """
     if state is None:
         return None
     if isinstance(state, Tensor):
-        if not room or state.dim() != 4 or (state.requires_grad and torch.is_grad_enabled()):
+        if not room or not hasattr(state, "buffer"):
             return state.index_select(0, rows)
         heads, length, width = state.shape[1:]
         chosen = Buffer(state.new_empty((len(rows), heads, length + room, width))).cache(length)
@@ -71,7 +72,8 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     buffer: Buffer | None = getattr(old, "buffer", None)
     tip = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
     if recorded or (not tip and total <= GROWTH):
-        return torch.cat((old, new), 2)
+        both = torch.cat((old, new), 2)
+        return both if recorded else Buffer(both).cache(total)
     if buffer is None or not tip:
         room = total + max(GROWTH, total // 2)
         buffer = Buffer(new.new_empty((*old.shape[:2], room, old.shape[3])))

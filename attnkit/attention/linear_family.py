@@ -49,7 +49,7 @@ class Kernel(Unscored):
         if k is None or v is None:
             return Out(answers(maps, q, state), state)
         real = real_keys(mask, k)
-        if mask.causal and k.shape[2] > 1:
+        if mask.causal:
             return Out(*causal(maps, self.chunk, q, k, v, real, state))
         state = merge(state, key_sums(maps, k, v, real))
         return Out(answers(maps, q, state), state)

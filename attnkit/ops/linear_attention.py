@@ -44,7 +44,7 @@ def widest(dtype: torch.dtype) -> torch.dtype:
 
 def shifted_exp(x: Tensor) -> Tensor:
     """e^x up to a factor a row [..., M], the largest 1."""
-    return (x - x.detach().amax(-1, keepdim=True)).exp()
+    return (x - x.detach().amax(-1, keepdim=True)).exp_()
 
 
 def quotient(u: Tensor) -> Tensor:
@@ -80,17 +80,24 @@ def key_sums(maps: FeatureMaps, k: Tensor, v: Tensor, real: Tensor | None) -> Su
 def answers(maps: FeatureMaps, q: Tensor, sums: Sums) -> Tensor:
     """What queries [B, H, T, D] read from the sums: [B, H, T, E]."""
     features = maps.q(q.to(widest(q.dtype)))
-    if sums[1] is not None:
-        # the unit of the sums goes to the queries: no feature that matters to one is lost
-        features = shifted_exp(features + finite(sums[1]).unsqueeze(2))
-    return quotient(features @ sums[0]).to(q.dtype)
+    return quotient(for_peaks(features, sums[1]) @ sums[0]).to(q.dtype)
+
+
+def for_peaks(features: Tensor, peak: Tensor | None) -> Tensor:
+    """Features [B, H, T, M] of queries, or their logarithms where keys are in units of e^peak."""
+    if peak is None:
+        return features
+    # the unit of the sums goes to the queries: no feature that matters to one is lost
+    return shifted_exp(features + finite(peak).unsqueeze(2))
 
 
 def moderate(phi: Tensor, old: Sums | None) -> bool:
     """Whether the logarithms [B, H, T, M] of keys, which follow these sums, need no shift."""
     if not usable(phi, autocast=True) or (old is not None and old[1] is not None and old[1].any()):
         return False
-    low, high = phi.detach().masked_fill(phi == -torch.inf, 0).aminmax()  # pads have -inf
+    low, high = phi.detach().aminmax()
+    if low == -torch.inf:  # pads
+        low, high = phi.detach().masked_fill(phi == -torch.inf, 0).aminmax()
     return float(low) > -MODERATE and float(high) < MODERATE
 
 
@@ -118,7 +125,7 @@ def add(phi: Tensor, values: Tensor, exponent: bool) -> Sums:
         return phi.transpose(-1, -2) @ values, None
     none = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
     peak = phi.detach().amax(2) if phi.shape[2] else none
-    return (phi - finite(peak).unsqueeze(2)).exp().transpose(-1, -2) @ values, peak
+    return (phi - finite(peak).unsqueeze(2)).exp_().transpose(-1, -2) @ values, peak
 
 
 def merge(old: Sums | None, new: Sums) -> Sums:
@@ -140,8 +147,9 @@ def causal_sums(
     features, phi [B, H, T, M], logarithms where `exponent` (-inf for the keys of pads); values
     [B, H, T, E + 1].
     """
-    if torch.compiler.is_exporting() and not exponent and old is None:
-        # a graph is for rows of any length, which chunks are not
+    short = torch.compiler.is_exporting() or features.shape[2] <= 2 * chunk
+    if short and not exponent and old is None:
+        # pairs are fewer operations; and a graph is for rows of any length, which chunks are not
         square = (features @ phi.transpose(-1, -2)).tril()
         return quotient(square @ values), add(phi, values, exponent)
     if exponent and moderate(phi, old):
@@ -151,6 +159,8 @@ def causal_sums(
         features, phi = shifted_exp(features), phi.exp()
         y, (total, _) = causal_sums(features, phi, values, plain, False, chunk)
         return y, (total, total.new_zeros(total.shape[:3]))
+    if old is not None and features.shape[2] == 1:
+        return _step(features, phi, values, old)
     length, size = features.shape[2], 1 << (chunk - 1).bit_length()
     while size >= 2 * length:
         size //= 2
@@ -170,6 +180,16 @@ def causal_sums(
     square = (features @ phi.transpose(-1, -2)).tril()
     y = quotient(square @ values + features @ before)
     return y.flatten(2, 3)[:, :, :length], (before[:, :, -1] + outer[:, :, -1], None)
+
+
+def _step(features: Tensor, phi: Tensor, values: Tensor, old: Sums) -> tuple[Tensor, Sums]:
+    """`causal_sums` of one token; features are exponentials where `old` has peaks."""
+    sums: Sums
+    if old[1] is None:
+        sums = torch.addcmul(old[0], phi.transpose(-1, -2), values), None
+    else:
+        sums = merge(old, add(phi, values, True))
+    return quotient(for_peaks(features, sums[1]) @ sums[0]), sums
 
 
 def _causal_exponents(

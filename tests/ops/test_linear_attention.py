@@ -79,6 +79,23 @@ def test_answers_and_gradients_are_those_of_the_formula(
         )
 
 
+@pytest.mark.parametrize(("word", "options", "name"), CASES)
+def test_short_texts_are_answered_by_pairs_as_by_sums(
+    word: str, options: dict[str, object], name: str
+) -> None:
+    made = mechanism(word, options)
+    for length in (3, 9, 40):
+        found, given = [], inputs(length)
+        for chunk in (80, 1):  # the second leaves no room for pairs
+            made.chunk = chunk
+            out = made(*given, Mask.of(some_pads(length), length, causal=True))
+            sums, peak = out.state
+            sums = sums if peak is None else sums * peak.exp().unsqueeze(-1)
+            total = out.y.square().sum() + sums.square().sum()
+            found.append([out.y, *torch.autograd.grad(total, given)])
+        assert_equal(*found)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("options", [{"features": 6}, {"features": 6, "feature_map": "exp"}])
 def test_learned_maps_get_the_gradients_of_the_plain_form(
