@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Shape, dot_scores, one_head, visible_softmax
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import fused_dot
+from attnkit.mechanisms.dot import few_scores, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
@@ -70,10 +70,14 @@ class Differential(ScaledDot):
         self.lambda_init = float(lambda_init)
         self.vectors = nn.Parameter(torch.randn(2, 2, shape.head_width // 2) * 0.1)
 
+    def cached_keys(self, k: Float[Tensor, "B H S D"]) -> Float[Tensor, "B 2H S D/2"]:
+        """The halves of keys, as scores read them."""
+        return halves(k)
+
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
         """Scores of the first maps, then of the second ones."""
-        q, k = halves(q), halves(k)
-        return dot_scores(q * q.shape[-1] ** -0.5, k)
+        q = halves(q * k.shape[-1] ** -0.5)
+        return dot_scores(q, k)
 
     def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`; prior and bias of a head are those of both of its maps."""
@@ -82,8 +86,10 @@ class Differential(ScaledDot):
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Both maps of all heads at once; halves are filled up to the width of the values."""
-        width = q.shape[-1] // 2
-        q, k = (F.pad(halves(x), (0, width)) for x in (q, k))
+        if few_scores(q, k):
+            return None
+        width = k.shape[-1]
+        q, k = (F.pad(x, (0, width)) for x in (halves(q), k))
         y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
         return None if y is None else self.difference(y)
 

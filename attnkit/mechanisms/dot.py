@@ -21,6 +21,11 @@ PLAIN_UP_TO = 256 * 256
 """On a CPU the plain products beat the fused kernel up to about this many scores a head."""
 
 
+def few_scores(q: Tensor, k: Tensor) -> bool:
+    """Whether the plain products are the faster way for queries and keys [B, H, *, D]."""
+    return q.device.type == "cpu" and q.shape[2] * k.shape[2] <= PLAIN_UP_TO
+
+
 def fused_dot(
     q: Float[Tensor, "B H T D"],
     k: Float[Tensor, "B H S D"],
@@ -29,7 +34,7 @@ def fused_dot(
     scale: float,
 ) -> Float[Tensor, "B H T E"] | None:
     """softmax(scale q k^T) v by torch's fused kernel, where that is the faster way."""
-    if q.device.type == "cpu" and q.shape[2] * k.shape[2] <= PLAIN_UP_TO:
+    if few_scores(q, k):
         return None
     packed = mask.layout == "packed"
     causal = packed and mask.causal and q.shape[2] == k.shape[2]

@@ -43,8 +43,7 @@ class Gaussian(Scored):
 
         16-bit types need three channels: the square is then a sum of three short floats.
         """
-        few = q.device.type == "cpu" and q.shape[2] * k.shape[2] <= dot.PLAIN_UP_TO
-        if few or v.shape[-1] != k.shape[-1]:
+        if dot.few_scores(q, k) or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
         rest = -half_square(k.to(widest(k.dtype)))
