@@ -17,15 +17,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnkit.analysis.map_statistics import SLACK
-from attnkit.analysis.map_stream import LayerMaps, stream_maps
+from attnkit.analysis.map_stream import LayerMaps, encoded_for, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError
 from attnkit.models.base import Model
 from attnkit.runs import Run
-from attnkit.scoring.teacher_forced import encode_rows
 from attnkit.train import checkpoint
 
 
@@ -131,13 +129,8 @@ def probe_entropy(
         MissingInputError: no rows; the run is not finished; a checkpoint is not there.
         DataError: a checkpoint is damaged.
     """
-    if not rows:
-        raise MissingInputError("no rows to read")
     place = pick_device(device)
-    longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
-    tokenizer = run.tokenizer()
-    encoded = encode_rows(rows, tokenizer, longest, stream=stream)
-    encoded = apply_objective(encoded, tokenizer.target, run.recipe.train.objective, longest)
+    encoded = encoded_for(run, rows)
     found = []
     for stage, model in stages(run, steps):
         sums: dict[tuple[int, int], _LayerSums] = {}

@@ -13,14 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnkit.analysis.map_stream import LayerMaps, stream_maps
+from attnkit.analysis.map_stream import LayerMaps, encoded_for, stream_maps
 from attnkit.analysis.maps import Kind, MapLayer
-from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
-from attnkit.errors import MissingInputError
 from attnkit.runs import Run
-from attnkit.scoring.teacher_forced import encode_rows
 
 THRESHOLD = 1e-3
 """Share of the largest singular value that counts in the numerical rank."""
@@ -81,12 +78,7 @@ def probe_rank(
         UsageError: no such kind, layer or head; no attention.
         MissingInputError: no rows; the run is not finished.
     """
-    if not rows:
-        raise MissingInputError("no rows to read")
-    longest, stream = run.recipe.data.max_length, run.recipe.task == "language-modeling"
-    tokenizer = run.tokenizer()
-    encoded = encode_rows(rows, tokenizer, longest, stream=stream)
-    encoded = apply_objective(encoded, tokenizer.target, run.recipe.train.objective, longest)
+    encoded = encoded_for(run, rows)
     found: dict[tuple[int, int], LayerRanks] = {}
 
     def add(maps: LayerMaps) -> None:

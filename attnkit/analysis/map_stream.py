@@ -14,9 +14,13 @@ from attnkit.analysis.recorder import choose_layers, describe, visited
 from attnkit.data.batch import Batch, collate
 from attnkit.data.batch_plan import plan
 from attnkit.data.encoded import Encoded
+from attnkit.data.objectives import apply_objective
+from attnkit.data.rows import Row
 from attnkit.data.tokenizer import PAD
-from attnkit.errors import NotFiniteError, UsageError
+from attnkit.errors import MissingInputError, NotFiniteError, UsageError
 from attnkit.models.base import Model
+from attnkit.runs import Run
+from attnkit.scoring.teacher_forced import encode_rows
 
 BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
@@ -42,6 +46,16 @@ class LayerMaps(NamedTuple):
     def place(self) -> tuple[int, int]:
         """What layers are sorted by."""
         return KINDS.index(self.kind), self.layer.number
+
+
+def encoded_for(run: Run, rows: Sequence[Row]) -> Encoded:
+    """Rows as a run reads them in training.  Raises MissingInputError: there are none."""
+    if not rows:
+        raise MissingInputError("no rows to read")
+    recipe, tokenizer = run.recipe, run.tokenizer()
+    longest, stream = recipe.data.max_length, recipe.task == "language-modeling"
+    encoded = encode_rows(rows, tokenizer, longest, stream=stream)
+    return apply_objective(encoded, tokenizer.target, recipe.train.objective, longest)
 
 
 def stream_maps(

@@ -16,7 +16,7 @@ from attnkit.api.progress import plain_text, shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.nbce import question_sets
+from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import build, resolve
 from attnkit.recipe import load as load_recipe
 from attnkit.recipe.find import is_name
@@ -24,7 +24,7 @@ from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.runs import Run, find_runs, one_task
 from attnkit.runs.curves import learning_curves
 from attnkit.runs.find import baselines
-from attnkit.scoring import Comparison, ScoreRow, evaluation, expand, side_by_side
+from attnkit.scoring import Comparison, ScoreRow, expand, side_by_side
 from attnkit.scoring.results import PublishedFigures
 from attnkit.scoring.significance import Margins
 from attnkit.show.axis_tables import tables
@@ -32,7 +32,6 @@ from attnkit.show.table_formats import html_text
 from attnkit.storage.files import make_folder, write_output
 
 Overrides = Mapping[str, Any] | Sequence[str]
-QUESTIONS = "question-answering"
 STYLE = """<style>
 .attnkit table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .attnkit th, .attnkit td { padding: 3px 10px; text-align: right; }
@@ -262,13 +261,10 @@ def evaluate(
     rows = list[ScoreRow]()
     for run in found:
         recipe = run.changed_recipe(words) if words else run.recipe
-        settings = recipe.eval.model_copy(update=changes)
-        asked = recipe.task == QUESTIONS
-        module: Any = question_sets if asked else evaluation
-        rows += module.evaluate(
-            run, several(splits or settings.splits), settings, search=recipe.search, force=fresh,
-            device=device, data_dir=data_dir, offline=offline,
-            **({"spec": recipe.contexts} if asked else {}),
+        recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update=changes)})
+        rows += evaluate_run(
+            run, recipe, several(splits or ()), force=fresh, device=device, data_dir=data_dir,
+            offline=offline,
         )  # fmt: skip
     decided, variants = baselines(found), {run.variant for run in found}
     if baseline is not None and baseline not in variants:

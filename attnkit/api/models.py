@@ -184,23 +184,12 @@ class RunModel(LoadedModel):
         return self.recipe.search
 
     def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:
-        from attnkit.search import classify, translate
+        from attnkit.search import answer_lines
 
         if self.recipe.masks:
             raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
-        tokenizer, longest = self.run.tokenizer(), self.recipe.data.max_length
-        if self.recipe.task == "classification":
-            labels = self.recipe.data.labels
-            answers = classify(
-                self.module, tokenizer, texts, labels, max_source=longest,
-                batch_tokens=spec.batch_tokens,
-            )  # fmt: skip
-        else:
-            prompts = self.recipe.prompts
-            answers = translate(
-                self.module, tokenizer, texts, spec, max_source=longest, prompts=prompts
-            )
-        return [outputs[0][0] for outputs in answers]
+        found = answer_lines(self.module, self.run.tokenizer(), texts, self.recipe, spec)
+        return [outputs[0][0] for outputs in found]
 
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
         from attnkit.analysis.capture import capture

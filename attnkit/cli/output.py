@@ -57,11 +57,11 @@ def save(path: Path, content: str | bytes, what: str = "") -> None:
     console.say(f"wrote {path}{what}")
 
 
-def save_picture(path: Path, picture: "Picture", what: str = "") -> None:
+def save_picture(path: Path, picture: "Picture") -> None:
     """Write a picture, after what its reader should know."""
     for warning in picture.warnings:
         console.warn(warning)
-    save(path, picture.data, what)
+    save(path, picture.data)
 
 
 def write_json(value: Any, indent: int | None = 2) -> None:

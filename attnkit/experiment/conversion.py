@@ -26,14 +26,13 @@ from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.update_progress import make_updates
 from attnkit.models import Model
-from attnkit.nbce import question_sets
+from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import changed_keys
 from attnkit.runs import Run, layout, run_path
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
-from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
@@ -333,15 +332,11 @@ class _Conversion:
         def progress(what: str, done: int, total: int) -> None:
             obey(self.stop, "while scoring; the same command scores the rest")
 
-        how: dict[str, Any] = {"search": recipe.search, "progress": progress}
-        questions = recipe.task == "question-answering"
-        how |= {"spec": recipe.contexts} if questions else {}
-        how |= {"device": str(self.experiment.device), **self.experiment.data_from}
+        how = {"device": str(self.experiment.device), **self.experiment.data_from}
         for run in runs:
             at: Any = {"variant": run.variant, "seed": run.seed}
             self.emit(NoteEvent(f"scoring {run.variant}", passing=True, **at))
-            score = question_sets.evaluate if questions else evaluate
-            found = score(run, recipe.eval.splits, recipe.eval, **how)
+            found = evaluate_run(run, recipe, progress=progress, **how)
             entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
             self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
         first = first_baselines(entries, self.old.variant)

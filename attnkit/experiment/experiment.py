@@ -34,12 +34,11 @@ from attnkit.experiment.resumption import (
 )
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import keep_freed_memory, settle_memory
-from attnkit.nbce import question_sets
+from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
-from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
 from attnkit.scoring.significance import Margins
 from attnkit.train import events
@@ -327,9 +326,7 @@ class Experiment:
         def progress(what: str, done: int, total: int) -> None:
             obey(self.stop, "while scoring; run the same command again to score the rest")
 
-        recipe, how = run.recipe, {"device": str(self.device), **self.data_from}
-        score = question_sets.evaluate if recipe.task == "question-answering" else evaluate
-        return score(run, recipe.eval.splits, recipe.eval, **how, progress=progress)
+        return evaluate_run(run, device=str(self.device), progress=progress, **self.data_from)
 
     def compare(
         self, planned: Sequence[Key], rows: Sequence[ScoreRow], unfinished: int = 0

@@ -17,6 +17,7 @@ from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, Reader, compare
 from attnkit.models import Model
 from attnkit.recipe import Recipe, dump
+from attnkit.recipe.build import with_paths
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL, is_inside
 from attnkit.runs.run_corpus import RunCorpus
@@ -28,9 +29,6 @@ PACKAGES = {"huggingface": ("transformers",), "ctranslate2": ("ctranslate2",),
 """Target -> what it needs; the first one reads the result."""
 VALID = "valid"
 """The split that answers are compared on; where it is not at hand, one that is scored."""
-PATHS = {"data": ("train", "valid", "test"), "tokenizer": ("model",), "train": ("init",),
-         "eval": ("vectors",)}  # fmt: skip
-"""Keys of a recipe that name files, which the folder does not."""
 
 
 class Exporter(Protocol):
@@ -126,9 +124,5 @@ def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row
 
 def _recipe_text(run: Run) -> str:
     """The recipe without the places of files on the machine where it was trained."""
-    sections = {
-        name: getattr(run.recipe, name).model_copy(update=dict.fromkeys(keys))
-        for name, keys in PATHS.items()
-    }
     about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
-    return dump(run.recipe.model_copy(update=sections), about)
+    return dump(with_paths(run.recipe, lambda key, path: None), about)

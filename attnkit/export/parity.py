@@ -17,8 +17,9 @@ from attnkit.recipe import Recipe
 from attnkit.recipe.metrics import metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import score
-from attnkit.search import LineCounts, classify, translate
+from attnkit.search import LineCounts, translate
 from attnkit.search.decoding import Engine, encode_lines, pad
+from attnkit.search.labels import classify
 from attnkit.text import RESERVED
 
 LINES, AT_ONCE = 200, 25

@@ -244,7 +244,6 @@ def answers(
 
 def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iterator[list[int]]:
     """Prompts with equally many rows, as many as may be cached at once with their outputs."""
-    beams = {"greedy": 1, "beam": spec.beam, "sample": spec.n_best}[spec.method]
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, rows in enumerate(prompts):
         groups[len(rows), 1 + len(rows[0].beside)].append(place)
@@ -254,7 +253,7 @@ def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iter
         for place in places:
             size = max(row.longest for row in prompts[place]) * windows + spec.max_length
             longest = max(longest, size)
-            if batch and (len(batch) + 1) * count * beams * longest > spec.batch_tokens:
+            if batch and (len(batch) + 1) * count * spec.width * longest > spec.batch_tokens:
                 yield batch
                 batch, longest = [], size
             batch.append(place)

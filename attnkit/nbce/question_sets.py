@@ -36,6 +36,7 @@ from attnkit.scoring import (
     TEACHER_FORCED,
     check_available,
     context_found,
+    evaluation,
     expand,
     score,
 )
@@ -156,6 +157,21 @@ def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
     word, changes = ABLATIONS.get(method, (method, {}))
     numbers = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
     return word, Rule("entropy", **numbers)._replace(**changes)
+
+
+def evaluate_run(
+    run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any
+) -> list[ScoreRow]:
+    """A run of any task by the settings of its recipe, or of another; the rest as in `evaluate`.
+
+    `splits` are those of the recipe where none are named.
+    """
+    recipe = recipe or run.recipe
+    evaluate_task: Callable[..., list[ScoreRow]] = evaluation.evaluate
+    if run.recipe.task == "question-answering":
+        evaluate_task, how["spec"] = evaluate, recipe.contexts
+    names = splits or recipe.eval.splits
+    return evaluate_task(run, names, recipe.eval, search=recipe.search, **how)
 
 
 def evaluate(

@@ -38,6 +38,11 @@ class SearchConfig(Section):
     batch_tokens: Positive = 16384
     """Maximum size of a decoding batch: rows x beams x longest source in tokens."""
 
+    @property
+    def width(self) -> int:
+        """The most hypotheses that it finds for an input."""
+        return {"greedy": 1, "beam": self.beam, "sample": self.n_best}[self.method]
+
 
 Beta = Annotated[float, Field(ge=-1)]
 Eta = Annotated[float, Field(ge=0)]

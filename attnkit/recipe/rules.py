@@ -306,8 +306,7 @@ def _search(recipe: Recipe) -> Iterator[ValidationIssue]:
     if search.min_length >= search.max_length:
         text = f"must be below search.max_length {search.max_length}, which counts the end token"
         yield ValidationIssue(text, "search.min_length", "search.max_length")
-    most = {"beam": search.beam, "greedy": 1}.get(search.method, search.n_best)
-    if search.n_best > most:
+    if search.n_best > (most := search.width):
         text = f"{search.method} search finds {most} at most; use {most} or a wider search.beam"
         yield ValidationIssue(text, "search.n_best", "search.beam", "search.method")
 

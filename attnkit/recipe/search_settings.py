@@ -39,8 +39,7 @@ def search_settings(
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"
         )
-    most = {"sample": spec.n_best, "beam": spec.beam, "greedy": 1}[method]
-    if spec.n_best > most:
+    if spec.n_best > spec.width:
         raise UsageError(f"--n-best {spec.n_best}: needs --beam {spec.n_best} or --sample")
     # a beam of one is greedy search, which needs no reordering
     single = method == "beam" and spec.beam == 1

@@ -53,7 +53,7 @@ from attnkit.scoring.saved_scores import (
     reusable_scores,
 )
 from attnkit.scoring.teacher_forced import NO_POSITIONS, encode_rows, teacher_forced_scores
-from attnkit.search import LineCounts, classify, translate
+from attnkit.search import LineCounts, answer_lines
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
 Progress = Callable[[str, int, int], object]
@@ -201,15 +201,8 @@ def answers(
     search: SearchConfig,
     counts: LineCounts | None = None,
 ) -> Iterator[str]:
-    """The output of each source: the likeliest label in classification, else what is decoded."""
-    longest = recipe.data.max_length
-    if recipe.task == "classification":
-        ranked = classify(
-            model, tokenizer, sources, recipe.data.labels, max_source=longest,
-            batch_tokens=search.batch_tokens, counts=counts,
-        )  # fmt: skip
-    else:
-        ranked = translate(model, tokenizer, sources, search, max_source=longest, counts=counts)
+    """The best output of each source, by `answer_lines`."""
+    ranked = answer_lines(model, tokenizer, sources, recipe, search, counts=counts)
     return (answer[0][0] for answer in ranked)
 
 

@@ -6,6 +6,6 @@ Start with `decoding.translate` (lines in, lines out, in order), `beam.beam_sear
 
 from attnkit.search.base import Hypothesis
 from attnkit.search.decoding import LineCounts, search, search_all, translate
-from attnkit.search.labels import classify
+from attnkit.search.labels import answer_lines
 
-__all__ = ["Hypothesis", "LineCounts", "classify", "search", "search_all", "translate"]
+__all__ = ["Hypothesis", "LineCounts", "answer_lines", "search", "search_all", "translate"]

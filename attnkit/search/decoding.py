@@ -259,9 +259,8 @@ def check_n_best(spec: SearchConfig) -> None:
     Raises:
         RecipeError: n_best exceeds the beam, or greedy search is to give more than one.
     """
-    most = {"greedy": 1, "beam": spec.beam, "sample": spec.n_best}[spec.method]
-    if spec.n_best > most:
+    if spec.n_best > spec.width:
         raise RecipeError(
             f"search.n_best: {spec.n_best} hypotheses are requested, but search.method "
-            f"{spec.method} gives at most {most}; use a beam of {spec.n_best}, or sample"
+            f"{spec.method} gives at most {spec.width}; use a beam of {spec.n_best}, or sample"
         )

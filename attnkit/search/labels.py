@@ -1,7 +1,8 @@
-"""Classification: the label that a model finds likeliest."""
+"""What a model answers to lines; in classification, which label it finds likeliest."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +12,31 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
-from attnkit.search.decoding import LineCounts, batches, encode_lines, pad
+from attnkit.recipe.schema import Recipe, SearchConfig
+from attnkit.search.decoding import Engine, LineCounts, batches, encode_lines, pad, translate
+
+
+def answer_lines(
+    model: Model | Engine,
+    tokenizer: Tokenizer,
+    texts: Iterable[str],
+    recipe: Recipe,
+    spec: SearchConfig,
+    *,
+    block: int = 2048,
+    counts: LineCounts | None = None,
+) -> Iterator[list[tuple[str, float]]]:
+    """For each text the labels of the model's recipe, by `classify`, or outputs by `translate`."""
+    longest = recipe.data.max_length
+    if recipe.task == "classification":
+        return classify(
+            cast(Model, model), tokenizer, texts, recipe.data.labels, max_source=longest,
+            batch_tokens=spec.batch_tokens, block=block, counts=counts,
+        )  # fmt: skip
+    return translate(
+        model, tokenizer, texts, spec, max_source=longest, block=block, prompts=recipe.prompts,
+        counts=counts,
+    )  # fmt: skip
 
 
 def classify(

@@ -16,6 +16,6 @@ def scored_run(
     """A run below folder/runs/toy that wrote these texts for `helpers.trained.ROWS`."""
     run = make_run(folder, variant)
     answers = [[(text, 0.0)] for text in outputs]
-    with patch.object(evaluation, "translate", lambda *_, **__: iter(answers)):
+    with patch.object(evaluation, "answer_lines", lambda *_, **__: iter(answers)):
         evaluation.evaluate(run, ["test"], EvalConfig(metrics=tuple(metrics)))
     return run

@@ -211,8 +211,10 @@ def test_other_search_settings_force_and_damage_decode_again(
     if change == "statistics":
         (run.path / "outputs" / "test.stats.npz").unlink()
     calls = []
-    translate = module.translate
-    monkeypatch.setattr(module, "translate", lambda *a, **k: calls.append(1) or translate(*a, **k))
+    answer_lines = module.answer_lines
+    monkeypatch.setattr(
+        module, "answer_lines", lambda *a, **k: calls.append(1) or answer_lines(*a, **k)
+    )
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]

@@ -10,8 +10,8 @@ from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.errors import NotFiniteError
 from attnkit.models import Model, build
 from attnkit.recipe import schema
-from attnkit.search import LineCounts, classify
-from attnkit.search.labels import label_log_probs
+from attnkit.search import LineCounts
+from attnkit.search.labels import classify, label_log_probs
 
 LABELS = ("hund", "eine sehr rote katze", "zwei hunde")
 TEXTS = ["a dog", "two very red cats and a dog", "cats", "a red dog and two cats"]

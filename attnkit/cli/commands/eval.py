@@ -336,24 +336,13 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredRo
         request.baseline, found.baselines, [*variants], [*methods], folders
     )
 
-    from attnkit.nbce import question_sets
-    from attnkit.scoring import evaluation
+    from attnkit.nbce.question_sets import evaluate_run
 
     rows: list[ScoreRow] = []
+    how = {"force": request.fresh, "device": device, **request.corpus}
     with progress_bar("sentences decoded") as progress:
         for run, recipe, search_from in tasks:
-            questions = run.recipe.task == QUESTIONS
-            scored = (question_sets if questions else evaluation).evaluate(
-                run,
-                request.splits or recipe.eval.splits,
-                recipe.eval,
-                search=recipe.search,
-                force=request.fresh,
-                progress=progress,
-                device=device,
-                **request.corpus,
-                **({"spec": recipe.contexts} if questions else {}),
-            )
+            scored = evaluate_run(run, recipe, request.splits, progress=progress, **how)
             rows += [replace(row, search_from=search_from) for row in scored]
     return ScoredRows(rows, baselines, method, tasks[0].recipe.eval, found.published)
 

@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument
 
@@ -122,7 +122,7 @@ def generate(
     spec = search_settings(recipe.search, given, sample)
     _check_engine(engine, recipe, spec, precision, nproc)
     from attnkit.device import pick_device
-    from attnkit.search import LineCounts, classify, translate
+    from attnkit.search import LineCounts, answer_lines
 
     counts, place = LineCounts(), pick_device(device)
     with open_lines(input if group.is_main_process() else os.devnull) as lines:
@@ -130,19 +130,11 @@ def generate(
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
-        how: dict[str, Any] = {
-            "max_source": recipe.data.max_length, "counts": counts,
-            "block": block or (1 if typed else BLOCK),
-        }  # fmt: skip
-        if labels:
-            how["batch_tokens"] = spec.batch_tokens
-            answers = classify(cast("Model", model), tokenizer, lines, labels, **how)
-        else:
-            how["prompts"] = recipe.prompts
-            answers = translate(model, tokenizer, lines, spec, **how)
+        size = block or (1 if typed else BLOCK)
+        found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
         with destination(output if group.is_main_process() else None) as write:
-            for line, outputs in enumerate(answers, 1):
+            for line, outputs in enumerate(found, 1):
                 ranked = enumerate(outputs[: n_best or 1] if labels else outputs, 1)
                 write("".join(_shown(line, *one, scores, as_json) for one in ranked))
     _warn(counts, recipe.data.max_length - 1)
