@@ -25,6 +25,7 @@ class Pieces:
         self.model, self.form = model, form
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
+        self.spelled(range(len(self)))  # bytes that are no UTF-8 would be found while decoding
 
     def __len__(self) -> int:
         """Number of pieces, special ones included."""

@@ -19,7 +19,7 @@ from attnkit.models import Model
 from attnkit.recipe import Recipe, dump
 from attnkit.recipe.build import with_paths
 from attnkit.runs import Run
-from attnkit.runs.layout import MODEL, is_inside
+from attnkit.runs.layout import is_inside
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
 from attnkit.storage.cache import fill_folder
@@ -96,7 +96,7 @@ def export(
             "attnkit": attnkit.__version__, "to": target, "quantization": weights,
             "library": f"{PACKAGES[target][0]} {version(PACKAGES[target][0])}",
             "recipe": run.name, "variant": run.variant, "seed": run.seed,
-            "weights": run.manifest["files"][MODEL], "split": split,
+            "weights": run.weights_sha256, "split": split,
             "checks": [one._asdict() for one in checks],
         }  # fmt: skip
         texts = {"export.json": files.json_text(facts), "README.md": card(run, facts)}

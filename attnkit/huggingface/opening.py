@@ -192,6 +192,8 @@ class PretrainedConfig(json_files.Schema):
     model_type: str
     architectures: list[str] | None = None
     auto_map: dict[str, Any] | None = None
+    sliding_window: int | None = None
+    attention_chunk_size: int | None = None
 
 
 def _settings(place: ModelFolder) -> PretrainedConfig:

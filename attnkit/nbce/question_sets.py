@@ -85,7 +85,7 @@ class EvaluatedModel:
     @classmethod
     def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
         """A finished run; its answers are stored in it."""
-        name, weights = f"{run.variant} seed {run.seed}", run.manifest["files"]["model.safetensors"]
+        name, weights = f"{run.variant} seed {run.seed}", run.weights_sha256
         longest = run.recipe.data.max_length
         return cls(
             name, System.of_run(run), run, weights, longest, lambda: open_run(run, device),

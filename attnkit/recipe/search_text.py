@@ -20,7 +20,7 @@ DEFAULTS = {name: field.default for name, field in SearchConfig.model_fields.ite
 
 def effective(search: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that outputs depend on, of a search as `scores.json` keeps it."""
-    method = str(search.get("method"))
+    method = str(search.get("method", DEFAULTS["method"]))
     names = ("method", *OWN.get(method, ()), *ALWAYS)
     return {name: search.get(name, DEFAULTS[name]) for name in names}
 
@@ -44,7 +44,7 @@ def search_key(search: Mapping[str, Any]) -> str:
 
 def search_name(search: Mapping[str, Any]) -> str:
     """A search as part of a file name, one for each: `beam-5-1a2b3c4d`."""
-    text = search_key(search)
+    text, settings = search_key(search), effective(search)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    beam = f"-{search['beam']}" if search.get("method") == "beam" else ""
-    return f"{search.get('method')}{beam}-{digest}"
+    beam = f"-{settings['beam']}" if settings["method"] == "beam" else ""
+    return f"{settings['method']}{beam}-{digest}"

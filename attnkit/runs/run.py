@@ -269,7 +269,17 @@ class Run(Results):
     def require_recorded(self, name: str) -> None:
         """`check_file` for what a run cannot do without.  Raises DataError where it has no hash."""
         if not self.check_file(name):
-            raise DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
+            raise self._no_hash(name)
+
+    @property
+    def weights_sha256(self) -> str:
+        """That of the chosen weights.  Raises DataError: none is recorded."""
+        if (recorded := self.manifest["files"].get(layout.MODEL)) is None:
+            raise self._no_hash(layout.MODEL)
+        return str(recorded)
+
+    def _no_hash(self, name: str) -> DataError:
+        return DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
 
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""

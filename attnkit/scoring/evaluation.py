@@ -240,7 +240,7 @@ class _EvaluationJob:
         main = group.is_main_process()
         known = main and reusable_scores(
             self.run,
-            self.run.manifest["files"]["model.safetensors"],
+            self.run.weights_sha256,
             split if length is None else windows_name(split, length),
             self.eval,
             force=self.force,

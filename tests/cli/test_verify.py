@@ -175,6 +175,33 @@ def test_a_table_is_checked_by_the_ids_of_its_runs(
     assert "the table is not what `attnkit eval --format json` prints" in done.refusal
 
 
+def _row(**changed: Any) -> dict[str, Any]:
+    row = {"split": "test", "metrics": {"chrf": {"score": 1.0}}, "run": "r", "run_id": "0" * 12}
+    return {"rows": [row | changed]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        [], 5, {}, {"rows": 5}, {"rows": [5]}, _row(split=5), _row(run=5), _row(run_id=5),
+        _row(metrics=5), _row(metrics={"chrf": 5}), _row(metrics={"chrf": {"score": "1"}}),
+        _row(metrics={"chrf": {"score": 10**400}}), _row(metrics={"chrf": {}}),
+        _row(contexts=10**400), _row(contexts="x"), _row(run="\ud800"), _row(method=5),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_table_of_another_form_is_refused_in_one_line(
+    table: Any, root: Path, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps(table), encoding="utf-8")
+    words = (str(root / "toy/base"), "--lines", "0", "--table", str(path))
+    done = called(capsys, "verify", *words)
+    assert done.code == 65
+    assert "the table is not what" in done.refusal or "table.json: " in done.refusal
+    assert done.out == ""
+
+
 def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
     for path in (BASE, OTHER):
         manifest = json.loads((path / "manifest.json").read_bytes())

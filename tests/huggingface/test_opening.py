@@ -175,6 +175,7 @@ def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
         ('{"model_type": "gpt2", "architectures": 5}', "architectures should be a valid list"),
         ('{"model_type": "gpt2", "architectures": [5]}', "should be a valid string, is 5"),
         ('{"model_type": "gpt2", "auto_map": 5}', "auto_map should be a valid dictionary"),
+        ('{"model_type": "gpt2", "sliding_window": "x"}', "sliding_window should be a valid int"),
         ('{"model_type": "\\ud800"}', "not valid JSON"),
         (f'{{"model_type": "gpt2", "x": {deep}}}', "not valid JSON: maximum recursion"),
     ):  # fmt: skip

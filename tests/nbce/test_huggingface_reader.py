@@ -16,7 +16,13 @@ pytest.importorskip("transformers")
 from helpers import pretrained
 from helpers.pretrained import SIZE, network, tokenizer
 
-from attnkit.errors import DataError, MissingInputError, UnavailableError, UsageError
+from attnkit.errors import (
+    AttnkitError,
+    DataError,
+    MissingInputError,
+    UnavailableError,
+    UsageError,
+)
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
 from attnkit.nbce.baselines import prompt_perplexities
@@ -290,6 +296,21 @@ def test_a_chat_template_holds_context_and_prompt() -> None:
     )
     with pytest.raises(UsageError, match="a template needs"):
         HuggingFaceReader(model, template="{prompt} {context}")
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ x.y.z }}", "{{ raise_exception('no') }}", "{% for %}", "{{ 1 / 0 }}", "{% include 'x' %}",
+     "{{ messages[5]['content'] }}", "{{ ''.__class__.__mro__ }}", 5, {"a": 1}],
+)  # fmt: skip
+def test_a_chat_template_that_fails_is_one_line(template: Any) -> None:
+    model = opened("llama")
+    model.tokenizer.chat_template = template
+    with pytest.raises(AttnkitError) as caught:
+        HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?")
+    assert caught.value.code in (2, 65)
+    assert "\n" not in str(caught.value)
+    assert "chat template" in str(caught.value)
 
 
 @pytest.mark.parametrize("chat", [False, True])
