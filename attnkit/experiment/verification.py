@@ -150,7 +150,7 @@ class _Verification:
 
     def __init__(self, run: Run, lines: int, device: str, data_dir: Path | None) -> None:
         self.run, self.lines, self.device, self.data_dir = run, lines, device, data_dir
-        self.run_id = str(run.manifest["files"].get(layout.MODEL) or "")[:RUN_ID]
+        self.run_id = run.weights_sha256[:RUN_ID]
 
     @cached_property
     def model(self) -> Model:
@@ -251,7 +251,7 @@ class _Verification:
 
     def _split(self, name: str, saved: SavedScores, entry: Mapping[str, Any]) -> Iterator[Check]:
         """The scores and outputs of one split by one search."""
-        if saved.weights != self.run.manifest["files"].get(layout.MODEL):
+        if saved.weights != self.run.weights_sha256:
             yield self.check("score", name, "different", "the scores are of other weights")
             return
         told = {metric: value["score"] for metric, value in entry["metrics"].items()}

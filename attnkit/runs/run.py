@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from attnkit.models import Model
     from attnkit.recipe import Recipe
 
-
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
 _REMEDY = {
@@ -269,17 +268,12 @@ class Run(Results):
     def require_recorded(self, name: str) -> None:
         """`check_file` for what a run cannot do without.  Raises DataError where it has no hash."""
         if not self.check_file(name):
-            raise self._no_hash(name)
+            raise DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
 
     @property
     def weights_sha256(self) -> str:
-        """That of the chosen weights.  Raises DataError: none is recorded."""
-        if (recorded := self.manifest["files"].get(layout.MODEL)) is None:
-            raise self._no_hash(layout.MODEL)
-        return str(recorded)
-
-    def _no_hash(self, name: str) -> DataError:
-        return DataError(f"{self.path / layout.MANIFEST}: the SHA-256 of {name} is missing")
+        """That of the chosen weights; empty where none is recorded, so that they are not used."""
+        return str(self.manifest["files"].get(layout.MODEL) or "")
 
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""
@@ -307,11 +301,8 @@ class Run(Results):
     @property
     def finished(self) -> bool:
         """Whether training came to its end, and the weights are there or were left out."""
-        return (
-            self.exists
-            and self.manifest.get("finished") is not None
-            and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
-        )
+        ended = self.exists and self.manifest.get("finished") is not None
+        return ended and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
 
     @property
     def left_out(self) -> tuple[str, ...]:
