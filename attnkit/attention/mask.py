@@ -25,6 +25,8 @@ class Mask(NamedTuple):
     valid: Bool[Tensor, "b S"]
     causal: bool
     layout: Literal["any", "right", "packed"] = "any"
+    first: int | None = None
+    """The column of the first query; None where the queries are the last columns."""
 
     @classmethod
     def of(cls, valid: Bool[Tensor, "B S"], queries: int, causal: bool, start: int = 0) -> Self:
@@ -66,6 +68,20 @@ class Mask(NamedTuple):
         k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
         q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)
         return cls(q_pos, k_pos, valid, False)
+
+    @property
+    def start(self) -> int:
+        """The column of the first query."""
+        return self.k_pos.shape[1] - self.q_pos.shape[1] if self.first is None else self.first
+
+    def part(self, first: int, last: int, keys: int) -> Self:
+        """The mask of the queries from `first` up to `last` over the first `keys` keys."""
+        return self._replace(
+            q_pos=self.q_pos[:, first:last],
+            k_pos=self.k_pos[:, :keys],
+            valid=self.valid[:, :keys],
+            first=self.start + first,
+        )
 
     def visible(self) -> Int[Tensor, "b 1 T"]:
         """The number of keys that each query may see."""

@@ -30,7 +30,7 @@ class PositionScored(Scored):
 
 
 def aligned(mask: Mask, limit: int) -> bool:
-    """Whether columns are positions, pads aside, all below `limit`, and the queries come last.
+    """Whether columns are positions, pads aside, all below `limit`, those of queries included.
 
     Without the caller's word the positions are read, but only where that costs no wait for a
     device; False sends the caller to the general path, which is right for any positions.
@@ -44,7 +44,8 @@ def aligned(mask: Mask, limit: int) -> bool:
     columns = torch.arange(keys)
     hidden = ~mask.valid
     in_place = (k_pos == columns) | hidden
-    own = (mask.q_pos == columns[keys - queries :]) | hidden[:, keys - queries :]
+    asked = slice(mask.start, mask.start + queries)
+    own = (mask.q_pos == columns[asked]) | hidden[:, asked]
     return bool(in_place.all() and own.all())
 
 
@@ -70,9 +71,9 @@ def position_count(mask: Mask, limit: int) -> int:
 
 def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S"]:
     """The entries of a table at the positions of queries and keys."""
-    keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
     if aligned(mask, table.shape[1]):
-        return table[None, :, keys - queries : keys, :keys]
+        keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
+        return table[None, :, mask.start : mask.start + queries, :keys]
     wide = position_count(mask, table.shape[1])
     index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]
     return rows_at(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)

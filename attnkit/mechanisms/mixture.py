@@ -46,6 +46,7 @@ class Mixture(Scored):
         if self.own:
             self.query_sets = max(1, sum("q" in part.uses for part in self._scored()))
             self.key_sets = max(1, sum("k" in part.uses for part in self._scored()))
+        self.query_blocks = all(part.query_blocks for part in self._scored())
         limits = [part.limit for part in self.parts if isinstance(part.limit, int)]
         self.limit = min(limits, default=None)
         size = {"softmax": (len(self.parts),), "sigmoid": ()}.get(combine)

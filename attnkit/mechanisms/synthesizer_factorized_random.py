@@ -44,8 +44,8 @@ class SynthesizerFactorizedRandom(PositionScored):
         check_length(mask, self.rows.shape[1], "synthesizer-factorized-random")
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
         if aligned(mask, self.rows.shape[1]):
-            scores = self.rows[:, keys - queries : keys] @ self.columns[:, :keys].transpose(1, 2)
-            return scores[None]
+            rows = self.rows[:, mask.start : mask.start + queries]
+            return (rows @ self.columns[:, :keys].transpose(1, 2))[None]
         left, right = rows_at(self.rows, mask.q_pos), rows_at(self.columns, mask.k_pos)
         return (left @ right.transpose(-1, -2)).transpose(0, 1)
 

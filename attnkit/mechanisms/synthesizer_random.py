@@ -34,6 +34,7 @@ class SynthesizerRandom(PositionScored):
     cost: ClassVar[str] = "T*S*D"
     why: ClassVar[str] = "its weights are a table over the positions of one sequence"
     adopts_maps: ClassVar[bool] = True
+    query_blocks = False
 
     def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:
         super().__init__(shape)

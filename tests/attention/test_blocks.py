@@ -1,0 +1,70 @@
+"""Long texts in blocks of queries: answers and gradients are those of all scores at once."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+
+from attnkit import mechanisms
+from attnkit.attention import Mask, Scored, scored
+from attnkit.layers import MultiHead
+
+WIDTH, HEADS = 16, 4
+NEEDED = {"mixture": {"parts": ("dot", "gaussian")}}
+OWN = ("forgetting", "path")
+"""Those with an answer of their own."""
+WORDS = [word for word in mechanisms.names() if issubclass(mechanisms.load(word), Scored)]
+
+
+def masks(length: int, cross: bool, causal: bool) -> list[Mask]:
+    """No pads; pads behind, before and between the tokens of two rows."""
+    valid = torch.ones(2, length, dtype=torch.bool)
+    behind, before, between = valid.clone(), valid.clone(), valid.clone()
+    behind[0, length - length // 3 :] = before[0, : length // 3] = between[0, 1::3] = False
+    if cross:
+        return [Mask.cross(one, length + 3) for one in (valid, behind, between)]
+    packed = Mask.packed(length, valid.device, causal=causal)
+    each = [Mask.of(one, length, causal=causal) for one in (valid, behind, before, between)]
+    return [packed, *each, *([] if causal else [Mask.right(behind)])]
+
+
+def answered(made: MultiHead, x: Tensor, memory: Tensor | None, mask: Mask) -> list[Tensor]:
+    """The answers, and gradients of the input and of all parameters."""
+    y = made(x, mask, memory).y
+    real = mask.valid[:, :, None] if memory is None else torch.ones(())
+    total = (y * real).sin().sum()
+    given = [x, *made.parameters()]
+    grads = torch.autograd.grad(total, given, allow_unused=True)
+    return [y * real, *(one for one in grads if one is not None)]
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("length", [2, 7, 40])
+@pytest.mark.parametrize("role", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("word", WORDS)
+def test_blocks_give_what_all_scores_at_once_give(
+    word: str, role: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not getattr(mechanisms.facts(word), {"decoder": "causal"}.get(role, role)):
+        pytest.skip(f"{word} has no such role")
+    torch.manual_seed(3)
+    options = NEEDED.get(word, {}) | {"logit_cap": 4.0}  # which keeps from fused kernels
+    made = MultiHead.build(
+        word, WIDTH, HEADS, 40, role == "cross", causal=role == "decoder", **options
+    ).double()
+    for parameter in made.parameters():
+        parameter.data.mul_(3)
+    assert isinstance(made.mechanism, Scored)
+    for mask in masks(length, role == "cross", role == "decoder"):
+        x = torch.randn(2, mask.q_pos.shape[1], WIDTH, dtype=torch.float64, requires_grad=True)
+        memory = torch.randn(2, length, WIDTH, dtype=torch.float64) if role == "cross" else None
+        monkeypatch.setattr(scored, "LONG", 2**60)
+        plain = answered(made, x, memory, mask)
+        monkeypatch.setattr(scored, "LONG", 0)
+        monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
+        with patch.object(Scored, "_block", autospec=True, side_effect=Scored._block) as block:
+            found = answered(made, x, memory, mask)
+        assert block.called == (made.mechanism.query_blocks and word not in OWN)
+        for one, other in zip(found, plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
