@@ -128,6 +128,9 @@ class Additive(Scored):
             return ((left[:, :, :, None] + right[:, :, None]).tanh() @ weight[:, None, :, None])[
                 ..., 0
             ]
+        if left.shape[2] == 1 and not torch.is_grad_enabled():  # no more units than numbers of keys
+            units = torch.add(2 * left, right, alpha=2).sigmoid_().mul_(2 * weight[:, None])
+            return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]
             left.transpose(0, 1), right.transpose(0, 1), weight
         )

@@ -101,3 +101,13 @@ def test_large_inputs_saturate_without_losing_the_score() -> None:
     near = torch.tensor([[[[-60.0], [-59.0], [60.0], [-500.0]]]])
     scores = additive.TanhScores.apply(far, near, torch.ones(1, 1))[0, 0, 0]
     torch.testing.assert_close(scores, torch.tensor([0.0, 1.0, 120.0, -440.0]).tanh())
+
+
+@pytest.mark.parametrize("keys", [1, 7, 30])
+def test_a_step_of_decoding_has_the_scores_of_the_formula(keys: int) -> None:
+    mechanism = MultiHead.build("additive", 8, 2, 30).double().mechanism
+    q, k = torch.randn(3, 2, 1, 4).double(), torch.randn(3, 2, keys, 4).double()
+    mask = Mask.cross(torch.ones(3, keys, dtype=torch.bool), 1)
+    with torch.no_grad():
+        stepped = mechanism.scores(q, mechanism.cached_keys(k), mask)
+    torch.testing.assert_close(stepped, mechanism.scores(q, mechanism.cached_keys(k), mask))
