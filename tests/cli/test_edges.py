@@ -3,6 +3,7 @@
 import errno
 import gzip
 import json
+import lzma
 import os
 import shutil
 import signal
@@ -35,9 +36,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
     return lambda *words, **more: called(capsys, *words, **more)
 
 
-@pytest.mark.parametrize("words", ["--version", "runs runs"])
+@pytest.mark.parametrize(
+    "words",
+    ["--version", "runs runs", *(pytest.param(words, marks=pytest.mark.slow) for words in (
+        "--help", "recipe list", "mechanisms", "doctor", "slurm quickstart", "verify runs",
+        "eval runs", "generate RUN test.txt", "nbce RUN --context test.txt --prompt x",
+        "visualize-attn RUN dog", "eval --hyp test.txt --ref test.txt"))],
+)  # fmt: skip
 def test_a_closed_standard_output_is_no_success(words: str, tmp_path: Path) -> None:
-    make_run(tmp_path)
+    run = make_run(tmp_path)
+    words = words.replace("RUN", str(run.path))
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m attnkit {words} >&-"],
         cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True, check=False,
@@ -77,13 +85,17 @@ BOMB = b"\n" * (8 << 20)
     "words",
     ["generate RUN bomb", "align RUN bomb text", "align RUN text bomb",
      "nbce RUN --context bomb --prompt x", "nbce RUN --contexts bomb --prompt x",
-     "eval --hyp bomb --ref text"],
+     "eval --hyp bomb --ref text", "eval --hyp text --ref bomb.xz",
+     "nbce RUN --context text --prompts bomb", "nbce RUN --context bomb.xz --prompt x",
+     "align RUN text text --gold bomb",
+     "eval --hyp text --ref text --metrics embedding-greedy --vectors bomb"],
 )  # fmt: skip
 def test_text_that_grows_a_hundredfold_is_refused_everywhere(
     words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnkit.data.formats.FREE", 1 << 16)
     Path("bomb").write_bytes(gzip.compress(BOMB))
+    Path("bomb.xz").write_bytes(lzma.compress(BOMB))
     Path("text").write_text("one red dog\n" * 3)
     done = here(*words.replace("RUN", str(make_run(tmp_path).path)).split())
     assert done.code == 65, done.err
@@ -100,6 +112,29 @@ def test_a_recipe_is_copied_whole_or_not_at_all(
     monkeypatch.setattr(files.DISK, "write", full)
     assert here("recipe", "copy", "quickstart", "my.yaml").code == 74
     assert not list(Path().iterdir())
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    "words",
+    ["slurm quickstart --save a", "visualize-attn RUN dog --save a.npz", "plot RUN --save a.svg",
+     "visualize-attn RUN dog --save a.csv", "report RUN -o a.html --no-maps"],
+)  # fmt: skip
+def test_a_full_disk_leaves_nothing_of_an_output(
+    words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scored_run(tmp_path, "base", ["ein roter hund"] * 5, ("bleu",))
+    run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
+    before = sorted(tmp_path.rglob("*"))
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.Filesystem, "write", full)
+    done = here(*words.replace("RUN", str(run.path)).split())
+    assert done.code == 74, done.err
+    assert "No space left" in done.refusal
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -264,6 +299,7 @@ OUTPUTS = {
     "curves.svg": "plot RUN --save",
     "job.sh": "slurm quickstart --save",
     "my.yaml": "recipe copy quickstart",
+    "exported": "export RUN --to huggingface",
 }
 """A file, and the command that writes it."""
 
@@ -272,6 +308,8 @@ OUTPUTS = {
 def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
     place: str, words: str, here: Any, tmp_path: Path
 ) -> None:
+    if "export" in words:
+        pytest.importorskip("transformers")
     run = make_run(tmp_path)
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
     (tmp_path / place).parent.mkdir(exist_ok=True)

@@ -68,8 +68,11 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
     assert "$\n" not in text
 
 
-def test_the_name_of_the_file_adds_no_line_to_the_script(here: Caller, tmp_path: Path) -> None:
-    done = here("slurm", "quickstart", "--save", "job\nscancel c.sh")
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\t", "\x1b"])
+def test_the_name_of_the_file_adds_no_line_to_the_script(
+    end: str, here: Caller, tmp_path: Path
+) -> None:
+    done = here("slurm", "quickstart", "--save", f"job{end}scancel c.sh")
     assert (done.code, [*tmp_path.iterdir()]) == (2, [])
     assert "would break a line of the script" in done.err
 
