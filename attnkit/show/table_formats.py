@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from attnkit.show.html_document import escaped
-from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table
+from attnkit.show.table import NONE, PLUS_MINUS, WIDER, Cell, Column, Table
 from attnkit.text import one_line, safe_text
 
 TEXT_WIDTH = 345.0
@@ -21,7 +21,7 @@ NEAR = 0.75 * TEXT_WIDTH
 SMALLER = 0.8
 """The size of footnotes."""
 FEW = 1
-"""Columns of a higher priority are left out in LaTeX; `--columns` shows them."""
+"""Columns of a higher priority are left out in LaTeX."""
 
 
 def markdown(table: Table) -> str:
@@ -80,7 +80,8 @@ def latex(table: Table) -> str:
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
     packages = r"\usepackage{booktabs}" + r" \usepackage{graphicx}" * scaled
-    left_out = f"; left out: {', '.join(hidden)} (--columns NAME,... shows them)" if hidden else ""
+    how = "" if table.how == WIDER else f" ({table.how})"  # LaTeX is as wide on any terminal
+    left_out = f"; left out: {', '.join(hidden)}{how}" if hidden else ""
     lines = [
         r"\begin{table}", f"% needs {packages}{left_out}", r"\centering",
         *(caption if table.title else []), *([r"\footnotesize"] if small else []),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
+from attnkit.cli.output import choose
 from attnkit.recipe.published import Published
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.scoring.results import BestSystem, PublishedFigures, SystemDifference
@@ -332,8 +333,11 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
 
 def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
     columns = (Column("a", "left"), Column("b"), Column("c d", priority=2))
-    text = table_formats.latex(Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),)))
-    assert "% needs \\usepackage{booktabs}; left out: c-d (--columns NAME,..." in text
+    table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
+    text = table_formats.latex(table)
+    assert "% needs \\usepackage{booktabs}; left out: c-d\n" in text
+    (chosen,) = choose([table], None)  # of a command that has --columns
+    assert "left out: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
     assert r"\label{tab:x-y-z}" in text
     assert r"1 & 2 \\" in text
 
