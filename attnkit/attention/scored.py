@@ -113,7 +113,8 @@ class Scored(Attention):
                 return Out(y, state)
         queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]
         whole = chosen.residual_scores or not (self.query_blocks and prior is bias is None)
-        if whole or queries * row < LONG or torch.compiler.is_compiling():
+        # a compiled graph is for any length
+        if whole or torch.compiler.is_compiling() or queries * row < LONG:
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
