@@ -290,6 +290,31 @@ def test_a_signal_while_an_object_is_removed_ends_the_command(number: int, place
     assert (done.returncode, done.stderr) == (128 + number, f"attnkit: {said[number]}\n")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("target", "package", "number"),
+    [("onnx", "onnxruntime", signal.SIGTERM), ("onnx", "onnxruntime", signal.SIGHUP),
+     ("onnx", "onnxruntime", signal.SIGINT), ("huggingface", "transformers", signal.SIGTERM),
+     ("ctranslate2", "ctranslate2", signal.SIGTERM), ("ctranslate2", "ctranslate2", signal.SIGHUP)],
+)  # fmt: skip
+def test_a_signal_during_an_export_ends_it_with_its_own_code(
+    target: str, package: str, number: int, tmp_path: Path
+) -> None:
+    pytest.importorskip(package)
+    command = [sys.executable, "-m", "attnkit", "export", str(make_run(tmp_path).path), "out"]
+    process = subprocess.Popen(
+        [*command, "--to", target], cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True
+    )
+    while not list(tmp_path.glob("out.tmp-*")):
+        assert process.poll() is None
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert not list(tmp_path.glob("out*"))
+
+
 OUTPUTS = {
     "out.txt": "generate RUN text -o",
     "folder/out.txt": "generate RUN text -o",
@@ -326,7 +351,11 @@ def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [0, signal.SIGTERM, signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.every)
+     for number in (signal.SIGINT, signal.SIGHUP))],
+)  # fmt: skip
 def test_processes_leave_nothing_in_the_folder_of_temporary_files(
     number: int, tmp_path: Path
 ) -> None:
