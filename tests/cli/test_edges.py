@@ -350,20 +350,24 @@ def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
     assert other.exists()
 
 
+JOBS = "train toy.yaml --jobs 2 --device cpu"
+BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "number",
-    [0, signal.SIGTERM, signal.SIGKILL, *(pytest.param(number, marks=pytest.mark.every)
-     for number in (signal.SIGINT, signal.SIGHUP))],
+    ("words", "number"),
+    [(JOBS, 0), (JOBS, signal.SIGTERM), (JOBS, signal.SIGKILL), (BENCH, signal.SIGTERM),
+     (BENCH, signal.SIGKILL), *(pytest.param(words, number, marks=pytest.mark.every)
+     for words in (JOBS, BENCH) for number in (signal.SIGINT, signal.SIGHUP))],
 )  # fmt: skip
 def test_processes_leave_nothing_in_the_folder_of_temporary_files(
-    number: int, tmp_path: Path
+    words: str, number: int, tmp_path: Path
 ) -> None:
     (tmp_path / "toy.yaml").write_text(TOY)
-    words = ["train", "toy.yaml", "--jobs", "2", "--device", "cpu"]
     folder = Path(tempfile.mkdtemp())  # a short path
     env = {**PYTHON, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "attnkit", *words]
+    command = [sys.executable, "-m", "attnkit", *words.split()]
     for killed_by in (number, 0):
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
         while killed_by and not list(folder.glob("attnkit-*/listener-*")):
