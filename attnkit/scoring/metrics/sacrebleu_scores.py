@@ -1,6 +1,7 @@
 """BLEU, chrF, TER and the length ratio, by sacrebleu."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import zip_longest
 
 import numpy as np
@@ -9,6 +10,10 @@ from attnkit.recipe.metrics import PER_TOKENIZER
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score
 from attnkit.scoring.metrics.tokenizers import ORDERS, check_tokenizer, sacrebleu_metric
+
+FEW = 10_000
+"""So many references are kept with their n-grams, some kilobytes each, for the next system."""
+_kept_metric = lru_cache(maxsize=4)(sacrebleu_metric)
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
@@ -47,11 +52,13 @@ def _score(
     streams: Sequence[Sequence[str | None]],
     eval: EvalConfig,
 ) -> Score:
-    metric = sacrebleu_metric(name, tokenize, eval.lowercase, eval.words)
     if name == "ter":  # normalisation knows one kind of space
         hypotheses = [" ".join(text.split()) for text in hypotheses]
         streams = [[text and " ".join(text.split()) for text in stream] for stream in streams]
-    statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, streams), np.float64)
+    # systems that are compared have the same references
+    make = _kept_metric if len(hypotheses) <= FEW else sacrebleu_metric
+    metric = make(name, tokenize, eval.lowercase, eval.words, tuple(map(tuple, streams)))
+    statistics = np.asarray(metric._extract_corpus_statistics(hypotheses, None), np.float64)
     signature = metric.get_signature()
     if name in ORDERS:
         signature.update("order", ORDERS[name])

@@ -53,9 +53,15 @@ def check_tokenizer(name: str) -> None:
 
 
 def sacrebleu_metric(
-    name: str, tokenize: str = "none", lowercase: bool = False, words: TextWords = "classic"
+    name: str,
+    tokenize: str = "none",
+    lowercase: bool = False,
+    words: TextWords = "classic",
+    references: Any = None,
 ) -> Any:
-    """sacrebleu's metric; TER has tercom's settings, which never see case.
+    """sacrebleu's metric; `references`, a list for the first of each line and so on, are read once.
+
+    TER has tercom's settings, which never see case.
 
     By `words` of unicode TER splits punctuation from words, and Chinese into characters.
     """
@@ -64,11 +70,18 @@ def sacrebleu_metric(
     from sacrebleu.metrics.ter import TER
 
     if name == "chrf":
-        return CHRF(lowercase=lowercase)
+        return CHRF(lowercase=lowercase, references=references)
     if name == "ter":
-        return TER(normalized=words == "unicode", asian_support=words == "unicode")
+        unicode = words == "unicode"
+        return TER(normalized=unicode, asian_support=unicode, references=references)
     # force: the advice on tokenized text is ours (output_warnings), not sacrebleu's
-    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4))
+    return BLEU(
+        lowercase,
+        force=True,
+        tokenize=tokenize,
+        max_ngram_order=ORDERS.get(name, 4),
+        references=references,
+    )
 
 
 def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
