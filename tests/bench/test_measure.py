@@ -145,8 +145,8 @@ def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT,
-                                    signal.SIGSEGV])  # fmt: skip
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGABRT,
+                                    signal.SIGSEGV])  # those that no shell ignores  # fmt: skip
 def test_a_process_that_died_is_a_result(number: int, probe: Path) -> None:
     word = f"probe:mode=die,amount={int(number)}"
     dead = points([word], [32], plugins=(probe,))[word, 32].passes[FORWARD]
