@@ -124,12 +124,17 @@ PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu"
            "nbce model --context text --prompt two --device cpu --max-length 3")  # fmt: skip
 
 
-def made(folder: Path) -> None:
-    """The runs of a toy, a text, and a cache."""
+def write_toy(folder: Path) -> None:
+    """A recipe with its corpus, and a text."""
     folder.mkdir(parents=True)
     write_corpus(folder)
     (folder / "toy.yaml").write_text(TOY)
     (folder / "text").write_text("one red dog\ntwo cats\n")
+
+
+def made(folder: Path) -> None:
+    """The runs of a toy, a text, and a cache."""
+    write_toy(folder)
     words = ("train", "toy.yaml", "--device", "cpu", "--quiet")
     subprocess.run(attnkit(*words), cwd=folder, env=surroundings(folder), check=True)
 

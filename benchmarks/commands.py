@@ -19,9 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from attack import RUN, TOY  # helpers can be imported since
+from attack import RUN, write_toy
 from common import ROOT, command, environment, load_before, publish, table, versions
-from helpers.small import write_corpus
 
 SHORT = "train quickstart --variant scaled-dot train.steps=40 --device cpu"
 COMMANDS = (
@@ -44,10 +43,7 @@ class Version:
     def __init__(self, tree: Path, folder: Path) -> None:
         self.folder = folder
         self.env = environment(1, ATTNKIT_CACHE=str(folder / "cache"), PYTHONPATH=str(tree))
-        folder.mkdir()
-        write_corpus(folder)
-        (folder / "toy.yaml").write_text(TOY)
-        (folder / "text").write_text("one red dog\ntwo cats\n")
+        write_toy(folder)
         assert self.seconds("train toy.yaml --device cpu") is not None
 
     def seconds(self, words: str) -> float | None:
