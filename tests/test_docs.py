@@ -76,7 +76,7 @@ TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "tra
 def prepare(folder: Path) -> None:
     """What the commands expect to find: a recipe, aligned files, a finished run."""
     (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
-    (folder / "cosine.py").write_text(EXAMPLE, encoding="utf-8")
+    (folder / "my_cosine.py").write_text(EXAMPLE, encoding="utf-8")
     for split in ("train", "valid", "test"):
         for side in ("en", "de"):
             lines = "".join(f"{side} number {n} of {split}\n" for n in range(40))

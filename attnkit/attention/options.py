@@ -1,5 +1,7 @@
 """Checks of a mechanism's options, each with the message that users read."""
 
+import math
+
 from attnkit.errors import UsageError
 
 
@@ -7,6 +9,13 @@ def at_least(word: str, option: str, value: int, least: int = 1) -> int:
     """The value of an option of the mechanism `word`.  Raises UsageError where it is too small."""
     if value < least:
         raise UsageError(f"{word}: {option} must be at least {least}, got {value}")
+    return value
+
+
+def above(word: str, option: str, value: float, bound: float = 0.0) -> float:
+    """The value of an option of the mechanism `word`.  Raises UsageError where it is too small."""
+    if not bound < value < math.inf:
+        raise UsageError(f"{word}: {option} must be above {bound:g}, got {value}")
     return value
 
 

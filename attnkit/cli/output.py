@@ -89,17 +89,24 @@ def check_columns(columns: str | None, format: str) -> None:
 
 
 def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
-    """Tables with the columns that --columns names, those without any of them left out.
+    """Tables with the columns that --columns names, by title or metric, and at least one of them.
 
     Raises UsageError: no table has such a column.
     """
+    from attnkit.recipe.metrics import METRICS
+
     if columns is None:
         return [replace(table, how="--columns NAME,... shows them") for table in tables]
     known = list(dict.fromkeys(name for table in tables for name in table.names()))
-    wanted = ["-".join(name.split()).casefold() for name in columns.split(",")]
-    for name in wanted:
-        if name not in map(str.casefold, known):
+    titles = {name.casefold(): name.casefold() for name in known}
+    for metric, facts in METRICS.items():
+        if (title := "-".join(facts.title.split()).casefold()) in titles:
+            titles.setdefault(metric.casefold(), title)
+    asked = ["-".join(name.split()).casefold() for name in columns.split(",")]
+    for name in asked:
+        if name not in titles:
             raise UsageError(f"--columns {quoted(name)}: {suggestion(name, known)}")
+    wanted = [titles[name] for name in asked]
     having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
     return [table.choose(wanted) for table in having]
 

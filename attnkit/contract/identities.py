@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnkit import mechanisms
 from attnkit.attention import Scored
 from attnkit.attention.mask import Mask
 from attnkit.contract.subject import (
@@ -215,8 +216,10 @@ def _normalised(maps: Tensor) -> Tensor:
 
 def worked(subject: Subject) -> Iterator[float]:
     """What the class gives for the worked number of its file, against the hand calculation."""
-    found = type(subject.layer.mechanism).worked_number()
-    if found is None:
+    kind = type(subject.layer.mechanism)
+    if (found := kind.worked_number()) is None:
+        if kind.__module__.startswith(f"{mechanisms.__name__}."):
+            raise Broken("its class has no worked number; each file in attnkit/mechanisms has one")
         raise NotApplicable("its class has no worked number")
     yield close(*found, "the worked number", WORKED)
 

@@ -255,13 +255,13 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
         return options[0], "this GPU has no bfloat16"
     path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.json"
     if (stored := read_note(path, str)) in options:
-        return str(stored), "as chosen before on this machine"
+        return str(stored), "measured before on this machine"
     rows = list(islice(batches(recipe, prepared), 2))
     times = _timed(recipe, prepared, rows, options, device, PRECISION_REPEATS)
     ratio = median(np.divide(times["bf16"], times["fp32"]).tolist())
     chosen = "bf16" if ratio < 1 else "fp32"
     write_note(path, chosen)
-    return chosen, f"bf16 takes {ratio:.2f} of the time of fp32 here"
+    return chosen, f"bf16 takes {ratio:.2f} times as long as fp32 on this machine"
 
 
 def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:

@@ -17,9 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Shape, at_least, one_head
+from attnkit.attention import Mask, Shape, above, at_least, one_head
 from attnkit.attention.position_tables import PositionScored, aligned, check_length, rows_at
-from attnkit.errors import UsageError
 
 
 class SynthesizerFactorizedRandom(PositionScored):
@@ -32,10 +31,9 @@ class SynthesizerFactorizedRandom(PositionScored):
     def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:
         super().__init__(shape)
         word = "synthesizer-factorized-random"
-        if not 0 < scale < math.inf:
-            raise UsageError(f"{word}: scale must be above 0, got {scale}")
         size = (shape.heads, shape.max_length, at_least(word, "rank", rank))
-        each = (scale / rank**0.5) ** 0.5  # so that the sum of k products has the scale
+        # the sum of k products has the scale
+        each = (above(word, "scale", scale) / rank**0.5) ** 0.5
         self.rows = nn.Parameter(torch.randn(size) * each)
         self.columns = nn.Parameter(torch.randn(size) * each)
 

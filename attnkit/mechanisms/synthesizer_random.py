@@ -19,9 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attnkit.attention import Mask, Shape, one_head
+from attnkit.attention import Mask, Shape, above, one_head
 from attnkit.attention.position_tables import PositionScored, check_length, entries
-from attnkit.errors import UsageError
 
 LEAST = 1e-3
 """Weight, in multiples of the uniform one, of pairs of positions for which a map has less."""
@@ -38,9 +37,8 @@ class SynthesizerRandom(PositionScored):
 
     def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:
         super().__init__(shape)
-        if not 0 < scale < math.inf:
-            raise UsageError(f"synthesizer-random: scale must be above 0, got {scale}")
-        table = torch.randn(shape.heads, shape.max_length, shape.max_length) * scale
+        table = torch.randn(shape.heads, shape.max_length, shape.max_length)
+        table = table * above("synthesizer-random", "scale", scale)
         if trainable:
             self.table = nn.Parameter(table)
         else:

@@ -18,7 +18,7 @@ from attnkit.errors import UsageError
 from attnkit.recipe.metrics import INSTALLED, METRICS, MetricFacts
 
 GROUP = "attnkit.metrics"
-FAMILY = "plugged"
+FAMILY = "plugin_metrics"
 """Module of `attnkit.scoring.metrics` that calls them."""
 FUNCTION = "score"
 SETTINGS = ("title", "better", "range", "source")

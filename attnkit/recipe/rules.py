@@ -156,7 +156,7 @@ def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
             text = "needs a generated corpus, whose rows can have any length; remove it"
             yield ValidationIssue(text, "eval.lengths", "data.corpus")
         elif not 2 <= min(recipe.eval.lengths) <= longest <= known.most:
-            text = f"{recipe.data.corpus} has rows of 2 to {known.most:,} {known.unit}"
+            text = f"{recipe.data.corpus} has rows of {known.unit}: lengths are 2 to {known.most:,}"
             yield ValidationIssue(text, "eval.lengths")
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"

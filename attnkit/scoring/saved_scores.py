@@ -26,7 +26,7 @@ from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import WINDOWS
 from attnkit.scoring.comparison import first_baselines, side_by_side
-from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugged
+from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugin_metrics
 from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow, System
 from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
@@ -284,7 +284,7 @@ def packed_scores(
 
 def is_current(score: Score, eval: EvalConfig) -> bool:
     """Whether the word vectors, or the plug-in, that a score was made by are still the same."""
-    return embedding.current(score, eval) and plugged.current(score)
+    return embedding.current(score, eval) and plugin_metrics.current(score)
 
 
 def _settings(eval: EvalConfig) -> dict[str, Any]:

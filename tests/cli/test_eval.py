@@ -162,6 +162,10 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
                    "--format", "json")  # fmt: skip
     assert done.err == ""
     assert scores(done)["rouge1"] == pytest.approx(100 / 3, abs=1e-4)
+    words += ["--metrics", "rouge1,rougeL", "--words", "unicode"]
+    done = attnkit(*words, "--columns", "rouge1", "--format", "csv")
+    assert done.out.count("rouge1_sd") == 1, done.err
+    assert "rougeL" not in done.out
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,11 @@ def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["", "prepared"])
-def test_a_process_lost_before_the_first_update_is_named(folder: Path, until: str) -> None:
-    """While the ranks start and meet, and while they check what they are to train."""
-    process = begin(folder, "short.yaml", "--out", f"lost-{until}", until=until)
+@pytest.mark.parametrize("until", ["", "prepared", "started", "saved", "finished"])
+def test_a_lost_process_is_named_at_any_time(folder: Path, until: str) -> None:
+    """While the ranks start and meet, check what they are to train, train, and begin anew."""
+    out = f"lost-{until}"
+    process = begin(folder, "short.yaml", "train.seeds=[1,2]", "--out", out, until=until)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 69, said
@@ -136,7 +137,7 @@ def test_a_process_lost_before_the_first_update_is_named(folder: Path, until: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["", "validated"])
+@pytest.mark.parametrize("until", ["", "prepared", "started", "validated", "saved"])
 def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
     """It is killed at start-up, or while they train: they save, and leave the run to others."""
     process = begin(folder, "long.yaml", "--out", f"orphans-{until}", until=until)
@@ -144,7 +145,7 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
     process.kill()
     await_end(ranks)
     process.communicate(timeout=PATIENCE)
-    if until:
+    if until in ("started", "validated", "saved"):
         run = Run.open(folder / f"orphans-{until}" / "long" / "base" / "seed-1")
         assert not run.in_training
         assert run.checkpoint_steps()

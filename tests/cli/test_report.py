@@ -213,8 +213,8 @@ def test_an_interrupted_writing_leaves_the_old_page(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files.Filesystem, "fsync", full)
-    done = attnkit("runs/toy", "-o", str(page))
-    assert done.code == 74
+    for name in ("r.html", "r.md"):
+        assert attnkit("runs/toy", "-o", str(tmp_path / name)).code == 74
     assert page.read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 

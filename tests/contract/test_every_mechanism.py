@@ -1,7 +1,7 @@
 """Every mechanism keeps every contract, with its options, in every role."""
 
 import pytest
-from helpers.interesting import OF_CLASS, OF_OPTIONS, OF_ROTARY, cases
+from helpers.contract_cases import CONTRACTS_OF_OPTION, OF_ROTARY, OPTION_INDEPENDENT, cases
 
 from attnkit.contract import CONTRACTS, Contract, Subject, run
 from attnkit.mechanisms import entmax
@@ -21,7 +21,7 @@ EXCUSES = {
 
 
 def test_each_contract_is_named_as_it_is() -> None:
-    named = OF_CLASS.union(OF_ROTARY, *OF_OPTIONS.values())
+    named = OPTION_INDEPENDENT.union(OF_ROTARY, *CONTRACTS_OF_OPTION.values())
     assert named <= {contract.name for contract in CONTRACTS}
 
 

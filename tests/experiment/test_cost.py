@@ -207,7 +207,7 @@ def test_precision_is_chosen_by_paired_timings_and_kept(
 
     monkeypatch.setattr(cost, "_timed", timed)
     chosen, why = cost.choose_precision(recipe, prepared, "cpu")
-    assert (chosen, why) == ("bf16", "bf16 takes 0.50 of the time of fp32 here")
+    assert (chosen, why) == ("bf16", "bf16 takes 0.50 times as long as fp32 on this machine")
     assert cost.choose_precision(recipe, prepared, "cpu")[0] == "bf16"
     assert len(measured) == 1
     wider = recipe.model_copy(update={"model": recipe.model.model_copy(update={"width": 64})})

@@ -71,8 +71,16 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (MASKED, "eval.metrics=word-perplexity", "eval.metrics: word-perplexity is of running"),
         (MASKED, "train.objective=causal", "an encoder alone writes no text; language-modeling ne"),
         (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
-        (RECALL, "eval.lengths=[4,129]", "eval.lengths: toy-induction has rows of 2 to 128 words"),
-        (RECALL, "eval.lengths=[1]", "eval.lengths: toy-induction has rows of 2 to 128 words"),
+        (
+            RECALL,
+            "eval.lengths=[4,129]",
+            "toy-induction has rows of words: lengths are 2 to 128",
+        ),
+        (
+            RECALL,
+            "eval.lengths=[1]",
+            "toy-induction has rows of words: lengths are 2 to 128",
+        ),
         (
             RECALL,
             "data.corpus=null data.train=a.jsonl data.valid=b.jsonl eval.lengths=8",

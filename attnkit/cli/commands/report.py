@@ -1,5 +1,6 @@
 """`attnkit report`: runs as one page, or as Markdown with drawings."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,6 +94,11 @@ def _write(report: "Report", path: Path) -> None:
     folder = path.with_name(f"{path.stem}-figures")
     text, drawings = markdown(report, folder.name)
     make_folder(folder)
-    for name, drawing in drawings.items():
-        write_output(folder / name, drawing)
-    files.save(path, text, f" and its drawings in {folder}")
+    try:
+        for name, drawing in drawings.items():
+            write_output(folder / name, drawing)
+        files.save(path, text, f" and its drawings in {folder}")
+    except BaseException:
+        with suppress(OSError):  # it holds drawings
+            folder.rmdir()
+        raise

@@ -12,7 +12,7 @@ from attnkit.scoring.metrics import (
     diversity,
     embedding,
     meteor,
-    plugged,
+    plugin_metrics,
     rouge,
     sacrebleu_scores,
 )
@@ -27,7 +27,7 @@ LABELS = metrics_that_read("labels")
 """Metrics of the label that was chosen, in classification."""
 TEACHER_FORCED = metrics_that_read("probabilities")
 """Metrics of the model's probabilities while it reads the reference."""
-FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers, plugged)
+FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers, plugin_metrics)
 """Each has `scores`, and `check` where a metric needs what may not be there."""
 
 
@@ -99,7 +99,7 @@ def score(
     wanted = expand(metrics)
     found: dict[str, Score] = {}
     for family, names in _by_family(metrics).items():
-        more = {"sources": sources} if family is plugged else {}
+        more = {"sources": sources} if family is plugin_metrics else {}
         found |= family.scores(names, hypotheses, references, eval, **more)
     order = [name for metric in wanted for name in found if base_metric(name) == metric]
     return {name: found[name] for name in order}

@@ -10,7 +10,7 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.recipe import load, mechanism_registry, metric_plugins
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring.metrics import Score, check_available, plugged, score
+from attnkit.scoring.metrics import Score, check_available, plugin_metrics, score
 
 LENGTH = '''"""Difference of the lengths in characters.
 
@@ -71,9 +71,9 @@ def test_a_file_that_was_edited_is_imported_again(write: Write) -> None:
     text, found = "def score(outputs):\n    return [{} for _ in outputs]\n", list[Score]()
     for number in (1, 7):  # of the same length, within a second
         mechanism_registry.plug_in(write("own.py", text.format(number)))
-        assert not any(map(plugged.current, found))
+        assert not any(map(plugin_metrics.current, found))
         found.append(score(["own"], ["a"], [["x"]], EvalConfig())["own"])
-        assert plugged.current(found[-1])
+        assert plugin_metrics.current(found[-1])
     assert [one.value for one in found] == [1, 7]
     write("own.py", "other = 1\n")
     with pytest.raises(UsageError, match=r"own\.py:1: AttributeError: .* 'score'"):

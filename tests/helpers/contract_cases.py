@@ -15,7 +15,7 @@ from attnkit.recipe.mechanism_file import annotation
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
-TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
+REQUIRED_WITH: dict[tuple[str, str], dict[str, Any]] = {
     # an inverse of many landmarks is too ill-conditioned for identities
     ("nystrom", "exact"): {"landmarks": 4},
 }
@@ -109,10 +109,10 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Beside the defaults and every other value of options that are true or false or one of a few."""
-OF_CLASS = {"worked", "device", "saved", "same", "limits", "bias"}
+OPTION_INDEPENDENT = {"worked", "device", "saved", "same", "limits", "bias"}
 """What a mechanism keeps or breaks whatever its options: run over the first of them."""
 NUMBERS = {"finite", "precise", "gradients", "map"}
-OF_OPTIONS: dict[str, set[str]] = {
+CONTRACTS_OF_OPTION: dict[str, set[str]] = {
     "key_heads": {"map", "steps", "branches", "cached", "beams", "fast"},
     "residual_scores": {"gradients", "map", "bias"},
     "entropy_scale": {*NUMBERS, "future", "padding", "layouts", "steps", "beams", "empty", "fast"},
@@ -135,7 +135,7 @@ OF_OPTIONS: dict[str, set[str]] = {
         {*NUMBERS, "rows", "padding", "steps", "cached", "empty", "fast"},
     ),
 }
-"""The contracts that an option can break; those that are not here, all but the ones `OF_CLASS`."""
+"""The contracts that an option can break; others: all but OPTION_INDEPENDENT."""
 OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
 QUICK = {"steps", "cached", "limits", "rows", "padding"}
 """Contracts that options other than the defaults are put to by a plain `pytest`, too."""
@@ -151,7 +151,7 @@ def options(word: str) -> Iterator[dict[str, Any]]:
         for name, option in known.items():
             for value in _choices(annotation(option.annotation)):
                 if name not in SHARED and value != option.default:
-                    yield {name: value} | TOGETHER.get((word, str(value)), {})
+                    yield {name: value} | REQUIRED_WITH.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])
 
 
@@ -215,9 +215,9 @@ def _split(
 def breakable(word: str, chosen: dict[str, Any]) -> set[str]:
     """The contracts that options beside the defaults can break."""
     known, found = facts(word), set[str]()
-    others = {contract.name for contract in CONTRACTS} - OF_CLASS
+    others = {contract.name for contract in CONTRACTS} - OPTION_INDEPENDENT
     for name in chosen:
-        found |= OF_OPTIONS.get(name, others)
+        found |= CONTRACTS_OF_OPTION.get(name, others)
         if name in known.facts_with or name in known.given or name in known.ahead:
             found.add("limits")
         if name == known.composite:
