@@ -124,7 +124,7 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryE
     `precision: auto` counts as fp32, which needs the most.  A process is larger: glibc keeps freed
     blocks, 1.7 times the live ones in a measured case.
     """
-    if recipe.model.counted:
+    if recipe.model.count_based:
         return _counted_memory(recipe, sizes, shape)
     train = recipe.train
     precision = "fp32" if train.precision == "auto" else train.precision
@@ -186,7 +186,7 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     updates, source = len(planned) / recipe.train.accumulate, encoded.source
     of_source = None if source is None else padding_share(planned, source.lengths)
     of_target = padding_share(planned, encoded.target.lengths + 1)
-    epochs = 1.0 if recipe.model.counted else recipe.train.steps / updates
+    epochs = 1.0 if recipe.model.count_based else recipe.train.steps / updates
     return Padding(len(encoded), len(planned), updates, epochs, of_source, of_target)
 
 

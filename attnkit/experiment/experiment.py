@@ -22,12 +22,12 @@ from attnkit.experiment.precision import PrecisionChoice
 from attnkit.experiment.provenance import code_digest, machine
 from attnkit.experiment.resumption import (
     Change,
-    accept,
     allowed_changes,
     corpus_digest,
     needs_updates,
     other_device_note,
     recipe_of_run,
+    record_changes,
     require_same_corpus,
     require_same_data,
     rescore,
@@ -56,7 +56,7 @@ Key = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Begun:
+class PreparedRun:
     """What the training of a run that is there begins with."""
 
     prepared: PreparedData
@@ -173,39 +173,39 @@ class Experiment:
     def _train(self, variant: str, seed: int, emit: Emit) -> Run:
         """The same with the run locked."""
         run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-        begun: Begun | None = None
+        prepared_run: PreparedRun | None = None
         if group.is_main_process():
-            run, begun = self._begin(variant, seed, recipe, emit)
-        if not group.broadcast_object(begun is not None):
+            run, prepared_run = self._begin(variant, seed, recipe, emit)
+        if not group.broadcast_object(prepared_run is not None):
             return run
-        if begun is None:  # in another rank
+        if prepared_run is None:  # in another rank
             run, initial = Run.open(run.path), self.initial(variant, seed)
-            begun = Begun(self.prepared(recipe, initial, emit), initial)
+            prepared_run = PreparedRun(self.prepared(recipe, initial, emit), initial)
         precision = recipe.train.precision
         if precision == "auto":
             precision = run.manifest["precision"]
             self.precision.chosen = self.precision.chosen or precision
         started = False
 
-        def happened(event: Event) -> None:
+        def on_event(event: Event) -> None:
             nonlocal started
             if isinstance(event, events.StartedEvent) and group.is_main_process():
                 started = True
-                accept(run, recipe, begun.changes, event.resumed_from, emit)
+                record_changes(run, recipe, prepared_run.changes, event.resumed_from, emit)
                 run.update(
                     parameters=event.parameters, precision=precision, failed=None,
                     files={layout.LOG: None}, **self._tuned(variant),
                 )  # fmt: skip
             self.emit(replace(event, variant=variant, seed=seed))
 
-        initial = begun.initial
+        initial = prepared_run.initial
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         job = TrainingJob(
-            recipe, begun.prepared, run, seed, self.device, precision, self.stop, start,
-            happened,
+            recipe, prepared_run.prepared, run, seed, self.device, precision, self.stop, start,
+            on_event,
         )  # fmt: skip
         try:
-            if not recipe.model.counted:
+            if not recipe.model.count_based:
                 fit(job)
             elif group.is_main_process():
                 count(job)
@@ -220,7 +220,7 @@ class Experiment:
 
     def _begin(
         self, variant: str, seed: int, recipe: Recipe, emit: Emit
-    ) -> tuple[Run, Begun | None]:
+    ) -> tuple[Run, PreparedRun | None]:
         """Make the run, or see to one that is there; None if it is done.
 
         An existing run stays as it is until the data is at hand and, with a changed recipe, until
@@ -245,14 +245,14 @@ class Experiment:
         prepared = self.prepared(recipe, initial, emit)
         if not run:
             run = self._create(variant, seed, recipe, prepared, initial, emit)
-            return run, Begun(prepared, initial)
+            return run, PreparedRun(prepared, initial)
         require_same_data(run, prepared)
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
         now = (str(self.device), torch.get_num_threads(), group.world_size())
         if note := other_device_note(run, now):
             emit(NoteEvent(note))
-        return run, Begun(prepared, initial, changes)
+        return run, PreparedRun(prepared, initial, changes)
 
     def _create(
         self,
@@ -265,7 +265,7 @@ class Experiment:
     ) -> Run:
         """A new run; with --fresh it replaces an existing one."""
         run = self.run(variant, seed)
-        processes = 1 if recipe.model.counted else group.world_size()
+        processes = 1 if recipe.model.count_based else group.world_size()
         precision = self.precision.of(recipe, prepared, run, emit)
         if self.settings.fresh:
             run.clear()

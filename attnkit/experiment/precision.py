@@ -24,7 +24,7 @@ class PrecisionChoice:
 
         Models that are counted take no part.
         """
-        if recipe.model.counted:
+        if recipe.model.count_based:
             return "fp32"
         if recipe.train.precision != "auto":
             return recipe.train.precision
@@ -49,7 +49,7 @@ class PrecisionChoice:
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
                 recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
-                trained = recipe is not None and not recipe.model.counted
+                trained = recipe is not None and not recipe.model.count_based
                 chosen = recipe is not None and recipe.train.precision == "auto"
                 if trained and chosen and manifest.get("device") == self.device:
                     return str(manifest["precision"])

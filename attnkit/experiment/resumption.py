@@ -194,13 +194,13 @@ def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> 
     """A finished run: its weights stay, and so does what its recipe says of them."""
     run.verify()
     later = [change for change in changes if not change.of_weights]
-    accept(run, with_new_scoring(run, recipe), later, None, emit)
+    record_changes(run, with_new_scoring(run, recipe), later, None, emit)
     kept = [change for change in changes if change.of_weights]
     why = f"; not changed: {texts(kept)} (--fresh trains it so)" if kept else ""
     emit(events.SkippedEvent(f"already trained{why}"))
 
 
-def accept(
+def record_changes(
     run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit
 ) -> None:
     """Store a changed recipe in its run, and after which step the training was changed."""

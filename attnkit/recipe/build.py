@@ -210,7 +210,7 @@ def _derive(recipe: Recipe, given: Table[Key, Setting]) -> dict[Key, Any]:
     elif language in TOKENIZER_OF:
         derived["eval", "tokenize"] = TOKENIZER_OF[language]
     derived = {key: value for key, value in derived.items() if key not in given}
-    stacks = () if model.counted else STACKS[shape]
+    stacks = () if model.count_based else STACKS[shape]
     has = {ATTENTION: places_of(model.type, shape), ("model", "layers"): stacks}
     unused = [key for key in given if given[key].spread and key[2] not in has[key[:2]]]
     derived |= dict.fromkeys(unused)

@@ -237,7 +237,7 @@ def _model(recipe: Recipe) -> Iterator[ValidationIssue]:
     kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for stack in ("encoder", "decoder"):
         layers = getattr(model.layers, stack)
-        absent = model.counted or stack not in STACKS[model.shape]
+        absent = model.count_based or stack not in STACKS[model.shape]
         optional = stack == "encoder" != model.shape and model.type == "transformer"
         if absent and layers:
             text = f"a model of {kind} has no {stack}; remove it"
@@ -277,7 +277,7 @@ def _model_type(recipe: Recipe) -> Iterator[ValidationIssue]:
         text = f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB"
         text += f"; {LARGEST_TABLE} is the most"
         yield ValidationIssue(text, "tokenizer.size", "model.type")
-    if recipe.train.init and model.counted:
+    if recipe.train.init and model.count_based:
         text = f"a {model.type} model is counted; it starts from no weights"
         yield ValidationIssue(text, "train.init", "model.type")
 

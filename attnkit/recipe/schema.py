@@ -297,7 +297,7 @@ class ModelConfig(Section):
         return places_of(self.type, self.shape)
 
     @property
-    def counted(self) -> bool:
+    def count_based(self) -> bool:
         """Whether it is made by counting the training text, not by the training loop."""
         return self.type in COUNTED
 

@@ -200,7 +200,7 @@ def _recipe(run: Run) -> dict[str, Any]:
     recipe = run.recipe
     return {
         "values": flat(recipe),
-        "steps": None if recipe.model.counted else recipe.train.steps,
+        "steps": None if recipe.model.count_based else recipe.train.steps,
         "monitor": recipe.train.monitor,
     }
 

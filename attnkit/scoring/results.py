@@ -101,7 +101,7 @@ class System:
             recipe.data.corpus,
             hashes.get("corpus"),
             _budget(recipe, processes),
-            None if recipe.model.counted else recipe.train.lr,
+            None if recipe.model.count_based else recipe.train.lr,
             None if tuned is None else Tuned.model_validate(tuned),
             tuple(map(RecordedChange.model_validate, manifest.get("changes", ()))),
             settings,
@@ -111,7 +111,7 @@ class System:
 def _budget(recipe: Recipe, processes: int) -> Budget | None:
     """None of a model that is counted."""
     spec = recipe.train
-    if recipe.model.counted:
+    if recipe.model.count_based:
         return None
     return Budget(spec.steps, spec.batch_tokens, spec.accumulate * processes)
 

@@ -115,7 +115,7 @@ def read_values(recipe: Recipe) -> dict[str, str]:
         if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
     }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
-    if model.counted:
+    if model.count_based:
         unread = ["heads", "dropout", "tie", "bias", "layers.decoder"]
         unread += ["width"] * (model.naive_bayes.estimate == "counts")
         absent |= {f"model.{name}" for name in unread}
@@ -142,7 +142,7 @@ def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
     if not all(cost.padding for cost in measured.values()):
         notes.append("without the data: vocabularies of the size in the recipe, rows of 32 tokens")
     paces = [(cost.pace, trainings[name]) for name, cost in measured.items() if cost.pace]
-    counted = [name for name in measured if recipes[name].model.counted]
+    counted = [name for name in measured if recipes[name].model.count_based]
     if counted:
         notes.append(f"counted in one pass, not timed: {', '.join(counted)}")
         trainings = {name: seeds for name, seeds in trainings.items() if name not in counted}

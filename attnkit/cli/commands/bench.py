@@ -157,7 +157,7 @@ def train(
     if profile is not None:
         output.check_save(profile, TRACES, "--profile")
     title, chosen = _variant(recipe, overrides, variant)
-    if chosen.model.counted:
+    if chosen.model.count_based:
         raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
     from attnkit.bench.training_speed import training_speed
     from attnkit.data.preparation import prepare

@@ -219,7 +219,7 @@ def _cost(
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
     memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
-    pace = None if recipe.model.counted else explain.pace(recipe, prepared, device)
+    pace = None if recipe.model.count_based else explain.pace(recipe, prepared, device)
     return Cost(explain.parameters(recipe, sizes), memory, padding, pace)
 
 
