@@ -86,6 +86,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"decay": "none", "strength": 2.0, "steps": 2, "short_conv": 4, "output_norm": "rms"},
     ],
     "parallax": [{"key_heads": 2, "residual_scores": True}, {"qk_norm": True}],
+    "selective": [{"key_heads": 2, "residual_scores": True}, {"qk_norm": True, "logit_cap": 1.5}],
     "path": [{"residual_scores": "mean", "entropy_scale": True}, {"key_norm": True}],
     "block-topk": [
         {"block": 4, "blocks": 2},

@@ -124,3 +124,11 @@ def test_rotary_positions_are_equal_once_channels_are_in_their_order() -> None:
     turned = made.apply_rotary_pos_emb(x, made.RotaryEmbedding(6).forward_from_seq_len(9)[0])
     got = Rotary(6)(x[..., order], torch.arange(9)[None])
     torch.testing.assert_close(got, turned[..., order], rtol=1e-5, atol=1e-5)
+
+
+def test_selective_attention_is_equal() -> None:
+    layer = ours("selective", causal=True)
+    x = tokens(2, 9) * 3
+    y = theirs(layer, causal=True, selective=True)(x)
+    close(layer(x, Mask.of(everything(2, 9), 9, causal=True)).y, y)
+    assert not torch.allclose(y, theirs(layer, causal=True)(x), atol=1e-3)

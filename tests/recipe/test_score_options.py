@@ -19,7 +19,8 @@ SCORED = [
 ]  # fmt: skip
 SOFTMAX = [
     word for word in SCORED
-    if mechanisms.load(word).normalise is Scored.normalise and word not in ("forgetting", "path")
+    if mechanisms.load(word).normalise is Scored.normalise
+    and word not in ("forgetting", "path", "selective")
 ]  # fmt: skip
 """Those whose weights are a softmax of `scores(q, k, mask)` and of nothing else."""
 WITH_KEYS = [word for word in SCORED if "k" in mechanisms.facts(word).uses]

@@ -1,0 +1,79 @@
+"""Selective attention: A = softmax(s_ij - sum_(j<m<i) relu(s0_mj)), s = q k^T / sqrt(D), j > 0.
+
+Scaled-dot attention in which each token m, by its scores s0 in the first head, takes from all later
+queries what it has itself attended to: they see a key the less, in every head, the more the tokens
+between wanted it.  A token does not select its own key, and the first of the text (j = 0), which
+often stands for nothing, is never lessened.  No weights are added.  s0 is q k^T / sqrt(D) as it
+stands, before caps, biases and noise; the sums are added as positions are: not carried by
+`residual_scores`.  A state keeps one sum a key beside the cache, which every further token raises.
+
+Decoder only: tokens select for those behind them.  Time T*S*D a head, as scaled-dot.  Dropping keys
+once they are lessened much, which saves memory in the source, is not part of it.  Source:
+Leviathan, Kalman, Matias 2024, "Selective Attention Improves Transformer", section 3.
+
+Worked number: D = 1, q = 0 but 1 for the third token, all k = ln 2: the third token scores ln 2 at
+the first, the second and itself, of which only the second is lessened.  So the fourth query, whose
+own scores are 0, weighs 2/7, 1/7, 2/7, 2/7.
+"""
+
+import math
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, State, one_head
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.linear_attention import widest
+
+
+class Selective(ScaledDot):
+    """Softmax without what earlier queries took; cost T*S*D.  For `key_heads` see `dot`."""
+
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    by_distance: ClassVar[bool] = True
+    why: ClassVar[str] = "a token selects for the queries behind it"
+    query_blocks = False  # each needs the sums of those before
+    fused = Scored.fused
+
+    def _extend_cache(
+        self, k: Tensor | None, v: Tensor | None, state: State, total: int
+    ) -> tuple[Tensor | None, Tensor, State]:
+        return super()._extend_cache(k, v, None if state is None else state[:2], total)
+
+    def weigh(
+        self,
+        call: AttentionCall,
+        raw_scores: Float[Tensor, "B H T S"],
+        values: Tensor,
+        state: State,
+        factor: Tensor | None,
+    ) -> Out:
+        """See `Scored.weigh`.  State: keys, values, and the sums [B, 1, 1, S]."""
+        sums = self.selected(raw_scores, call.mask, None if call.state is None else call.state[2])
+        taken = sums[:, :, :-1]
+        call = call._replace(bias=-taken if call.bias is None else call.bias - taken)
+        return super().weigh(call, raw_scores, values, (*state, sums[:, :, -1:]), factor)
+
+    def selected(
+        self, raw_scores: Tensor, mask: Mask, before: Float[Tensor, "B 1 1 s"] | None
+    ) -> Float[Tensor, "B 1 T+1 S"]:
+        """What is taken from each key before each query, and after the last one."""
+        # pads have position 0: they select nothing, and need not be selected
+        q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
+        first = raw_scores[:, :1].to(widest(raw_scores.dtype)).relu()
+        first = first.masked_fill(~((k_pos > 0) & (k_pos < q_pos)), 0)
+        if before is None:
+            before = first[:, :, :0].sum(2, keepdim=True)
+        before = F.pad(before, (0, first.shape[3] - before.shape[3]))
+        return torch.cat((before, first), 2).cumsum(2)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism = cls(Shape(heads=1, head_width=1, max_length=4))
+        q, k = one_head((0,), (0,), (1,), (0,)), one_head(*[(math.log(2),)] * 4)
+        maps = mechanism.weights(q, k, k, Mask.packed(4, torch.device("cpu"), causal=True))
+        return maps[:, :, 3:], one_head((2 / 7, 1 / 7, 2 / 7, 2 / 7))

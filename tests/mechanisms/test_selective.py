@@ -1,0 +1,83 @@
+"""Selective attention: what earlier tokens took from the keys."""
+
+import pytest
+import torch
+
+from attnkit.attention import Mask, Shape, reorder
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.mechanisms.selective import Selective
+
+
+def drawn(length: int, heads: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    q = torch.randn(2, 3, length, 4, generator=generator).double()
+    return q, torch.randn(2, heads, length, 4, generator=generator).double()
+
+
+def by_loops(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """The definition for one text [H, T, D], number by number."""
+    heads, length, width = q.shape
+    scores = torch.full((heads, length, length), -torch.inf, dtype=torch.float64)
+    for i in range(length):
+        for j in range(i + 1):
+            taken = sum(
+                max(0.0, float(q[0, m] @ k[0, j]) / width**0.5) for m in range(j + 1, i) if j > 0
+            )
+            for head in range(heads):
+                scores[head, i, j] = q[head, i] @ k[head, j] / width**0.5 - taken
+    return scores.softmax(-1)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 33])
+def test_it_is_the_sum_of_the_definition(length: int) -> None:
+    q, k = drawn(length)
+    mask = Mask.packed(length, q.device, causal=True)
+    maps = Selective(Shape(3, 4, 99)).weights(q, k, k, mask)
+    torch.testing.assert_close(maps, torch.stack([by_loops(*row) for row in zip(q, k, strict=True)]))
+
+
+def test_pads_select_nothing_and_the_first_token_is_the_first_real_one() -> None:
+    q, k = drawn(9)
+    valid = torch.ones(2, 9, dtype=torch.bool)
+    valid[0, :3] = valid[1, 4:6] = False
+    mask = Mask.of(valid, 9, causal=True)
+    maps = Selective(Shape(3, 4, 9)).weights(q * 3, k, k, mask)
+    for row in range(2):
+        kept = valid[row].nonzero()[:, 0]
+        expected = by_loops(q[row][:, kept] * 3, k[row][:, kept])
+        torch.testing.assert_close(maps[row][:, kept][:, :, kept], expected)
+
+
+def test_where_the_first_head_scores_nothing_it_is_scaled_dot() -> None:
+    q, k = drawn(12)
+    k[:, 0] = -q[:, 0].abs()
+    q[:, 0] = q[:, 0].abs()
+    mask = Mask.packed(12, q.device, causal=True)
+    found = Selective(Shape(3, 4, 12))(q, k, k, mask).y
+    torch.testing.assert_close(found, ScaledDot(Shape(3, 4, 12))(q, k, k, mask).y)
+
+
+def test_token_by_token_the_sums_of_swapped_rows_go_along() -> None:
+    layer = MultiHead.build("selective", 12, 3, 40, causal=True, key_heads=1).double().eval()
+    x = torch.randn(2, 30, 12).double() * 3
+    state, swapped = None, torch.tensor([1, 0])
+    with torch.no_grad():
+        whole = layer(x, Mask.packed(30, x.device, causal=True)).y
+        for i in range(30):
+            mask = Mask.packed(i + 1, x.device, causal=True, start=i)
+            out = layer(x[:, i : i + 1], mask, state=state)
+            torch.testing.assert_close(out.y[:, 0], whole[:, i])
+            x, whole, state = x[swapped], whole[swapped], reorder(out.state, swapped)
+    assert state is not None
+    assert state[2].shape == (2, 1, 1, 30)
+    assert state[2].max() > 1
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for role in ({"causal": False}, {"cross": True}):
+        with pytest.raises(UsageError, match="selects for the queries behind it"):
+            MultiHead.build("selective", 8, 2, 10, **role)
+    with pytest.raises(UsageError, match="selective cannot be a part of mixture"):
+        MultiHead.build("mixture", 8, 2, 10, causal=True, parts=("selective", "dot"))
