@@ -85,6 +85,12 @@ class Scored(Attention):
         """The answer without forming the matrix, or None to take the plain path."""
         return None
 
+    def added(
+        self, call: AttentionCall, keys: Float[Tensor, "B H S M"] | None, state: State
+    ) -> tuple[Float[Tensor, "b H T S"] | None, State]:
+        """What is added to the scores, from all keys seen so far, and the state to go on with."""
+        return call.bias, state
+
     def key_length(self) -> float:
         """The length that `key_norm` gives keys; in the dot family scores are then q k / |k|."""
         return 1.0
@@ -95,12 +101,13 @@ class Scored(Attention):
         return mask.visible() if allowed is None else allowed.sum(-1)
 
     def answer(self, call: AttentionCall) -> Out:
-        q, k, v, mask, state, prior, bias, _ = call
+        q, k, v, mask, state, prior, *_ = call
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
         k = None if k is None else self.cached_keys(k)
         keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
+        bias, state = self.added(call, keys, state)
         factor = self._factor(mask, values.dtype)
         if factor is not None and self.homogeneous and q is not None:
             q, factor = q * factor, None
@@ -112,16 +119,19 @@ class Scored(Attention):
             if y is not None:
                 return Out(y, state)
         queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]
-        whole = chosen.residual_scores or not (self.query_blocks and prior is bias is None)
+        whole = chosen.residual_scores or prior is not None or not self.query_blocks
+        call = call._replace(q=q, bias=bias)
         # a compiled graph is for any length
         if whole or torch.compiler.is_compiling() or queries * row < LONG:
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
-        call = call._replace(q=q)
+        starts = range(0, queries, size)
+        # one split: the gradient of each of several slices would be as large as the bias
+        parts = [None] * len(starts) if bias is None else torch.split(bias, size, 2)
         answers = [
-            self._block(call, keys, values, factor, first, min(first + size, queries))
-            for first in range(0, queries, size)
+            self._block(call._replace(bias=part), keys, values, factor, at, min(at + size, queries))
+            for at, part in zip(starts, parts, strict=True)
         ]
         return Out(torch.cat(answers, 2), state)
 
@@ -129,15 +139,17 @@ class Scored(Attention):
         self, call: AttentionCall, keys: Tensor | None, values: Tensor, factor: Tensor | None,
         first: int, last: int,
     ) -> Float[Tensor, "B H t E"]:  # fmt: skip
-        """The answers to the queries from `first` up to `last`."""
+        """The answers to the queries from `first` up to `last`, whose bias is that of the call."""
         square = call.mask.q_pos.shape[1] == values.shape[2]
         # keys behind the last query are hidden from all of them
         seen = last if call.mask.causal and square else values.shape[2]
         mask = call.mask.part(first, last, seen)
+        bias = None if call.bias is None else call.bias[..., :seen]
+        own = call._replace(mask=mask, bias=bias)
 
         def answers(q: Tensor | None, k: Tensor | None, v: Tensor, part: Tensor | None) -> Tensor:
             raw_scores = self.scores(q, k, mask)  # type: ignore[arg-type]
-            return self.weigh(call._replace(mask=mask), raw_scores, v, None, part).y
+            return self.weigh(own, raw_scores, v, None, part).y
 
         asked = None if call.q is None else call.q[:, :, first:last]
         keys = None if keys is None else keys[:, :, :seen]

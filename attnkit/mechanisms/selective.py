@@ -1,4 +1,4 @@
-"""Selective attention: A = softmax(s_ij - sum_(j<m<i) relu(s0_mj)), s = q k^T / sqrt(D), j > 0.
+"""Selective attention: A = softmax(s_ij - sum_(j<m<i) relu(s0_mj)), s = q k^T / sqrt(D).
 
 Scaled-dot attention in which each token m, by its scores s0 in the first head, takes from all later
 queries what it has itself attended to: they see a key the less, in every head, the more the tokens
@@ -9,7 +9,7 @@ stands, before caps, biases and noise; the sums are added as positions are: not 
 
 Decoder only: tokens select for those behind them.  Time T*S*D a head, as scaled-dot.  Dropping keys
 once they are lessened much, which saves memory in the source, is not part of it.  Source:
-Leviathan, Kalman, Matias 2024, "Selective Attention Improves Transformer", section 3.
+Leviathan et al. 2024, "Selective Attention Improves Transformer", section 3.
 
 Worked number: D = 1, q = 0 but 1 for the third token, all k = ln 2: the third token scores ln 2 at
 the first, the second and itself, of which only the second is lessened.  So the fourth query, whose
@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, State, one_head
+from attnkit.attention import AttentionCall, Mask, Scored, Shape, State, one_head
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 
@@ -36,7 +36,6 @@ class Selective(ScaledDot):
     cross: ClassVar[bool] = False
     by_distance: ClassVar[bool] = True
     why: ClassVar[str] = "a token selects for the queries behind it"
-    query_blocks = False  # each needs the sums of those before
     fused = Scored.fused
 
     def _extend_cache(
@@ -44,32 +43,23 @@ class Selective(ScaledDot):
     ) -> tuple[Tensor | None, Tensor, State]:
         return super()._extend_cache(k, v, None if state is None else state[:2], total)
 
-    def weigh(
-        self,
-        call: AttentionCall,
-        raw_scores: Float[Tensor, "B H T S"],
-        values: Tensor,
-        state: State,
-        factor: Tensor | None,
-    ) -> Out:
-        """See `Scored.weigh`.  State: keys, values, and the sums [B, 1, 1, S]."""
-        sums = self.selected(raw_scores, call.mask, None if call.state is None else call.state[2])
-        taken = sums[:, :, :-1]
-        call = call._replace(bias=-taken if call.bias is None else call.bias - taken)
-        return super().weigh(call, raw_scores, values, (*state, sums[:, :, -1:]), factor)
-
-    def selected(
-        self, raw_scores: Tensor, mask: Mask, before: Float[Tensor, "B 1 1 s"] | None
-    ) -> Float[Tensor, "B 1 T+1 S"]:
-        """What is taken from each key before each query, and after the last one."""
+    def added(
+        self, call: AttentionCall, keys: Tensor | None, state: State
+    ) -> tuple[Float[Tensor, "b H T S"], State]:
+        """See `Scored.added`.  State: keys, values, what is taken from keys [B, 1, 1, S]."""
+        assert call.q is not None
+        assert keys is not None
+        mask = call.mask
         # pads have position 0: they select nothing, and need not be selected
         q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
-        first = raw_scores[:, :1].to(widest(raw_scores.dtype)).relu()
-        first = first.masked_fill(~((k_pos > 0) & (k_pos < q_pos)), 0)
-        if before is None:
-            before = first[:, :, :0].sum(2, keepdim=True)
-        before = F.pad(before, (0, first.shape[3] - before.shape[3]))
-        return torch.cat((before, first), 2).cumsum(2)
+        taken = self.scores(call.q[:, :1], keys[:, :1], mask).relu()
+        taken = taken.masked_fill(~((k_pos > 0) & (k_pos < q_pos)), 0).to(widest(taken.dtype))
+        before = taken.new_zeros((len(taken), 1, 1, 0)) if call.state is None else call.state[2]
+        before = F.pad(before, (0, taken.shape[3] - before.shape[3]))
+        sums = torch.cat((before, taken), 2).cumsum(2)  # before each query, and after the last
+        bias = -sums[:, :, :-1]
+        bias = bias if call.bias is None else call.bias + bias
+        return bias, (*state, sums[:, :, -1:])
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 """The class that every mechanism derives from."""
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
-_BEYOND_SCORES = ("allowed", "answer", "forward", "normalise", "weigh")
+_BEYOND_SCORES = ("added", "allowed", "answer", "forward", "normalise")
 """Methods by which a scored mechanism is more than its scores."""
 
 

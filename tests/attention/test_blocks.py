@@ -12,8 +12,6 @@ from attnkit.layers import MultiHead
 
 WIDTH, HEADS = 16, 4
 NEEDED = {"mixture": {"parts": ("dot", "gaussian")}}
-OWN = ("forgetting", "path")
-"""Those with an answer of their own."""
 WORDS = [word for word in mechanisms.names() if issubclass(mechanisms.load(word), Scored)]
 
 
@@ -65,6 +63,7 @@ def test_blocks_give_what_all_scores_at_once_give(
         monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
         with patch.object(Scored, "_block", autospec=True, side_effect=Scored._block) as block:
             found = answered(made, x, memory, mask)
-        assert block.called == (made.mechanism.query_blocks and word not in OWN)
+        # path has an answer of its own
+        assert block.called == (made.mechanism.query_blocks and word != "path")
         for one, other in zip(found, plain, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)

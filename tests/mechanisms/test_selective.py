@@ -35,7 +35,8 @@ def test_it_is_the_sum_of_the_definition(length: int) -> None:
     q, k = drawn(length)
     mask = Mask.packed(length, q.device, causal=True)
     maps = Selective(Shape(3, 4, 99)).weights(q, k, k, mask)
-    torch.testing.assert_close(maps, torch.stack([by_loops(*row) for row in zip(q, k, strict=True)]))
+    expected = [by_loops(*row) for row in zip(q, k, strict=True)]
+    torch.testing.assert_close(maps, torch.stack(expected))
 
 
 def test_pads_select_nothing_and_the_first_token_is_the_first_real_one() -> None:

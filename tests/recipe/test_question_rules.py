@@ -132,7 +132,10 @@ DISTANCES = "its attention depends on distances between keys, and windows share 
         ("{name: local, window: 8}", "local", DISTANCES),
         ("{name: sink, window: 8}", "sink", DISTANCES),
         ("decay", "decay", SUMS),
-        *((word, word, DISTANCES) for word in ("block-topk", "forgetting", "stick-breaking")),
+        *(
+            (word, word, DISTANCES)
+            for word in ("block-topk", "forgetting", "selective", "stick-breaking")
+        ),
         ("{name: interleaved, parts: [scaled-dot, linear]}", "linear", SUMS),
         ("{name: interleaved, parts: [dot, dot, {name: local, window: 8}]}", "local", DISTANCES),
     ],
