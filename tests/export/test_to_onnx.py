@@ -56,7 +56,12 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "positions"),
-    [("linear", "sinusoidal"), ("synthesizer-factorized-dense", "relative"), ("local", "rope")],
+    [
+        ("linear", "sinusoidal"),
+        ("synthesizer-factorized-dense", "relative"),
+        ("local", "rope"),
+        ("selective", "alibi"),
+    ],
 )
 def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
     chosen = recipe("decoder", word, positions=positions, layers=ONE, activation="geglu")
