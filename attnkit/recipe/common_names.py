@@ -43,6 +43,7 @@ MECHANISMS = {
     "dynamicconv": "dynamic-conv",
     "fox": "forgetting",
     "forgetting-transformer": "forgetting",
+    "mesanet": "mesa",
     "diff": "differential",
     "diff-transformer": "differential",
     "attention-sink": "sink",

@@ -127,7 +127,7 @@ DISTANCES = "its attention depends on distances between keys, and windows share 
 @pytest.mark.parametrize(
     ("attention", "word", "why"),
     [
-        *((word, word, SUMS) for word in ("linear", "gated-delta")),
+        *((word, word, SUMS) for word in ("linear", "gated-delta", "mesa")),
         *((word, word, DISTANCES) for word in ("local", "atrous", "sparse")),
         ("{name: local, window: 8}", "local", DISTANCES),
         ("{name: sink, window: 8}", "sink", DISTANCES),

@@ -1,0 +1,135 @@
+"""Mesa layer: y_t = V_t (K_t + L)^-1 q_t, K_t = a_t K_(t-1) + b_t k_t k_t^T, V_t with v_t k_t^T.
+
+Linear attention answers by the sums of values under keys as they stand; the mesa layer by the
+linear map that fits them best: (K + L)^-1 makes V the ridge regression of all values on all keys so
+far, each counted with its strength b_t and faded by a_t since.  So keys that resemble each other do
+not blur.  q and k are scaled to length 1.  Both gates come from the token by the layer's gate
+projection, two numbers a head: a_t = sigmoid(g_1), b_t = sigmoid(g_2).  L is a learned diagonal,
+softplus(.) + 1/4, at first 1.  `decay: none` has a_t = 1 and one gate.
+
+With decay it reads from left to right, and is for decoders.  Without, an encoder fits all tokens of
+a text at once.  Self-attention only.  Pads leave the sums as they are.  Rows of the map need not
+sum to 1, and its entries may be negative.  Systems of D equations are solved exactly, one a token
+(the source's conjugate gradients come near it), in blocks of tokens that training computes again;
+decoding keeps sums of constant size.  Time T*D*D*D a head, memory T*D*(D + E)/16.  The convolutions
+and the output norm of the source's layer are options of the layer (`short_conv`, `output_norm`).
+
+Source: von Oswald et al. 2025, "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training";
+gates, L and its bound as in the layer of flash-linear-attention.
+
+Worked number: D = 1, k = q = 1, all a_t = b_t = 1/2, L = 1: K_1 = 1/2 and K_2 = 3/4, so the second
+row of the map is (1/4, 1/2) / (3/4 + 1) = (1/7, 2/7).
+"""
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.ops.linear_attention import widest
+from attnkit.ops.recurrence import scan
+
+BLOCK = 16
+"""Tokens whose systems stand side by side, D x D numbers each."""
+LEAST, FIRST = 0.25, 1.0
+"""Of L: its bound, and where it starts."""
+
+
+class Mesa(Unscored):
+    """The best linear map from keys to values so far; cost T*D^3."""
+
+    uses: ClassVar[str] = "qkvg"
+    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+        "decay": {"none": {"encoder": True}}
+    }
+    encoder: ClassVar[bool] = False
+    cross: ClassVar[bool] = False
+    normalised: ClassVar[bool] = False
+    cost: ClassVar[str] = "T*D*D*D"
+    onnx: ClassVar[tuple[str, ...]] = ()
+    state: ClassVar[str] = "constant"
+    why: ClassVar[str] = "it fits one sequence, with decay from left to right"
+
+    def __init__(self, shape: Shape, *, decay: Literal["scalar", "none"] = "scalar") -> None:
+        super().__init__(shape)
+        self.decays = one_of("mesa", "decay", decay, "scalar", "none") == "scalar"
+        self.gates = 1 + self.decays  # type: ignore[misc]
+        start = math.log(math.expm1(FIRST - LEAST))  # the inverse of softplus
+        self.ridge = nn.Parameter(torch.full((shape.heads, shape.head_width), start))
+
+    def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, state: State, gates: Any) -> Out:
+        """See `Unscored.attend`.  State: K and V^T, in units of L, [B, H, D, D + E]."""
+        kind = v.dtype
+        q, k, v, gates = (x.to(widest(x.dtype)) for x in (q, k, v, gates))
+        with torch.autocast(v.device.type, enabled=False):  # 16 bits would spoil the systems
+            y, state = self.answers(q, k, v, gates, mask, state)
+        return Out(y.to(kind), state)
+
+    def answers(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor, mask: Mask, state: State
+    ) -> tuple[Tensor, State]:
+        """Answers and state for numbers of 32 bits at least."""
+        logs, strength = F.logsigmoid(gates[..., :-1]), gates[..., -1:].sigmoid()
+        logs = logs if self.decays else torch.zeros_like(strength)
+        real = real_keys(mask, k)
+        if real is not None:
+            pads = ~real[:, None, :, None]
+            k, v, logs, strength = (x.masked_fill(pads, 0) for x in (k, v, logs, strength))
+        # with q and k over the root of L, which is constant, what remains of L is the identity
+        unit = (F.softplus(self.ridge.to(q.dtype)) + LEAST).sqrt()[:, None]
+        q, k = F.normalize(q, dim=-1) / unit, F.normalize(k, dim=-1) / unit
+        if not mask.causal:
+            sums = (k * strength).transpose(-1, -2) @ torch.cat((k, v), -1)
+            return q @ fitted(*split(sums)), sums
+        if state is None:
+            state = v.new_zeros((*k.shape[:2], k.shape[3], k.shape[3] + v.shape[3]))
+        return scan(solved, BLOCK, state, q, k, v, logs, strength)
+
+    @classmethod
+    def worked_number(cls) -> tuple[Tensor, Tensor]:
+        mechanism, x = cls(Shape(heads=1, head_width=1, max_length=2)), one_head((1,), (1,))
+        mask, gates = Mask.packed(2, x.device, causal=True), one_head((0, 0), (0, 0))
+        maps = mechanism.weights(x, x, x, mask, gates=gates)
+        return maps, one_head((1 / 3, 0), (1 / 7, 2 / 7))
+
+
+def split(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """K [..., D, D] and V^T [..., D, E] of what the state holds."""
+    width = sums.shape[-2]
+    return sums[..., :width], sums[..., width:]
+
+
+def fitted(squares: Tensor, right: Tensor) -> Tensor:
+    """(K + 1)^-1 right, for K [..., D, D] and right [..., D, n]."""
+    system = squares + torch.eye(squares.shape[-1], dtype=squares.dtype, device=squares.device)
+    x: Tensor = torch.linalg.solve_ex(system, right).result  # asks nothing of a device
+    return x
+
+
+def solved(
+    q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The recurrence for T tokens, q and k in units of L, log a and b [B, H, T, 1]."""
+    length, size = k.shape[2], min(BLOCK, k.shape[2])
+    given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
+    q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)
+    total = logs.cumsum(-2)  # [B, H, blocks, C, 1]
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()
+    written = k * strength
+    fresh = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)
+    states = list[Tensor]()
+    for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
+        states.append(state)
+        state = state * end + new
+    old_squares, old_values = split(torch.stack(states, 2))
+    later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
+    fade = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+    own = fade @ (written.unsqueeze(-1) * k.unsqueeze(-2)).flatten(-2)
+    squares = torch.unflatten(own, -1, (k.shape[-1], -1))
+    squares = squares + since.unsqueeze(-1) * old_squares.unsqueeze(-3)
+    x = fitted(squares, q.unsqueeze(-1)).squeeze(-1)  # [B, H, blocks, C, D]
+    y = (x @ written.transpose(-1, -2) * fade) @ v + (x * since) @ old_values
+    return y.flatten(2, 3)[:, :, :length], state

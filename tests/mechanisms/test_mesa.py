@@ -1,0 +1,114 @@
+"""The mesa layer: ridge regression of values on keys."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from attnkit.attention import Mask, Shape
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+from attnkit.mechanisms import mesa
+from attnkit.mechanisms.mesa import Mesa
+
+
+def drawn(length: int, gates: int = 2) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    sizes = (4, 4, 5, gates)
+    return [torch.randn(2, 3, length, size, generator=generator).double() for size in sizes]
+
+
+def made(decay: str = "scalar") -> Mesa:
+    mechanism = Mesa(Shape(3, 4, 99), decay=decay).double()  # type: ignore[arg-type]
+    torch.nn.init.normal_(mechanism.ridge, generator=torch.Generator().manual_seed(0))
+    return mechanism
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 50])
+def test_it_is_the_recurrence_of_the_definition(length: int) -> None:
+    q, k, v, gates = drawn(length)
+    mechanism, y = made(), torch.empty_like(v)
+    ridge = F.softplus(mechanism.ridge.detach()) + 0.25
+    for row in range(2):
+        for head in range(3):
+            keys = torch.zeros(4, 4).double()
+            values = torch.zeros(5, 4).double()
+            for t in range(length):
+                a, b = gates[row, head, t].sigmoid()
+                query, key = (F.normalize(x[row, head, t], dim=0) for x in (q, k))
+                keys = a * keys + b * torch.outer(key, key)
+                values = a * values + b * torch.outer(v[row, head, t], key)
+                inverse = torch.linalg.inv(keys + ridge[head].diag())
+                y[row, head, t] = values @ inverse @ query
+    mask = Mask.packed(length, q.device, causal=True)
+    torch.testing.assert_close(mechanism(q, k, v, mask, gates=gates).y, y)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_without_decay_it_fits_the_values_of_all_keys_best(causal: bool) -> None:
+    """Ridge regression is least squares with one more row for each key channel."""
+    q, k, v, gates = drawn(7, 1)
+    mechanism = made("none")
+    ridge = F.softplus(mechanism.ridge.detach()) + 0.25
+    valid = torch.ones(2, 7, dtype=torch.bool)
+    valid[0, 5:] = False
+    y = mechanism(q, k, v, Mask.of(valid, 7, causal=causal), gates=gates).y
+    for row in range(2):
+        for t in range(int(valid[row].sum())):
+            seen = t + 1 if causal else int(valid[row].sum())
+            for head in range(3):
+                root = gates[row, head, :seen].sigmoid().sqrt()
+                rows = torch.cat(
+                    (F.normalize(k[row, head, :seen], dim=-1) * root, ridge[head].sqrt().diag())
+                )
+                aims = F.pad(v[row, head, :seen] * root, (0, 0, 0, 4))
+                fit = torch.linalg.lstsq(rows, aims).solution
+                expected = F.normalize(q[row, head, t], dim=0) @ fit
+                torch.testing.assert_close(y[row, head, t], expected)
+
+
+def test_blocks_and_steps_are_one_pass_with_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [x.requires_grad_() for x in drawn(70)]
+    mechanism = made()
+    mask, found = Mask.packed(70, given[0].device, causal=True), []
+    for block in (16, 70, 1):
+        monkeypatch.setattr(mesa, "BLOCK", block)
+        y = mechanism(*given[:3], mask, gates=given[3]).y
+        grads = torch.autograd.grad(y.square().sum(), [*given, mechanism.ridge])
+        found.append([y, *grads])
+    for parts in zip(*found, strict=True):
+        for part in parts[1:]:
+            torch.testing.assert_close(part, parts[0])
+
+
+@pytest.mark.parametrize("gate", [1e4, -1e4])
+def test_extreme_decays_are_finite(gate: float) -> None:
+    q, k, v, gates = (x.float().requires_grad_() for x in drawn(40))
+    gates = torch.cat((torch.full_like(gates[..., :1], gate), gates[..., 1:]), -1)
+    mask = Mask.packed(40, q.device, causal=True)
+    y = made().float()(q, k, v, mask, gates=gates).y
+    assert y.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
+
+
+def test_the_state_does_not_grow() -> None:
+    layer = MultiHead.build("mesa", 12, 3, 99, causal=True)
+    for length in (1, 40):
+        x = torch.randn(2, length, 12)
+        state = layer(x, Mask.packed(length, x.device, causal=True)).state
+        assert state.shape == (2, 3, 4, 8)
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for role in ({"causal": False}, {"cross": True}, {"cross": True, "decay": "none"}):
+        with pytest.raises(UsageError, match="it fits one sequence"):
+            MultiHead.build("mesa", 8, 2, 10, **role)
+    with pytest.raises(UsageError, match="decay must be scalar or none"):
+        Mesa(Shape(2, 4, 9), decay="channel")  # type: ignore[arg-type]
+
+
+def test_autocast_leaves_the_systems_in_32_bits() -> None:
+    given = [x.float() for x in drawn(60)]
+    mechanism, mask = made("none").float(), Mask.packed(60, given[0].device, causal=True)
+    plain = mechanism(*given[:3], mask, gates=given[3][..., :1]).y
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(mechanism(*given[:3], mask, gates=given[3][..., :1]).y, plain)
