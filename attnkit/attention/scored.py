@@ -27,9 +27,10 @@ it, and others as long as before.  Shorter texts would take longer."""
 class Scored(Attention):
     """A matrix of scores, then softmax over the allowed keys.
 
-    A subclass fills `scores`, and may narrow `allowed`, offer a `fused` path, or put something else
-    in the place of the softmax (`normalise`).  Scores of a layer are its own, times the entropy
-    factor, capped; plus the running sum of the layers before; plus bias and noise; then the mask.
+    A subclass fills `scores`, and may narrow `allowed`, offer a `fused` path, add a bias (`added`),
+    or put something else in the place of the softmax (`normalise`).  Scores of a layer are its own,
+    times the entropy factor, capped; plus the running sum of the layers before; plus bias and
+    noise; then the mask.
     """
 
     homogeneous: ClassVar[bool] = False

@@ -9,6 +9,7 @@ from torch import Tensor
 from attnkit import mechanisms
 from attnkit.attention import Mask, Scored, scored
 from attnkit.layers import MultiHead
+from attnkit.layers.positions import Relative
 
 WIDTH, HEADS = 16, 4
 NEEDED = {"mixture": {"parts": ("dot", "gaussian")}}
@@ -67,3 +68,23 @@ def test_blocks_give_what_all_scores_at_once_give(
         assert block.called == (made.mechanism.query_blocks and word != "path")
         for one, other in zip(found, plain, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_learned_bias_of_positions_is_cut_with_the_queries(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(3)
+    made = MultiHead.build("scaled-dot", WIDTH, HEADS, 40, causal=causal).double()
+    x, table = torch.randn(2, 31, WIDTH).double(), Relative(HEADS, causal, 8).double()
+    for mask in masks(31, False, causal):
+        found = []
+        monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
+        for long in (2**60, 0):
+            monkeypatch.setattr(scored, "LONG", long)
+            with patch.object(Scored, "_block", autospec=True, side_effect=Scored._block) as block:
+                y = made(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
+            assert block.called == (long == 0)
+            found.append([y, *torch.autograd.grad(y.sin().sum(), [*table.parameters()])])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(one, other)
