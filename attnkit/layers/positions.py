@@ -37,10 +37,22 @@ class Rotary(nn.Module):
                 torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices
             )
             return torch.cat([*turned], -1)
+        return self.turned(x, *self.turns(x, positions))
+
+    def turns(
+        self, x: Float[Tensor, "*n D"], positions: Int[Tensor, "b T"]
+    ) -> tuple[Float[Tensor, "b 1 T C"], Float[Tensor, "b 1 T C"]]:
+        """Cosines and sines for the C pairs of heads like x."""
         # float64, and no buffer that a cast to 16 bits would round: late positions need the digits
         half = torch.arange(0, x.shape[-1], 2, dtype=torch.float64, device=x.device)
         angles = positions[:, None, :, None] * self.base ** (-half / x.shape[-1])
-        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+    @staticmethod
+    def turned(
+        x: Float[Tensor, "*n H T D"], cos: Float[Tensor, "b 1 T C"], sin: Float[Tensor, "b 1 T C"]
+    ) -> Float[Tensor, "*n H T D"]:
+        """Each pair of x rotated by its angle."""
         first, second = x.chunk(2, -1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 

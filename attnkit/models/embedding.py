@@ -28,7 +28,7 @@ class Embedding(nn.Module):
         scale: float | None = None,
     ) -> None:
         super().__init__()
-        self.tokens, self.positions = tokens, positions
+        self.tokens, self.positions, self.width = tokens, positions, tokens.embedding_dim
         self.scale = math.sqrt(tokens.embedding_dim) if scale is None else scale
         self.table = nn.Embedding(length, tokens.embedding_dim) if positions == "learned" else None
         if self.table is not None:
@@ -41,12 +41,16 @@ class Embedding(nn.Module):
     ) -> Float[Tensor, "R T W"]:
         """Vectors of `ids` at 0-based `positions`, which may be left out where none are added."""
         x = self.tokens(ids) * self.scale
-        if self.table is not None:
-            x = x + self.table(positions)
-        elif self.positions == "sinusoidal" and positions is not None:
-            x = x + sinusoids(positions, x.shape[-1]).to(x.dtype)
-        y: Tensor = self.dropout(x)
+        added = None if positions is None else self.added(positions)
+        y: Tensor = self.dropout(x if added is None else x + added.to(x.dtype))
         return y
+
+    def added(self, positions: Int[Tensor, "*n"]) -> Float[Tensor, "*n W"] | None:
+        """What is added to the tokens at these positions."""
+        if self.table is not None:
+            y: Tensor = self.table(positions)
+            return y
+        return sinusoids(positions, self.width) if self.positions == "sinusoidal" else None
 
 
 def token_tables(

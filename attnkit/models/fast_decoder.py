@@ -11,7 +11,7 @@ times as long without it by greedy search and 1.5 times with a beam of 5.  A mod
 with a beam of 5.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -21,42 +21,62 @@ from torch.nn import functional as F
 from torch.profiler import record_function
 
 from attnkit.layers import Block, MultiHead
+from attnkit.layers.positions import Rotary
 from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
-from attnkit.ops.fast_cpu import PRODUCT, usable
-from attnkit.ops.onednn import Linear, quick_product
+from attnkit.ops.fast_cpu import PACK, PRODUCT, operator, usable
+from attnkit.ops.onednn import Linear, onednn_product, quick_product
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
 """Keys are read in multiples of this: a softmax over part of a vector is several times slower."""
 
-Cache = tuple[Float[Tensor, "B H S D"], Float[Tensor, "B H S D"]]
-"""Keys and values."""
+ROOM = 64
+"""Positions whose vectors are made at first; twice as many when they are used up."""
+
+PACKED_FROM = 2**17
+"""Weights of a vocabulary that is worth an order of its own."""
+
+Cache = tuple[Float[Tensor, "n D S"], Float[Tensor, "n S D"]]
+"""Keys and values of a layer; n is B x H."""
 
 
 class FastState:
     """Where decoding stands; unlike a `Decode` it is used up by the next step, which writes it."""
 
-    def __init__(self, own: list[Cache], memory: list[Cache], pads: Float[Tensor, "B S"]) -> None:
-        self.own, self.memory, self.pads = own, memory, pads
-        self.past = pads.new_empty((len(pads), 0))
-        """Biases of a hypothesis [R, S], S the tokens read for all those of its sentence."""
-        self.length = 0
-        """Tokens of each hypothesis."""
+    def __init__(self, memory: Float[Tensor, "L 2 B H S D"], pads: Float[Tensor, "B S"]) -> None:
+        self.own = memory.new_zeros((*memory.shape[:4], VECTOR, memory.shape[5]))
+        """Keys and values of all layers' own tokens, with room behind them."""
+        self.memory, self.pads, self.heads = memory, pads, memory.shape[3]
+        self.past = pads.new_full((pads.shape[0], VECTOR), -torch.inf)
+        """Biases of a hypothesis [R, room], for the tokens read for all those of its sentence."""
+        self.used = self.length = 0
+        """Tokens read for a sentence, and of each hypothesis."""
+        self.own_caches, self.size = list[Cache](), 0
+        self.memory_caches, self.pads_of_heads = caches(memory), for_heads(pads[:, None], self.heads)
 
-    def add_rows(self) -> slice:
-        """Make room for a token of each hypothesis; the columns that they get."""
-        sentences, (rows, used) = len(self.pads), self.past.shape
-        beams = rows // sentences
-        new = self.past.new_full((beams, beams), -torch.inf).fill_diagonal_(0)
-        self.past = torch.cat((self.past, new.repeat(sentences, 1)), 1)
-        self.length += 1
-        if used + beams > self.own[0][0].shape[2]:
-            more = (0, 0, 0, VECTOR * beams)
-            self.own = [(F.pad(keys, more), F.pad(values, more)) for keys, values in self.own]
-        return slice(used, used + beams)
+    def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
+        """Make room for a token of each hypothesis.
+
+        Answers where each layer writes their keys and values [2, B, H, K, D], what it then reads,
+        and the biases of that.
+        """
+        sentences, (rows, room) = self.pads.shape[0], self.past.shape
+        beams, used = rows // sentences, self.used
+        self.used, self.length = used + beams, self.length + 1
+        if self.used > room:
+            more = VECTOR * beams
+            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0
+            self.past = F.pad(self.past, (0, more), value=-torch.inf)
+        past = self.past.view(sentences, beams, -1)
+        past.diagonal(used, 1, 2).zero_()  # each sees its own token
+        size = self.used + -self.used % VECTOR
+        if size != self.size:
+            self.own_caches, self.size = caches(self.own[..., :size, :]), size
+        new = self.own[..., used : self.used, :].unbind()
+        return new, self.own_caches, for_heads(past[..., :size], self.heads)
 
     @record_function("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
@@ -66,13 +86,25 @@ class FastState:
             self.pads = self.pads.index_select(0, stay)
             places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)
             moved, size = stay[places], len(stay)
-            for part in (part for cache in (*self.own, *self.memory) for part in cache):
-                part.index_copy_(0, places, part.index_select(0, moved))
-            self.own, self.memory = (
-                [(keys[:size], values[:size]) for keys, values in caches]
-                for caches in (self.own, self.memory)
-            )
+            for part in (self.own, self.memory):
+                part.index_copy_(2, places, part.index_select(2, moved))
+            self.own, self.memory = self.own[:, :, :size], self.memory[:, :, :size]
+            self.memory_caches, self.size = caches(self.memory), 0
+            self.pads_of_heads = for_heads(self.pads[:, None], self.heads)
         return self
+
+
+def caches(both: Float[Tensor, "L 2 B H S D"]) -> list[Cache]:
+    """What each layer reads, without copies."""
+    keys, values = both.flatten(2, 3).unbind(1)
+    return list(zip(keys.transpose(2, 3).unbind(), values.unbind(), strict=True))
+
+
+def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k S"]:
+    """Biases of sentences, for each head of each; of one sentence a product repeats them."""
+    if biases.shape[0] == 1:
+        return biases
+    return biases[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
 
 
 class Product:
@@ -83,6 +115,7 @@ class Product:
             self.joined([getattr(layer, name) for layer in layers if layer is not None])
             for name in ("weight", "bias", "scale")
         )
+        self.out_features = self.weight.shape[0]
 
     @staticmethod
     def joined(parts: list[Tensor | None]) -> Any:
@@ -90,13 +123,29 @@ class Product:
         there = [part.detach() for part in parts if part is not None]
         return torch.cat(there) if there[1:] else next(iter(there), None)
 
-    @property
-    def out_features(self) -> int:
-        """O."""
-        return len(self.weight)
+    def __call__(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
+        return quick_product(x, self.weight, self.bias, self.scale)
+
+
+class VocabularyProduct(Product):
+    """Of a matrix larger than the caches next to a core.
+
+    oneDNN reads a copy in an order of its own, which it would else make for each product; for one
+    row, which needs no such order, the matrix itself.
+    """
+
+    packed: Tensor | None = None
 
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        return quick_product(x, self.weight, self.bias, self.scale)
+        weight = self.weight
+        small = weight.numel() < PACKED_FROM
+        if small or weight.dtype != torch.float32 or operator(PACK) is None:
+            return super().__call__(x)
+        if x.shape[0] > 1:
+            if self.packed is None:
+                self.packed = operator(PACK)(weight)
+            weight = self.packed
+        return onednn_product(x, weight, self.bias)
 
 
 class FastAttention:
@@ -105,38 +154,33 @@ class FastAttention:
     def __init__(self, layer: MultiHead) -> None:
         self.input = Product(layer.q, *(() if layer.cross else (layer.k, layer.v)))
         self.output = Product(layer.o)
-        self.heads, self.rotary = layer.heads, layer.rotary
+        self.heads, self.parts = layer.heads, 1 if layer.cross else 3
         self.scale = cast("Dot", layer.mechanism).scale
 
-    def project(self, x: Float[Tensor, "R W"], step: "Step") -> tuple[Tensor, ...]:
-        """Queries, and of the past keys and values, each [B, H, K, D]."""
-        shape = (step.sentences, -1, len(self.input.weight) // x.shape[1], self.heads,
-                 x.shape[1] // self.heads)  # fmt: skip
-        return self.input(x).view(shape).permute(2, 0, 3, 1, 4).unbind()
+    def project(self, x: Float[Tensor, "R W"], sentences: int) -> Float[Tensor, "P B H K D"]:
+        """Queries, and of the past keys and values."""
+        shape = sentences, -1, self.parts, self.heads, x.shape[1] // self.heads
+        return self.input(x).view(shape).permute(2, 0, 3, 1, 4)
 
     def mix(
         self, q: Float[Tensor, "B H K D"], cache: Cache, biases: Float[Tensor, "n k S"]
     ) -> Float[Tensor, "R W"]:
-        """Attend to as many keys as there are biases; n is B x H, k is K or 1."""
-        size = biases.shape[2]
-        keys, values = (part[:, :, :size].flatten(0, 1) for part in cache)
-        scores = torch.baddbmm(
-            biases,
-            q.reshape(biases.shape[0], -1, q.shape[3]),
-            keys.transpose(1, 2),
-            alpha=self.scale,
-        )
+        """Attend to the keys of a cache; n is B x H or 1, k is K or 1."""
+        keys, values = cache
+        queries = q.reshape(values.shape[0], -1, q.shape[3])
+        scores = torch.baddbmm(biases, queries, keys, alpha=self.scale)
         return self.merge(torch.bmm(scores.softmax(2), values).view(q.shape))
 
     def merge(self, y: Float[Tensor, "B H K D"]) -> Float[Tensor, "R W"]:
         """The heads of each row side by side, projected back."""
-        return self.output(y.permute(0, 2, 1, 3).reshape(-1, self.heads * y.shape[3]))
+        return self.output(y.transpose(1, 2).reshape(-1, self.heads * y.shape[3]))
 
 
 class FastBlock:
     """A block of the decoder."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, depth: int, block: Block) -> None:
+        self.depth = depth
         assert block.cross is not None
         assert block.norm_cross is not None
         self.own, self.cross = FastAttention(block.attention), FastAttention(block.cross)
@@ -152,31 +196,30 @@ class FastBlock:
             if isinstance(norm, nn.LayerNorm)
         ]
 
-    def __call__(
-        self, x: Float[Tensor, "R W"], past: Cache, source: Cache, step: "Step"
-    ) -> Float[Tensor, "R W"]:
+    def __call__(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
         """The new x; the cache of the past gets the keys and values of these tokens."""
-        parts: Sequence[Callable[[Tensor], Tensor]] = (
-            lambda y: self.attend_past(y, past, step),
-            lambda y: self.cross.mix(self.cross.project(y, step)[0], source, step.pads),
-            self.feed_forward,
-        )
+        parts = self.attend_past, self.attend_source, self.feed_forward
         for norm, part in zip(self.norms, parts, strict=True):
             if self.before:
-                x = x + part(torch.layer_norm(x, *norm))
+                x = x + part(torch.layer_norm(x, *norm), step)
             else:
-                x = torch.layer_norm(x + part(x), *norm)
+                x = torch.layer_norm(x + part(x, step), *norm)
         return x
 
-    def attend_past(self, x: Float[Tensor, "R W"], cache: Cache, step: "Step") -> Tensor:
-        """Self-attention [R, W]."""
-        q, k, v = self.own.project(x, step)
-        if self.own.rotary is not None:
-            q, k = self.own.rotary(q, step.place), self.own.rotary(k, step.place)
-        cache[0][:, :, step.new], cache[1][:, :, step.new] = k, v
-        return self.own.mix(q, cache, step.past)
+    def attend_past(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
+        """Self-attention."""
+        parts = self.own.project(x, step.sentences)
+        if step.turns is not None:
+            parts = torch.cat((Rotary.turned(parts[:2], *step.turns), parts[2:]))
+        step.new[self.depth].copy_(parts[1:])
+        return self.own.mix(parts[0], step.own[self.depth], step.past)
 
-    def feed_forward(self, x: Float[Tensor, "R W"]) -> Float[Tensor, "R W"]:
+    def attend_source(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:
+        """Cross attention."""
+        (q,) = self.cross.project(x, step.sentences)
+        return self.cross.mix(q, step.memory[self.depth], step.pads)
+
+    def feed_forward(self, x: Float[Tensor, "R W"], _: "Step") -> Float[Tensor, "R W"]:
         """As `FeedForward`, without dropout."""
         inner = self.up(x)
         inner = self.function(inner) if self.gate is None else self.function(self.gate(x)) * inner
@@ -187,13 +230,27 @@ class Step(NamedTuple):
     """What all layers share in one step."""
 
     sentences: int
-    place: Int[Tensor, "1 1"]
-    """The position of the tokens."""
-    new: slice
-    """Their columns in the caches."""
+    turns: tuple[Tensor, Tensor] | None
+    """Of rotary positions, see `Rotary.turns`."""
+    new: Sequence[Float[Tensor, "2 B H K D"]]
+    """Where each layer writes keys and values of these tokens."""
+    own: list[Cache]
     past: Float[Tensor, "n K S"]
+    memory: list[Cache]
     pads: Float[Tensor, "n 1 S"]
-    """Biases of both attentions; n is B x H."""
+    """Biases of both attentions; n is B x H, or 1 where there is one sentence."""
+
+
+def has_fast_form(layer: MultiHead) -> bool:
+    """Whether a layer is dot-product attention with nothing around or in it."""
+    mechanism = layer.mechanism
+    return (
+        type(mechanism) in (Dot, ScaledDot)
+        and layer.plain
+        and layer.key_heads == layer.heads
+        and mechanism.modifiers == ScoreOptions()
+        and not mechanism.evaluation_noise
+    )
 
 
 class FastDecoder:
@@ -201,9 +258,14 @@ class FastDecoder:
 
     def __init__(self, model: Transformer, decoder: Stack) -> None:
         self.model, self.embedding = model, model.embed_target
-        self.output = Product(cast("Linear", model.output))
+        self.output = VocabularyProduct(cast("Linear", model.output))
         self.layers = [block for block in decoder.blocks if isinstance(block, Block)]
-        self.blocks, self.norm = [FastBlock(block) for block in self.layers], decoder.norm
+        self.blocks = [FastBlock(depth, block) for depth, block in enumerate(self.layers)]
+        self.norm, self.rotary = decoder.norm, self.layers[0].attention.rotary
+        across = [block.cross for block in self.layers if block.cross is not None]
+        self.memory = Product(*(part for layer in across for part in (layer.k, layer.v)))
+        table = self.embedding.table
+        self.positions = self.embedding.added(torch.arange(ROOM)) if table is None else table.weight
 
     @classmethod
     def of(cls, model: Model) -> Self | None:
@@ -213,25 +275,16 @@ class FastDecoder:
         decoder = model.decoder
         if not isinstance(decoder, Stack) or decoder.bias is not None:
             return None
-        hooked = any(
-            part._forward_hooks or part._forward_pre_hooks
-            for part in (*decoder.modules(), model.output)
-        )
-        plain = all(
-            type(layer.mechanism) in (Dot, ScaledDot)
-            and layer.plain
-            and layer.key_heads == layer.heads
-            and layer.mechanism.modifiers == ScoreOptions()
-            and not layer.mechanism.evaluation_noise
-            for layer in decoder.modules()
-            if isinstance(layer, MultiHead)
-        )
-        plain = plain and all(
-            block.feed_forward is not None and isinstance(block.norm_attention, nn.LayerNorm)
-            for block in decoder.blocks
-            if isinstance(block, Block)
-        )
-        if hooked or not plain or not usable(model.output.weight, operators=(PRODUCT,)):
+        for part in (*decoder.modules(), model.output):
+            if part._forward_hooks or part._forward_pre_hooks:
+                return None
+            if isinstance(part, MultiHead) and not has_fast_form(part):
+                return None
+            if isinstance(part, Block) and (
+                part.feed_forward is None or not isinstance(part.norm_attention, nn.LayerNorm)
+            ):
+                return None
+        if not usable(model.output.weight, operators=(PRODUCT,)):
             return None
         return cls(model, decoder)
 
@@ -240,35 +293,32 @@ class FastDecoder:
         states, valid = self.model.encode(source)
         spare = -source.shape[1] % VECTOR
         states, valid = F.pad(states, (0, 0, 0, spare)), F.pad(valid, (0, spare))
-        own, memory = [], []
-        for layer in self.layers:
-            assert layer.cross is not None
-            k, v = (
-                torch.unflatten(part(states), 2, (layer.cross.heads, -1)).transpose(1, 2)
-                for part in (layer.cross.k, layer.cross.v)
-                if part is not None
-            )
-            memory.append((k.contiguous(), v.contiguous()))
-            empty = k.new_zeros((*k.shape[:2], VECTOR, k.shape[3]))
-            own.append((empty, empty.clone()))
-        pads = states.new_zeros(valid.shape).masked_fill_(~valid, -torch.inf)
-        return FastState(own, memory, pads)
+        shape = *valid.shape, len(self.blocks), 2, self.blocks[0].own.heads, -1
+        memory = self.memory(states).view(shape).permute(2, 3, 0, 4, 1, 5).contiguous()
+        return FastState(memory, states.new_zeros(valid.shape).masked_fill_(~valid, -torch.inf))
 
     def advance(
         self, ids: Int[Tensor, "R 1"], state: FastState
     ) -> tuple[Float[Tensor, "R 1 W"], FastState]:
         """As `Model.advance`."""
-        place = torch.tensor([[state.length]])
-        x = self.embedding(ids, place)[:, 0]
-        new, sentences, heads = state.add_rows(), len(state.pads), self.blocks[0].own.heads
-        past = F.pad(state.past, (0, -new.stop % VECTOR), value=-torch.inf)
-        past, pads = (
-            part.view(sentences, 1, -1, part.shape[1]).expand(-1, heads, -1, -1).flatten(0, 1)
-            for part in (past, state.pads)
-        )
-        step = Step(sentences, place, new, past, pads)
-        for block, past_cache, source_cache in zip(
-            self.blocks, state.own, state.memory, strict=True
-        ):
-            x = block(x, past_cache, source_cache, step)
+        place = state.length
+        x = self.embed(ids[:, 0], place)
+        turns = None
+        if self.rotary is not None:
+            turns = self.rotary.turns(state.own, torch.tensor([[place]]))
+        step = Step(state.pads.shape[0], turns, *state.add_tokens(),
+                    state.memory_caches, state.pads_of_heads)  # fmt: skip
+        for block in self.blocks:
+            x = block(x, step)
         return self.norm(x)[:, None], state
+
+    def embed(self, ids: Int[Tensor, " R"], place: int) -> Float[Tensor, "R W"]:
+        """As `Embedding`; what positions add comes from a table."""
+        embedding = self.embedding
+        x = F.embedding(ids, embedding.tokens.weight) * embedding.scale
+        if self.positions is None:
+            return x
+        if place == self.positions.shape[0]:
+            self.positions = embedding.added(torch.arange(2 * place))
+            assert self.positions is not None
+        return x + self.positions[place]

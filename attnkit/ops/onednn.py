@@ -17,6 +17,8 @@ from attnkit.ops.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""
+WIDER = torch.backends.cpu.get_cpu_capability() == "AVX512"
+"""Whether the processor's vectors are wider than those to which MKL keeps on every maker's."""
 
 
 class Linear(nn.Linear):
@@ -86,7 +88,7 @@ def quick_product(
         # without a bias torch's own product of 16 bits is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear
         return made(x.to(weight.dtype), weight, bias).to(x.dtype)
-    if weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
+    if not WIDER or weight.dtype != torch.float32 or x.numel() * weight.shape[0] < LEAST_WORK:
         return F.linear(x, weight, bias)
     return onednn_product(x, weight, bias)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.profiler import record_function
 
-from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
+from attnkit.data.tokenizer import EOS, PAD
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
@@ -23,6 +24,8 @@ SHORT_LIST = 64
 """torch.topk on a CPU is fast where a row has at least this many times k elements."""
 LOGITS_AT_ONCE = {"cpu": 2**20}
 """Most logits made at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
+SEGMENTS, FEW = 64, 4
+"""Into how many segments a row is cut to find its highest element, where there are some rows."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
 
@@ -122,7 +125,7 @@ def score_type(like: Tensor) -> torch.dtype:
 def top(
     scores: Float[Tensor, "R V"], k: int, exact: bool, before: Float[Tensor, "b W"] | None = None
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
-    """The k highest of each row in order, equal ones by lowest place: (scores, places, any ties).
+    """The k highest of each row in order, equal ones by lowest place: (scores, places, ties left).
 
     With `before` the W rows of a sentence are one, each with its own addend; a place is then
     row x V + token.  Without `exact` the choice among equal scores is the device's.  A caller that
@@ -131,11 +134,32 @@ def top(
     """
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))
-    same = (values[:, 1:] == values[:, :-1]) & (values[:, 1:] > -math.inf)
-    ties = same.any()
+    ties = (values.diff() == 0).any()  # neighbours of -inf differ by NaN
     if exact and ties:
         values, places = in_order(rows, before, values, places, k)
+        ties = torch.zeros_like(ties)
     return values[:, :k], places[:, :k], ties
+
+
+def best(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
+    """The highest of each row and its place, the lowest of equal ones.
+
+    A CPU compares many numbers at once only where it need not know their places: first the
+    highest of each segment is found, then the place in the segment.
+    """
+    length = scores.shape[1]
+    width = length // SEGMENTS
+    if scores.device.type != "cpu" or width < SEGMENTS or len(scores) < FEW:
+        value, place = scores.max(1, keepdim=True)
+        return value, place
+    inside = SEGMENTS * width
+    maxima = torch.unflatten(scores[:, :inside], 1, (SEGMENTS, width)).amax(2)
+    if inside < length:  # each of the others, fewer than the width, is a segment
+        maxima = torch.cat((maxima, scores[:, inside:]), 1)
+    value, segment = maxima.max(1, keepdim=True)
+    start = (segment * width).clamp_max(length - width)
+    place = start + scores.gather(1, start + torch.arange(width)).max(1, keepdim=True).indices
+    return value, place
 
 
 def in_order(
@@ -196,17 +220,26 @@ def highest(
     # [b, W, height, width]: column c holds the tokens c, c + width, c + 2 width, ...
     folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
     columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
-    first = columns // width * length + columns % width
-    places = (torch.arange(0, height * width, width)[:, None] + first[:, None]).flatten(1)
-    if height * width < length:  # tokens beyond the matrix, fewer than its height
-        starts = torch.arange(0, scores[0].numel(), length)[:, None]
-        rest = (starts + torch.arange(height * width, length)).flatten()
+    inside, rest = fold_places(height, width, length, scores.shape[1])
+    first = torch.add(columns, columns // width, alpha=length - width)
+    places = (inside + first[:, None]).flatten(1)
+    if len(rest):
         places = torch.cat((places, rest.expand(len(scores), -1)), 1)
     values = scores.flatten(1).gather(1, places)
     if before is not None:
         values += before.gather(1, places // length)
     values, order = values.topk(k)
     return values, places.gather(1, order)
+
+
+@cache
+def fold_places(
+    height: int, width: int, length: int, rows: int
+) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
+    """Of a folded row: its lines' first places; those beyond them in each of so many rows."""
+    starts = torch.arange(rows)[:, None] * length
+    rest = starts + torch.arange(height * width, length)  # fewer than the lines for each row
+    return torch.arange(height)[:, None] * width, rest.flatten()
 
 
 def bucket_size(sentences: int) -> int:
@@ -261,8 +294,7 @@ def constrain(
     needs the prefix).  EOS is banned before min_length tokens are `produced`, unless nothing else
     is left.
     """
-    for token in (PAD, UNK, BOS):
-        scores[:, token] = -math.inf
+    scores[:, PAD:EOS] = -math.inf
     if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:
         ban_repeats(scores, prefix, spec.no_repeat_ngram)
     if produced < spec.min_length:

@@ -80,12 +80,13 @@ class BeamStep(NamedTuple):
     """What one step decides for b sentences of K beams, given W hypotheses each (1 at first)."""
 
     live: Float[Tensor, "b K"]
-    token: Int[Tensor, "b K"]
-    parent: Int[Tensor, "b K"]
-    """The beam that each live hypothesis continues."""
+    place: Int[Tensor, "b K"]
+    """The beam that each live hypothesis continues, times the size of the vocabulary, plus its
+    token."""
     finished: FinishedHypotheses
     status: Bool[Tensor, " 2+b"]
-    """Whether there were ties; whether there is a NaN; which sentences are done."""
+    """Whether there were ties; whether there is a NaN; which sentences are done (or nothing of
+    them: none is)."""
 
 
 class Trellis:
@@ -94,18 +95,18 @@ class Trellis:
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
         shape = (min(longest, base.INITIAL_STEPS), sentences, spec.beam)
         self.spec, self.longest = spec, longest
-        self.token = torch.zeros(shape, dtype=torch.int32, device=like.device)
-        self.parent = torch.zeros(shape, dtype=torch.int32, device=like.device)
+        self.place = torch.zeros(shape, dtype=torch.long, device=like.device)
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
     def write(self, step: int, active: Int[Tensor, " b"], chosen: BeamStep) -> None:
         """Add a step (0-based) of the `active` sentences of the batch."""
-        if step == len(self.token):
-            self.token = torch.cat((self.token, torch.zeros_like(self.token)))
-            self.parent = torch.cat((self.parent, torch.zeros_like(self.parent)))
-        self.token[step, active] = chosen.token.int()
-        self.parent[step, active] = chosen.parent.int()
+        if step == len(self.place):
+            self.place = torch.cat((self.place, torch.zeros_like(self.place)))
+        if len(active) == self.place.shape[1]:  # all, in order
+            self.place[step] = chosen.place
+        else:
+            self.place[step, active] = chosen.place
 
     def close(
         self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]
@@ -114,14 +115,17 @@ class Trellis:
         for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
 
-    def hypotheses(self) -> list[list[Hypothesis]]:
-        """Each sentence's n best: the finished ones, then those still live, both best first."""
+    def hypotheses(self, tokens: int) -> list[list[Hypothesis]]:
+        """Each sentence's n best: the finished ones, then those still live, both best first.
+
+        `tokens` is the size of the vocabulary.
+        """
         done, places = self.finished, self.spec.n_best
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
         cut = self.longest * (self.live > -math.inf).long()
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
         # tokens from the beam of the last one back to the first
-        token_table, parents = self.token.cpu().numpy(), self.parent.cpu().numpy()
+        parents, token_table = np.divmod(self.place.cpu().numpy(), tokens)
         lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()
         sentence = np.arange(len(at))[:, None]
         ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
@@ -135,10 +139,12 @@ class Trellis:
         answers = []
         for row, values in enumerate(score):
             best = [n for n, value in enumerate(values) if value > -math.inf][:places]
-            tokens = {n: ids[row, n, : length[row][n]].tolist() for n in best}
-            answers.append(
-                [Hypothesis(tokens[n], values[n], logprob[row][n], n < places) for n in best]
-            )
+            answers.append([
+                Hypothesis(
+                    ids[row, n, : length[row][n]].tolist(), values[n], logprob[row][n], n < places
+                )
+                for n in best
+            ])
         return answers
 
 
@@ -146,8 +152,10 @@ class Candidates(NamedTuple):
     """The best continuations of each sentence's hypotheses, twice as many as there are beams."""
 
     logprob: Float[Tensor, "b k"]
-    parent: Int[Tensor, "b k"]
-    token: Int[Tensor, "b k"]
+    place: Int[Tensor, "b k"]
+    """As of a `BeamStep`."""
+    tokens: int
+    """The size of the vocabulary."""
     tied: Bool[Tensor, ""]
     """Whether some have equal log-probabilities, and their choice is not exact."""
 
@@ -172,13 +180,15 @@ def candidates(
         scores = base.predict(model, hidden[rows])
         size = scores.shape[1]
         constrain(scores, spec, produced, None if prefix is None else prefix[rows])
-        parts.append(base.top(scores, width, exact, live.view(-1)[rows].view(-1, beams)))
-    values, places, tied = zip(*parts, strict=True)
-    logprob, place = torch.cat(values), torch.cat(places)
+        parts.append(base.top(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
+    logprobs, places, ties = zip(*parts, strict=True)
+    (logprob, place), tied = parts[0][:2], ties[0]
+    if len(parts) > 1:
+        logprob, place, tied = torch.cat(logprobs), torch.cat(places), torch.stack(ties).any()
     if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
         spare = (0, width - logprob.shape[1])
         logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
-    return Candidates(logprob, place // size, place % size, torch.stack(tied).any() & (not exact))
+    return Candidates(logprob, place, size, tied)
 
 
 def decide(
@@ -189,11 +199,13 @@ def decide(
     spec: SearchConfig,
 ) -> BeamStep:
     """One step, the `length`-th token of at most `longest`; its arguments stay unchanged."""
-    beams, (logprob, parent, token, tied) = spec.beam, best
-    stops = token == EOS
+    beams, (logprob, place, size, tied) = spec.beam, best
+    stops = place % size == EOS
+    if nothing_ends(stops, logprob, finished):
+        return BeamStep(logprob[:, :beams], place[:, :beams], finished, torch.stack((tied, tied)))
     ends = (stops & (logprob > -math.inf))[:, :beams]
     finished = finished.add(
-        ends, logprob[:, :beams], parent[:, :beams], length, spec.length_penalty
+        ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty
     )
     # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
@@ -202,7 +214,19 @@ def decide(
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))
     live = live.masked_fill(done[:, None], -math.inf)  # nothing more enters their n-best lists
-    return BeamStep(live, token.gather(1, going), parent.gather(1, going), finished, status)
+    return BeamStep(live, place.gather(1, going), finished, status)
+
+
+def nothing_ends(
+    stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses
+) -> bool:
+    """Whether the step is a plain one, known on a CPU, which nobody waits for.
+
+    Nothing ends or has ended, all sentences have candidates, and none is NaN.
+    """
+    if logprob.device.type != "cpu" or stops.any() or finished.ended.any():
+        return False
+    return bool(logprob[:, 0].min() > -math.inf)  # NaN would stand first
 
 
 def beam_search(
@@ -231,7 +255,8 @@ def beam_search(
     hidden, state = base.advance(model, ids, state)
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
     trellis = Trellis(len(ids), spec, longest, live)
-    finished = trellis.finished
+    finished = trellis.finished.take(active)
+    first = active[:, None]  # row of each sentence
     for step in range(longest):
         for exact in (False, True):  # again where there were ties
             best = candidates(model, hidden, live, spec, step, prefix, exact)
@@ -242,20 +267,22 @@ def beam_search(
             if not tied:
                 break
         trellis.write(step, active, chosen)
-        rows = torch.arange(len(active), device=ids.device)[:, None] * live.shape[1] + chosen.parent
-        live, finished, token, stay = chosen.live, chosen.finished, chosen.token, None
-        if all(done) or step + 1 == longest:
+        rows = first + chosen.place // best.tokens
+        live, place, finished, stay = chosen.live, chosen.place, chosen.finished, None
+        if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
             break
-        if kept := base.compact_batch(model, done):
+        if any(done) and (kept := base.compact_batch(model, done)):
             trellis.close(active, finished, live)
             stay = torch.tensor(kept, device=ids.device)
-            active, live, rows, token = (
-                x.index_select(0, stay) for x in (active, live, rows, token)
+            active, live, rows, place = (
+                x.index_select(0, stay) for x in (active, live, rows, place)
             )
             finished = finished.take(stay)
-        ids, rows = token.reshape(-1, 1), rows.flatten()
+        if step == 0 or stay is not None:
+            first = torch.arange(len(active), device=ids.device)[:, None] * spec.beam
+        ids, rows = (place % best.tokens).reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
-    return trellis.hypotheses()
+    return trellis.hypotheses(best.tokens)

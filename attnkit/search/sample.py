@@ -130,11 +130,14 @@ class BatchOutputs:
             self.ids = torch.cat((self.ids, torch.full_like(self.ids, PAD)), 2)
         chosen = alive & (value > -math.inf)
         ends = chosen & (token == EOS)
-        self.ids[active, :, step] = token.masked_fill(ends | ~chosen, PAD)
-        self.logprob[active] += value.masked_fill(~chosen, 0)
-        self.length[active] += chosen
-        self.complete[active] |= ends
-        return chosen & ~ends
+        going = chosen & ~ends
+        # without an index where all are there, in order
+        rows = slice(None) if len(active) == len(self.ids) else active
+        self.ids[rows, :, step] = token.where(going, PAD)
+        self.logprob[rows] += value.where(chosen, 0)
+        self.length[rows] += chosen
+        self.complete[rows] |= ends
+        return going
 
     def hypotheses(self, length_penalty: float) -> list[list[Hypothesis]]:
         """Each sentence's outputs, best first; equal ones in the order of the draws."""
@@ -169,7 +172,7 @@ def next_tokens(
         scores = base.predict(model, hidden[rows])
         constrain(scores, spec, produced, None if prefix is None else prefix[rows])
         if times is None:
-            value, token = scores.max(1, keepdim=True)  # equal ones: the lowest id
+            value, token = base.best(scores)
         else:
             token = sample_tokens(scores, times[rows], spec)[:, None]
             value = scores.gather(1, token)
@@ -215,7 +218,7 @@ def step_by_step(
             base.refuse_nan(lines)
         if not any(live) or step + 1 == longest:
             break
-        if kept := base.compact_batch(model, [not lives for lives in live]):
+        if not all(live) and (kept := base.compact_batch(model, [not lives for lives in live])):
             stay = torch.tensor(kept, device=device)
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)

@@ -177,6 +177,17 @@ def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int, beams: 
     assert highest(scores, before, 1)[0][3].isnan().all()
 
 
+@pytest.mark.parametrize("length", [1, 150, 4095, 4096, 4150, 8000, 8063])
+@pytest.mark.parametrize("rows", [1, 20])
+def test_the_best_is_the_first_of_the_highest(length: int, rows: int) -> None:
+    scores = torch.randn((rows, length), generator=torch.Generator().manual_seed(length))
+    for few in (scores, scores.round(), torch.zeros_like(scores), scores - math.inf):
+        few[-1, -1] = 9
+        few[0, length // 2] = math.nan
+        for found, expected in zip(base.best(few), few.max(1, keepdim=True), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_log_probabilities_are_those_of_torch() -> None:
     model, source = Toy(size=200), sources(5, size=200)
     ids = torch.full((5, 1), BOS)
@@ -309,8 +320,8 @@ def test_a_step_on_a_device_reads_no_values() -> None:
             best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
             chosen = beam.decide(best, finished, step + 1, 40, spec)
             trellis.write(step, active, chosen)
-            rows = active[:, None] * live.shape[1] + chosen.parent
-            live, finished, token = chosen.live, chosen.finished, chosen.token
+            rows = active[:, None] * live.shape[1] + chosen.place // best.tokens
+            live, finished, token = chosen.live, chosen.finished, chosen.place % best.tokens
             hidden, state = advance(model, token.view(-1, 1), state.select(rows.flatten(), None))
         assert chosen.status.device == DEVICE
 
