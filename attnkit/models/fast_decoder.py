@@ -11,7 +11,8 @@ times as long without it by greedy search and 1.5 times with a beam of 5.  A mod
 with a beam of 5.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self, cast
 
 import torch
@@ -27,7 +28,7 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
 from attnkit.ops.fast_cpu import PACK, PRODUCT, operator, usable
-from attnkit.ops.onednn import Linear, onednn_product, quick_product
+from attnkit.ops.onednn import WIDER, Linear, onednn_product, quick_product
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
@@ -107,28 +108,25 @@ def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k 
     return biases[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
 
 
-class Product:
+def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
     """x W^T + b, of one linear layer or of several that read the same, one behind the other."""
-
-    def __init__(self, *layers: Linear | None) -> None:
-        self.weight, self.bias, self.scale = (
-            self.joined([getattr(layer, name) for layer in layers if layer is not None])
-            for name in ("weight", "bias", "scale")
-        )
-        self.out_features = self.weight.shape[0]
-
-    @staticmethod
-    def joined(parts: list[Tensor | None]) -> Any:
-        """A field of all layers; None where they have none."""
-        there = [part.detach() for part in parts if part is not None]
-        return torch.cat(there) if there[1:] else next(iter(there), None)
-
-    def __call__(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
-        return quick_product(x, self.weight, self.bias, self.scale)
+    weight, bias, scale = (
+        joined([getattr(layer, name) for layer in layers if layer is not None])
+        for name in ("weight", "bias", "scale")
+    )
+    if weight.dtype == torch.float32 and not WIDER:  # then `quick_product` calls nothing else
+        return partial(F.linear, weight=weight, bias=bias)
+    return partial(quick_product, weight=weight, bias=bias, scale=scale)
 
 
-class VocabularyProduct(Product):
-    """Of a matrix larger than the caches next to a core.
+def joined(parts: list[Tensor | None]) -> Any:
+    """A field of several layers; None where they have none."""
+    there = [part.detach() for part in parts if part is not None]
+    return torch.cat(there) if there[1:] else next(iter(there), None)
+
+
+class VocabularyProduct:
+    """x W^T + b of a matrix larger than the caches next to a core.
 
     oneDNN reads a copy in an order of its own, which it would else make for each product; for one
     row, which needs no such order, the matrix itself.
@@ -136,24 +134,28 @@ class VocabularyProduct(Product):
 
     packed: Tensor | None = None
 
+    def __init__(self, layer: Linear) -> None:
+        self.weight, self.bias, self.out_features = layer.weight, layer.bias, layer.out_features
+        self.plain = product_of(layer)
+        large = layer.weight.numel() >= PACKED_FROM and layer.weight.dtype == torch.float32
+        self.packs = large and usable(operators=(PACK,))
+
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
-        weight = self.weight
-        small = weight.numel() < PACKED_FROM
-        if small or weight.dtype != torch.float32 or operator(PACK) is None:
-            return super().__call__(x)
-        if x.shape[0] > 1:
-            if self.packed is None:
-                self.packed = operator(PACK)(weight)
-            weight = self.packed
-        return onednn_product(x, weight, self.bias)
+        if not self.packs:
+            return self.plain(x)
+        if x.shape[0] == 1:
+            return onednn_product(x, self.weight, self.bias)
+        if self.packed is None:
+            self.packed = operator(PACK)(self.weight)
+        return onednn_product(x, self.packed, self.bias)
 
 
 class FastAttention:
     """Attention of a layer to the past of its rows, or to their sources."""
 
     def __init__(self, layer: MultiHead) -> None:
-        self.input = Product(layer.q, *(() if layer.cross else (layer.k, layer.v)))
-        self.output = Product(layer.o)
+        self.input = product_of(layer.q, *(() if layer.cross else (layer.k, layer.v)))
+        self.output = product_of(layer.o)
         self.heads, self.parts = layer.heads, 1 if layer.cross else 3
         self.scale = cast("Dot", layer.mechanism).scale
 
@@ -186,8 +188,8 @@ class FastBlock:
         self.own, self.cross = FastAttention(block.attention), FastAttention(block.cross)
         forward = block.feed_forward
         assert forward is not None
-        self.up, self.down = Product(forward.up), Product(forward.down)
-        self.gate = None if forward.gate is None else Product(forward.gate)
+        self.up, self.down = product_of(forward.up), product_of(forward.down)
+        self.gate = None if forward.gate is None else product_of(forward.gate)
         self.function, self.before = forward.function, block.before
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
         self.norms = [
@@ -263,7 +265,7 @@ class FastDecoder:
         self.blocks = [FastBlock(depth, block) for depth, block in enumerate(self.layers)]
         self.norm, self.rotary = decoder.norm, self.layers[0].attention.rotary
         across = [block.cross for block in self.layers if block.cross is not None]
-        self.memory = Product(*(part for layer in across for part in (layer.k, layer.v)))
+        self.memory = product_of(*(part for layer in across for part in (layer.k, layer.v)))
         table = self.embedding.table
         self.positions = self.embedding.added(torch.arange(ROOM)) if table is None else table.weight
 
