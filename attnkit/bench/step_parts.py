@@ -24,7 +24,7 @@ from attnkit.device import clock
 from attnkit.errors import OutputError
 from attnkit.layers import Dropout, FeedForward, MultiHead
 from attnkit.models.embedding import Embedding
-from attnkit.models.fast_decoder import FastAttention, FastBlock
+from attnkit.models.fast_decoder import FastAttention, FastBlock, FastDecoder
 from attnkit.models.precision import DTYPES
 from attnkit.ops.onednn import product
 from attnkit.storage.files import process_folder, write_output
@@ -40,6 +40,7 @@ LAYERS: tuple[tuple[type[nn.Module], str], ...] = (
     (Dropout, "dropout"),
 )
 FAST: tuple[tuple[type, str, str], ...] = (
+    (FastDecoder, "embed", "embedding"),
     (FastAttention, "project", "projections"),
     (FastAttention, "mix", "attention"),
     (FastAttention, "merge", "projections"),

@@ -56,7 +56,8 @@ class FastState:
         self.used = self.length = 0
         """Tokens read for a sentence, and of each hypothesis."""
         self.own_caches, self.size = list[Cache](), 0
-        self.memory_caches, self.pads_of_heads = caches(memory), for_heads(pads[:, None], self.heads)
+        self.memory_caches = caches(memory)
+        self.pads_of_heads = for_heads(pads[:, None], self.heads)
 
     def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
         """Make room for a token of each hypothesis.

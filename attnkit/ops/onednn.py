@@ -59,7 +59,7 @@ def product(
     )
     needed = (PRODUCT, WEIGHT_GRADIENTS) if trained else (PRODUCT,)
     small = x.numel() * weight.shape[0] < (LEAST_TRAINING_WORK if trained else LEAST_WORK)
-    if small or not usable(x, weight, operators=needed, onednn=True):
+    if small or not (trained or WIDER) or not usable(x, weight, operators=needed, onednn=True):
         return F.linear(x, weight, bias)
     if not trained:
         return onednn_product(x, weight, bias)

@@ -139,12 +139,17 @@ class Trellis:
         answers = []
         for row, values in enumerate(score):
             best = [n for n, value in enumerate(values) if value > -math.inf][:places]
-            answers.append([
-                Hypothesis(
-                    ids[row, n, : length[row][n]].tolist(), values[n], logprob[row][n], n < places
-                )
-                for n in best
-            ])
+            answers.append(
+                [
+                    Hypothesis(
+                        ids[row, n, : length[row][n]].tolist(),
+                        values[n],
+                        logprob[row][n],
+                        n < places,
+                    )
+                    for n in best
+                ]
+            )
         return answers
 
 

@@ -8,6 +8,8 @@ from helpers.called import called
 from helpers.peers import peer
 from helpers.trained import make_run
 
+from attnkit.cli.commands import generate
+from attnkit.export import to_ctranslate2
 from attnkit.runs import Run
 
 TEXT = "one red dog\n\ncats\na very red cat and two dogs\n"
@@ -72,6 +74,34 @@ def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
     assert (banned.code, "outputs differ" in banned.err) == (0, True)
     sampled = called(capsys, *command[:2], "--sample", "--engine", "ctranslate2", stdin=TEXT)
     assert (sampled.code, "does not have sampling" in sampled.refusal) == (2, True)
+
+
+def test_auto_takes_the_engine_for_lines_one_at_a_time(
+    run: Run, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    peer("ctranslate2")
+    opened, taken = to_ctranslate2.opened, list[str]()
+
+    def watched(run: Run, device: str) -> Any:
+        taken.append(device)
+        return opened(run, device)
+
+    monkeypatch.setattr(to_ctranslate2, "opened", watched)
+
+    def answers(run: Run, *words: str) -> Any:
+        command = ("generate", str(run.path), "--max-length", "6", *words)
+        return called(capsys, *command, stdin=TEXT)
+
+    alone = ("--engine", "auto", "--block", "1")
+    ours = answers(run)
+    assert (ours.code, answers(run, *alone), taken) == (0, ours, ["cpu"])
+    other = make_run(tmp_path, model_options={"positions": "alibi"})
+    assert answers(run, "--engine", "auto") == ours
+    for words in (["--min-length", "2"], ["--sample"], ["--precision", "bf16"]):
+        assert answers(run, *alone, *words) == answers(run, *words)
+    assert answers(other, *alone) == answers(other)
+    monkeypatch.setattr(generate, "find_spec", lambda _: None)
+    assert (answers(run, *alone), taken) == (ours, ["cpu"])
 
 
 def test_explain_says_what_a_model_can_be_exported_to(capsys: Any) -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from attnkit.data.tokenizer import BOS, EOS, PAD
-from attnkit.models import Transformer, build
+from attnkit.models import Transformer, build, fast_decoder
 from attnkit.models.fast_decoder import FastDecoder
-from attnkit.ops import fast_cpu
+from attnkit.ops import fast_cpu, onednn
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import search
 
@@ -70,18 +70,27 @@ def test_searches_find_the_same(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+@pytest.mark.parametrize("wider", [False, True])
+@pytest.mark.parametrize("sentences", [6, 1])
 @torch.inference_mode()
-def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder() -> None:
-    """Also past the room that caches have at first."""
-    model, source, random = made(), sources(6), torch.Generator().manual_seed(2)
+def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder(
+    sentences: int, wider: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also past the room that caches have at first, and with each form of products."""
+    for module in (onednn, fast_decoder):
+        monkeypatch.setattr(module, "WIDER", wider)
+    monkeypatch.setattr(onednn, "LEAST_WORK", 5000)
+    monkeypatch.setattr(fast_decoder, "PACKED_FROM", 1)
+    monkeypatch.setattr(fast_decoder, "ROOM", 7)
+    model, source, random = made(), sources(sentences), torch.Generator().manual_seed(2)
     reader = FastDecoder.of(model)
     assert reader is not None
-    fast, plain, ids, sentences = reader.start(source), model.start(source), None, 6
+    fast, plain, ids = reader.start(source), model.start(source), None
     for step in range(40):
         if ids is None:
-            ids = torch.full((6, 1), BOS)
+            ids = torch.full((sentences, 1), BOS)
         else:
-            stay = torch.tensor([0, 5, 2]) if step == 20 else None
+            stay = torch.tensor([0, 5, 2]) if step == 20 and sentences == 6 else None
             beams = torch.randint(0, len(ids) // sentences, (sentences, 3), generator=random)
             rows = torch.arange(sentences)[:, None] * (len(ids) // sentences) + beams
             rows = (rows if stay is None else rows[stay]).flatten()

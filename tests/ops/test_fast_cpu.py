@@ -95,6 +95,7 @@ def test_linear_layers_are_right_without_an_operator(
     trained: bool, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onednn, "LEAST_WORK", 1)
+    monkeypatch.setattr(onednn, "WIDER", True)
     monkeypatch.setattr(onednn, "LEAST_TRAINING_WORK", 1)
     layer, x = onednn.Linear(48, 33), torch.randn(5, 7, 48).requires_grad_(trained)
     with torch.set_grad_enabled(trained):

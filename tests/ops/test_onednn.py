@@ -45,8 +45,11 @@ def test_strided_inputs_are_read_right() -> None:
         torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
-def test_many_rows_without_grad_take_the_fast_product(calls: list) -> None:
+def test_many_rows_without_grad_take_the_fast_product(
+    calls: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = LEAST_WORK // 64
+    monkeypatch.setattr(onednn, "WIDER", True)
     layer, x = Linear(8, 8), torch.randn(2, rows, 8)
     with torch.no_grad():
         layer(x)
@@ -54,6 +57,10 @@ def test_many_rows_without_grad_take_the_fast_product(calls: list) -> None:
         layer(x[0])
         layer(x[0, 1:])
     assert calls == [(2, rows, 8), (rows, 8)]
+    monkeypatch.setattr(onednn, "WIDER", False)
+    with torch.no_grad():
+        layer(x)
+    assert len(calls) == 2
 
 
 def test_few_trained_rows_and_other_types_take_torch_s_product(calls: list) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from attnkit.search.decoding import Engine, LineCounts
 
 BLOCK = 2048  # lines read before the first output
-ENGINES = ("attnkit", "ctranslate2")
+ENGINES = ("attnkit", "ctranslate2", "auto")
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
@@ -67,11 +68,12 @@ def generate(
         ),
     ] = None,
     engine: Annotated[
-        Literal["attnkit", "ctranslate2"],
+        Literal["attnkit", "ctranslate2", "auto"],
         choice(
             "--engine",
             ENGINES,
-            "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once.",
+            "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
+            "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
         ),
     ] = "attnkit",
     precision: Annotated[
@@ -120,7 +122,8 @@ def generate(
     if labels:
         given = _label_options(given | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, given, sample)
-    _check_engine(engine, recipe, spec, precision, nproc)
+    if engine == "ctranslate2":
+        _check_engine(recipe, spec, precision, nproc)
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, answer_lines
 
@@ -129,8 +132,11 @@ def generate(
         typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
-        model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         size = block or (1 if typed else BLOCK)
+        if engine == "auto":
+            alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
+            engine = "ctranslate2" if alone and _is_same(recipe, spec) else "attnkit"
+        model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
         with destination(output if group.is_main_process() else None) as write:
@@ -154,24 +160,13 @@ def _warn(counts: "LineCounts", longest: int) -> None:
         console.warn(note)
 
 
-def _check_engine(
-    engine: str, recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int
-) -> None:
+def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
-    if engine == "attnkit":
-        return
     if nproc > 1:
         raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
-    from attnkit.recipe.export_rules import export_issue
-
-    what = export_issue(recipe, "ctranslate2")
-    if recipe.task == "classification":
-        what = what or "task: classification"
-    elif spec.method == "sample":
-        what = what or "sampling with the seeds of attnkit"
-    if what:
+    if what := _lacks(recipe, spec):
         raise UsageError(f"--engine ctranslate2 does not have {what}; leave --engine out")
     from attnkit.export.exporting import check
 
@@ -181,6 +176,23 @@ def _check_engine(
             "min_length and no_repeat_ngram: ctranslate2 normalises the tokens that are left, so "
             "some outputs differ from those of attnkit"
         )
+
+
+def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
+    """What of a recipe or a search CTranslate2 does not have; "" where nothing."""
+    from attnkit.recipe.export_rules import export_issue
+
+    if what := export_issue(recipe, "ctranslate2"):
+        return what
+    if recipe.task == "classification":
+        return "task: classification"
+    return "sampling with the seeds of attnkit" if spec.method == "sample" else ""
+
+
+def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
+    """Whether CTranslate2 is installed and answers as attnkit does."""
+    differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
+    return not differs and find_spec("ctranslate2") is not None
 
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
