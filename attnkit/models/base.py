@@ -7,10 +7,10 @@ from typing import NamedTuple, final
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.profiler import record_function
 
 from attnkit.attention import Attention, Mask, State, reorder
 from attnkit.data.tokenizer import PAD
+from attnkit.ops.profile_range import profiled
 
 
 class CachePositions(NamedTuple):
@@ -43,7 +43,7 @@ class Decode(NamedTuple):
     fixed: State
     """One row a sentence, never copied for each beam; None where no source was read."""
 
-    @record_function("attnkit: reordering")
+    @profiled("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
         """The hypotheses in `rows`, of the sentences in `stay` (None: all of them).
 

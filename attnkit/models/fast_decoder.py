@@ -19,7 +19,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.profiler import record_function
 
 from attnkit.layers import Block, MultiHead
 from attnkit.layers.positions import Rotary
@@ -29,6 +28,7 @@ from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
 from attnkit.ops.fast_cpu import PACK, PRODUCT, operator, usable
 from attnkit.ops.onednn import WIDER, Linear, onednn_product, quick_product
+from attnkit.ops.profile_range import profiled
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
@@ -80,7 +80,7 @@ class FastState:
         new = self.own[..., used : self.used, :].unbind()
         return new, self.own_caches, for_heads(past[..., :size], self.heads)
 
-    @record_function("attnkit: reordering")
+    @profiled("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
         """As `Decode.select`."""
         self.past = self.past.index_select(0, rows)
@@ -192,6 +192,8 @@ class FastBlock:
         self.up, self.down = product_of(forward.up), product_of(forward.down)
         self.gate = None if forward.gate is None else product_of(forward.gate)
         self.function, self.before = forward.function, block.before
+        if self.function is F.relu:
+            self.function = torch.relu_  # of a product that nobody else reads
         norms = (block.norm_attention, block.norm_cross, block.norm_feed_forward)
         self.norms = [
             (norm.normalized_shape, norm.weight, norm.bias, norm.eps)

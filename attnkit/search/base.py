@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.profiler import record_function
 
 from attnkit.data.tokenizer import EOS, PAD
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
+from attnkit.ops.profile_range import profiled
 from attnkit.recipe.schema import SearchConfig
 
 INITIAL_STEPS = 64
@@ -85,7 +85,7 @@ def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) ->
     return min(max_length, left)
 
 
-@record_function("attnkit: rest of the model")
+@profiled("attnkit: rest of the model")
 def advance(
     model: Predictor, ids: Int[Tensor, "R 1"], state: Any
 ) -> tuple[Float[Tensor, "R W"], Any]:
@@ -107,7 +107,7 @@ def blocks(model: Predictor, hidden: Float[Tensor, "R W"], group: int = 1) -> li
     return [slice(start, start + size) for start in range(0, len(hidden), size)]
 
 
-@record_function("attnkit: vocabulary")
+@profiled("attnkit: vocabulary")
 def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
     """Log-probabilities of the next token, in a fresh tensor."""
     logits = model.output(hidden)
