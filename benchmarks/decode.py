@@ -2,10 +2,11 @@
 
     python benchmarks/decode.py RUN INPUT REFERENCES [--lines 1000] [--threads 1] [--rounds 5]
 
-attnkit in fp32, bf16 and int8 and CTranslate2 in float32 and int8 take turns, round after round,
-in one process: all lines, and a tenth of the lines one at a time, by beam 5 and greedily.  Opening
-the models is left out.  Writes results/decoding.md with BLEU and the lines that differ from
-attnkit's in fp32.  Ratios are of processor time, which others on the machine disturb less.
+attnkit in fp32, bf16 and int8, as far as the processor has them, and CTranslate2 in float32 and
+int8 take turns, round after round, in one process: all lines, and a tenth of the lines one at a
+time, by beam 5 and greedily.  Opening the models is left out.  Writes results/decoding.md with BLEU
+and the lines that differ from attnkit's in fp32, and what the operations of one step of one line
+take by themselves.  Ratios are of processor time, which others on the machine disturb less.
 Needs `pip install '.[ctranslate2]'`.
 """
 
@@ -13,7 +14,11 @@ import argparse
 import importlib
 import statistics
 import time
+import timeit
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +26,38 @@ import sacrebleu
 import torch
 from common import command, load_before, publish, say, spread, table, versions
 
+from attnkit.errors import UnavailableError
 from attnkit.export.to_ctranslate2 import CTranslate2Model, opened
 from attnkit.memory import keep_freed_memory
+from attnkit.models import Model
+from attnkit.models.fast_decoder import FastDecoder
 from attnkit.models.precision import lower_precision
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
-from attnkit.search import translate
+from attnkit.search import decoding, translate
+from attnkit.search.base import predict, top
 from attnkit.storage.cache import cache_dir
 
 SEARCHES: dict[str, dict[str, Any]] = {
     "beam 5": {"method": "beam", "beam": 5},
     "greedy": {"method": "greedy"},
 }
+OPERATIONS = (
+    "Each operation is called again and again, so that its weights and code stay in caches: no\n"
+    "search over separate operations of PyTorch is faster. The rest of the step is Python, views,\n"
+    "copies and bookkeeping, and weights and code that come from further away."
+)
 OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
 
 
 def systems(run: Run, threads: int) -> dict[str, Any]:
     """The models by name."""
-    ours = {precision: run.model() for precision in ("fp32", "bf16", "int8")}
-    for precision, model in ours.items():
-        lower_precision(model, precision)
+    ours = {}
+    for precision in ("fp32", "bf16", "int8"):
+        model = run.model()
+        with suppress(UnavailableError):
+            lower_precision(model, precision)
+            ours[precision] = model
     peer, small = opened(run, "cpu"), opened(run, "cpu")
     assert isinstance(peer, CTranslate2Model)
     folder = cache_dir() / "ctranslate2" / str(run.manifest["files"]["model.safetensors"])
@@ -49,6 +67,47 @@ def systems(run: Run, threads: int) -> dict[str, Any]:
     )
     named = {f"attnkit, {precision}": model for precision, model in ours.items()}
     return {**named, PEER: peer, "CTranslate2, int8": small}
+
+
+@torch.inference_mode()
+def operations(model: Model, beams: int = 5, steps: int = 10) -> list[tuple[str, int, float]]:
+    """Operations of a step of one line: how many there are, and microseconds of each, alone.
+
+    Then those of a whole step, by the difference of two searches that never end.
+    """
+    reader = FastDecoder.of(model)
+    assert reader is not None
+    block, count, width = reader.blocks[0], len(reader.blocks), reader.embedding.width
+    heads = block.own.heads
+    x, inner = torch.randn(beams, width), block.up(torch.randn(beams, width))
+    q, keys = torch.randn(heads, beams, width // heads), torch.randn(heads, 48, width // heads)
+    bias, weights = torch.zeros(1, beams, 48), torch.zeros(heads, beams, 48)
+    scores = predict(reader, x)
+    parts: list[tuple[str, int, Callable[[], object]]] = [
+        ("normalisation", 3 * count + 1, lambda: torch.layer_norm(x, *block.norms[0])),
+        ("queries, keys, values", count, lambda: block.own.input(x)),
+        ("other products of attention", 3 * count, lambda: block.own.output(x)),
+        ("feed-forward, two products", count, lambda: block.down(block.up(x))),
+        ("its function", count, lambda: block.function(inner)),
+        ("scores", 2 * count, lambda: torch.baddbmm(bias, q, keys.transpose(1, 2), alpha=0.2)),
+        ("softmax", 2 * count, lambda: weights.softmax(2)),
+        ("mixed values", 2 * count, lambda: torch.bmm(weights, keys)),
+        ("residual sums", 3 * count, lambda: x + x),
+        ("vocabulary", 1, lambda: reader.output(x)),
+        ("log-softmax", 1, lambda: torch.log_softmax(scores, -1)),
+        ("highest scores", 1, lambda: top(scores, 2 * beams, True, torch.zeros(1, beams))),
+    ]
+    found = [(name, calls, 1e6 * fastest(part)) for name, calls, part in parts]
+    source, ends = torch.full((1, 14), 9), []
+    for length in (2, 2 + steps):
+        spec = SearchConfig(beam=beams, max_length=length, min_length=length)
+        ends.append(fastest(partial(decoding.search, model, source, spec, lines=[0]), 5))
+    return [*found, ("the whole step", 1, 1e6 * (ends[1] - ends[0]) / steps)]
+
+
+def fastest(part: Callable[[], object], calls: int = 20, rounds: int = 15) -> float:
+    """Seconds of a call, the least of some rounds."""
+    return min(timeit.repeat(part, number=calls, repeat=rounds)) / calls
 
 
 def main() -> None:
@@ -114,6 +173,12 @@ def main() -> None:
         header = ("system", "sentences/s", "range", f"speed beside {PEER}", "ms for one line",
                   "BLEU", "lines that differ")  # fmt: skip
         body += [f"## {search}", "", *table(header, rows), ""]
+    parts = operations(models[OURS])
+    lines = [(name, calls, f"{each:.0f}", f"{calls * each:.0f}") for name, calls, each in parts]
+    whole = sum(calls * each for _, calls, each in parts[:-1])
+    lines.insert(-1, ("their sum", sum(calls for _, calls, _ in parts[:-1]), "", f"{whole:.0f}"))
+    body += ["## One step of one line, beam 5", "", OPERATIONS, ""]
+    body += [*table(("operation", "calls", "us of each", "us in all"), lines), ""]
     shape = run.recipe.model
     facts = {
         "command": f"`{command(options, run='RUN', input='INPUT', references='REFERENCES')}`",
