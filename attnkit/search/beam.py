@@ -139,16 +139,9 @@ class Trellis:
         answers = []
         for row, values in enumerate(score):
             best = [n for n, value in enumerate(values) if value > -math.inf][:places]
+            found = {n: ids[row, n, : length[row][n]].tolist() for n in best}
             answers.append(
-                [
-                    Hypothesis(
-                        ids[row, n, : length[row][n]].tolist(),
-                        values[n],
-                        logprob[row][n],
-                        n < places,
-                    )
-                    for n in best
-                ]
+                [Hypothesis(found[n], values[n], logprob[row][n], n < places) for n in best]
             )
         return answers
 
