@@ -129,7 +129,8 @@ class Scored(Attention):
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
         starts = range(0, queries, size)
         # one split: the gradient of each of several slices would be as large as the bias
-        parts = [None] * len(starts) if bias is None else torch.split(bias, size, 2)
+        rows = None if bias is None else bias.expand(-1, -1, queries, -1)
+        parts = [None] * len(starts) if rows is None else torch.split(rows, size, 2)
         answers = [
             self._block(call._replace(bias=part), keys, values, factor, at, min(at + size, queries))
             for at, part in zip(starts, parts, strict=True)

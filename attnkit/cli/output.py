@@ -89,7 +89,7 @@ def check_columns(columns: str | None, format: str) -> None:
 
 
 def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
-    """Tables with the columns that --columns names, by title or metric, and at least one of them.
+    """The tables that have one of the columns of --columns (titles or metrics), with those only.
 
     Raises UsageError: no table has such a column.
     """

@@ -278,7 +278,7 @@ class FastDecoder:
         decoder = model.decoder
         if not isinstance(decoder, Stack) or decoder.bias is not None:
             return None
-        for part in (*decoder.modules(), model.output):
+        for part in (*decoder.modules(), *model.embed_target.modules(), model.output):
             if part._forward_hooks or part._forward_pre_hooks:
                 return None
             if isinstance(part, MultiHead) and not has_fast_form(part):
@@ -324,4 +324,4 @@ class FastDecoder:
         if place == self.positions.shape[0]:
             self.positions = embedding.added(torch.arange(2 * place))
             assert self.positions is not None
-        return x + self.positions[place]
+        return x + self.positions[place].to(x.dtype)

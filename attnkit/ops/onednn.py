@@ -18,7 +18,7 @@ from attnkit.ops.int8 import int8_product, rounded
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""
 WIDER = torch.backends.cpu.get_cpu_capability() == "AVX512"
-"""Whether the processor's vectors are wider than those to which MKL keeps on every maker's."""
+"""Whether the processor has AVX-512; MKL uses at most AVX2 on processors that are not Intel's."""
 
 
 class Linear(nn.Linear):

@@ -200,7 +200,8 @@ def decide(
     beams, (logprob, place, size, tied) = spec.beam, best
     stops = place % size == EOS
     if nothing_ends(stops, logprob, finished):
-        return BeamStep(logprob[:, :beams], place[:, :beams], finished, torch.stack((tied, tied)))
+        status = torch.stack((tied, torch.zeros_like(tied)))  # nothing here is NaN
+        return BeamStep(logprob[:, :beams], place[:, :beams], finished, status)
     ends = (stops & (logprob > -math.inf))[:, :beams]
     finished = finished.add(
         ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty

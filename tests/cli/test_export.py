@@ -97,11 +97,17 @@ def test_auto_takes_the_engine_for_lines_one_at_a_time(
     assert (ours.code, answers(run, *alone), taken) == (0, ours, ["cpu"])
     other = make_run(tmp_path, model_options={"positions": "alibi"})
     assert answers(run, "--engine", "auto") == ours
-    for words in (["--min-length", "2"], ["--sample"], ["--precision", "bf16"]):
-        assert answers(run, *alone, *words) == answers(run, *words)
+    for words in (["--min-length", "2"], ["--sample"], ["--scores"], ["--n-best", "2"], ["--json"]):
+        assert answers(run, *alone, *words) == answers(run, "--block", "1", *words)
     assert answers(other, *alone) == answers(other)
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file/cache"))
+    fallen_back = answers(run, *alone)
+    assert (fallen_back.code, fallen_back.out) == (0, ours.out)
+    assert "attnkit decodes, since CTranslate2 cannot" in fallen_back.err
+    taken.clear()
     monkeypatch.setattr(generate, "find_spec", lambda _: None)
-    assert (answers(run, *alone), taken) == (ours, ["cpu"])
+    assert (answers(run, *alone), taken) == (ours, [])
 
 
 def test_explain_says_what_a_model_can_be_exported_to(capsys: Any) -> None:

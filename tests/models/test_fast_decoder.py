@@ -70,6 +70,13 @@ def test_searches_find_the_same(
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_model_in_bfloat16_is_searched(norm: str) -> None:
+    model = made(norm=norm).to(torch.bfloat16)
+    found = search(model, sources(3), SearchConfig(beam=2, max_length=6), lines=range(3))
+    assert all(row[0].ids for row in found)
+
+
 @pytest.mark.parametrize("wider", [False, True])
 @pytest.mark.parametrize("sentences", [6, 1])
 @torch.inference_mode()
@@ -124,9 +131,10 @@ def test_what_watches_or_disturbs_layers_is_not_bypassed() -> None:
     assert FastDecoder.of(model) is None
     handle.remove()
     assert FastDecoder.of(model) is not None
-    handle = model.output.register_forward_hook(lambda *_: None)
-    assert FastDecoder.of(model) is None
-    handle.remove()
+    for part in (model.output, model.embed_target):
+        handle = part.register_forward_hook(lambda *_: None)
+        assert FastDecoder.of(model) is None
+        handle.remove()
     layer.evaluation_noise = 0.1
     assert FastDecoder.of(model) is None
     assert FastDecoder.of(made(positions="alibi")) is None

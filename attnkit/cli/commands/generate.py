@@ -14,7 +14,7 @@ from attnkit.cli import console, options, streams
 from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.distributed import group
-from attnkit.errors import UsageError
+from attnkit.errors import AttnkitError, UsageError
 
 if TYPE_CHECKING:
     from attnkit.models import Model
@@ -135,7 +135,8 @@ def generate(
         size = block or (1 if typed else BLOCK)
         if engine == "auto":
             alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
-            engine = "ctranslate2" if alone and _is_same(recipe, spec) else "attnkit"
+            text_alone = spec.n_best == 1 and not scores and not as_json
+            engine = "auto" if alone and text_alone and _is_same(recipe, spec) else "attnkit"
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
@@ -190,24 +191,29 @@ def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
 
 
 def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
-    """Whether CTranslate2 is installed and answers as attnkit does."""
+    """Whether CTranslate2 is installed and has this search, with the same text as attnkit's."""
     differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
     return not differs and find_spec("ctranslate2") is not None
 
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
-    if engine == "attnkit":
-        from attnkit.memory import keep_freed_memory
-        from attnkit.models.precision import lower_precision
+    from attnkit.memory import keep_freed_memory
+    from attnkit.models.precision import lower_precision
 
-        if device == "cpu":
-            keep_freed_memory()
-        model = run.model(device)
-        lower_precision(model, precision)
-        return model
-    from attnkit.export.to_ctranslate2 import opened
+    if engine != "attnkit":
+        try:
+            from attnkit.export.to_ctranslate2 import opened
 
-    return opened(run, device)
+            return opened(run, device)
+        except (AttnkitError, ImportError) as error:
+            if engine == "ctranslate2":
+                raise
+            console.warn(f"attnkit decodes, since CTranslate2 cannot: {error}")
+    if device == "cpu":
+        keep_freed_memory()
+    model = run.model(device)
+    lower_precision(model, precision)
+    return model
 
 
 def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
