@@ -70,15 +70,18 @@ def test_programs_get_named_values(runs: Path, here: Caller) -> None:
 
 @pytest.mark.slow
 def test_a_hundred_runs_take_less_than_four_times_one(tmp_path: Path, command: Command) -> None:
-    """Processor time, since others may compete; a ratio, since machines differ."""
+    """Processor time, the least of three, since others may compete; a ratio, since machines differ."""
     first = make_logged(tmp_path / "runs", seed=0, losses=[1.0] * 100, scores={"bleu": 20.0})
 
     def seconds(runs: int) -> float:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = command("runs")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert done.stdout.count("seed-") == runs
-        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        found = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = command("runs")
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            assert done.stdout.count("seed-") == runs
+            found.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+        return min(found)
 
     one = seconds(1)
     for seed in range(1, 100):
