@@ -70,7 +70,7 @@ def test_programs_get_named_values(runs: Path, here: Caller) -> None:
 
 @pytest.mark.slow
 def test_a_hundred_runs_take_less_than_four_times_one(tmp_path: Path, command: Command) -> None:
-    """Processor time, the least of three, since others may compete; a ratio, since machines differ."""
+    """The least processor time of three, since others compete; a ratio, since machines differ."""
     first = make_logged(tmp_path / "runs", seed=0, losses=[1.0] * 100, scores={"bleu": 20.0})
 
     def seconds(runs: int) -> float:
