@@ -40,10 +40,10 @@ class CTranslate2Model:
 
         Raises:
             DataError: the files are damaged.
-            UnavailableError: it cannot compute on this device.
+            UnavailableError: it cannot compute on this device, or cannot be imported.
         """
         place, _, index = device.partition(":")
-        library: Any = importlib.import_module("ctranslate2")
+        library = imported("ctranslate2")
         if place != "cpu" and (place != "cuda" or not library.get_cuda_device_count()):
             raise UnavailableError(f"ctranslate2 cannot compute on {device} here; use --device cpu")
         options = {"device_index": int(index or 0), "intra_threads": torch.get_num_threads()}
@@ -91,6 +91,14 @@ class CTranslate2Model:
         return torch.tensor([value for row in found for value in row.log_probs])
 
 
+def imported(module: str) -> Any:
+    """A module of the engine.  Raises UnavailableError where it is installed and broken."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UnavailableError(f"ctranslate2 cannot be imported: {error}") from error
+
+
 def opened(run: Run, device: str) -> CTranslate2Model:
     """A run in CTranslate2, converted into the cache the first time.
 
@@ -118,7 +126,7 @@ def write(
     Raises as `CTranslate2Model`.
     """
     standalone_tokenizer.write(tokenizer, folder)
-    specs: Any = importlib.import_module("ctranslate2.specs")
+    specs = imported("ctranslate2.specs")
     shape, eps = recipe.model, nn.LayerNorm(1).eps
     options: dict[str, Any] = {
         "pre_norm": shape.norm == "pre",

@@ -294,7 +294,7 @@ def constrain(
     needs the prefix).  EOS is banned before min_length tokens are `produced`, unless nothing else
     is left.
     """
-    scores[:, PAD:EOS] = -math.inf
+    scores[:, PAD:EOS] = -math.inf  # with UNK and BOS between them
     if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:
         ban_repeats(scores, prefix, spec.no_repeat_ngram)
     if produced < spec.min_length:

@@ -115,17 +115,17 @@ class Trellis:
         for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
 
-    def hypotheses(self, tokens: int) -> list[list[Hypothesis]]:
+    def hypotheses(self, size: int) -> list[list[Hypothesis]]:
         """Each sentence's n best: the finished ones, then those still live, both best first.
 
-        `tokens` is the size of the vocabulary.
+        `size` is that of the vocabulary.
         """
         done, places = self.finished, self.spec.n_best
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
         cut = self.longest * (self.live > -math.inf).long()
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
         # tokens from the beam of the last one back to the first
-        parents, token_table = np.divmod(self.place.cpu().numpy(), tokens)
+        parents, token_table = np.divmod(self.place.cpu().numpy(), size)
         lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()
         sentence = np.arange(len(at))[:, None]
         ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
@@ -152,8 +152,8 @@ class Candidates(NamedTuple):
     logprob: Float[Tensor, "b k"]
     place: Int[Tensor, "b k"]
     """As of a `BeamStep`."""
-    tokens: int
-    """The size of the vocabulary."""
+    size: int
+    """Of the vocabulary."""
     tied: Bool[Tensor, ""]
     """Whether some have equal log-probabilities, and their choice is not exact."""
 
@@ -266,7 +266,7 @@ def beam_search(
             if not tied:
                 break
         trellis.write(step, active, chosen)
-        rows = first + chosen.place // best.tokens
+        rows = first + chosen.place // best.size
         live, place, finished, stay = chosen.live, chosen.place, chosen.finished, None
         if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
@@ -280,8 +280,8 @@ def beam_search(
             finished = finished.take(stay)
         if step == 0 or stay is not None:
             first = torch.arange(len(active), device=ids.device)[:, None] * spec.beam
-        ids, rows = (place % best.tokens).reshape(-1, 1), rows.flatten()
+        ids, rows = (place % best.size).reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
-    return trellis.hypotheses(best.tokens)
+    return trellis.hypotheses(best.size)

@@ -1,5 +1,6 @@
 """`attnkit export` and `generate --engine`: what they say and refuse."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,12 @@ def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:
     assert (sampled.code, "does not have sampling" in sampled.refusal) == (2, True)
 
 
+def with_a_broken_library(name: str) -> Any:
+    if name.startswith("ctranslate2"):
+        raise ImportError("broken library")
+    return import_module(name)
+
+
 def test_auto_takes_the_engine_for_lines_one_at_a_time(
     run: Run, tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
@@ -100,6 +107,13 @@ def test_auto_takes_the_engine_for_lines_one_at_a_time(
     for words in (["--min-length", "2"], ["--sample"], ["--scores"], ["--n-best", "2"], ["--json"]):
         assert answers(run, *alone, *words) == answers(run, "--block", "1", *words)
     assert answers(other, *alone) == answers(other)
+    with monkeypatch.context() as broken:
+        broken.setattr(to_ctranslate2.importlib, "import_module", with_a_broken_library)
+        fallen_back = answers(run, *alone)
+        assert (fallen_back.code, fallen_back.out) == (0, ours.out)
+        assert "attnkit decodes, since CTranslate2 cannot: ctranslate2 cannot be" in fallen_back.err
+        refused = answers(run, "--engine", "ctranslate2")
+        assert (refused.code, "ctranslate2 cannot be imported" in refused.refusal) == (69, True)
     (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "file/cache"))
     fallen_back = answers(run, *alone)

@@ -186,6 +186,8 @@ def test_the_best_is_the_first_of_the_highest(length: int, rows: int) -> None:
         few[0, length // 2] = math.nan
         for found, expected in zip(base.best(few), few.max(1, keepdim=True), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        for row, place in list(zip(few.tolist(), base.best(few)[1].tolist(), strict=True))[1:]:
+            assert place == [row.index(max(row))]
 
 
 def test_log_probabilities_are_those_of_torch() -> None:
@@ -320,8 +322,8 @@ def test_a_step_on_a_device_reads_no_values() -> None:
             best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
             chosen = beam.decide(best, finished, step + 1, 40, spec)
             trellis.write(step, active, chosen)
-            rows = active[:, None] * live.shape[1] + chosen.place // best.tokens
-            live, finished, token = chosen.live, chosen.finished, chosen.place % best.tokens
+            rows = active[:, None] * live.shape[1] + chosen.place // best.size
+            live, finished, token = chosen.live, chosen.finished, chosen.place % best.size
             hidden, state = advance(model, token.view(-1, 1), state.select(rows.flatten(), None))
         assert chosen.status.device == DEVICE
 

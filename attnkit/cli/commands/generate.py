@@ -14,7 +14,7 @@ from attnkit.cli import console, options, streams
 from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import choice, flag, search_settings, value
 from attnkit.distributed import group
-from attnkit.errors import AttnkitError, UsageError
+from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from attnkit.models import Model
@@ -205,7 +205,7 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
             from attnkit.export.to_ctranslate2 import opened
 
             return opened(run, device)
-        except (AttnkitError, ImportError) as error:
+        except (DataError, OutputError, OutputPathError, UnavailableError) as error:
             if engine == "ctranslate2":
                 raise
             console.warn(f"attnkit decodes, since CTranslate2 cannot: {error}")
