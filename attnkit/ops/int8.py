@@ -4,7 +4,7 @@ Each row of the input and of the weight is scaled to whole numbers from -127 to 
 products and sums are exact, so what a row answers does not depend on the rows beside it.  The plain
 form is the product of the rounded matrices in floating point.  Beside float32, decoding with a beam
 of 5 is 1.3 times as fast with AVX-512 VNNI alone, but 0.95 times with AMX, whose float32 is faster
-(benchmarks/results/decoding.md).
+(benchmarks/results/earlier/decoding.md).
 """
 
 import torch
