@@ -121,8 +121,8 @@ def fill_folder(path: Path, build: Callable[[Path], None]) -> None:
     draft = temporary(path)
     remove_leftovers(path.parent, of=path.name)
     with writing(path):
-        DISK.mkdir(draft)
         try:
+            DISK.mkdir(draft)  # inside, since a signal may come as soon as it is there
             build(draft)
             for part in (*draft.rglob("*"), draft):  # other libraries write files unsynced
                 DISK.fsync_path(part)

@@ -193,11 +193,12 @@ def _scratch(path: Path) -> Iterator[Path]:
     """A folder beside a file, which `remove_leftovers` knows where this process is killed."""
     folder = temporary(path)
     with writing(path.parent):
-        folder.mkdir()
         try:
+            folder.mkdir()  # inside, since a signal may come as soon as it is there
             yield folder
         finally:
-            remove(folder)
+            if folder.exists():
+                remove(folder)
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """A cache folder is complete or absent, whatever happens while it is made."""
 
 import json
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from attnkit.data.corpus_files import NOTE
 from attnkit.errors import DataError, OutputPathError
+from attnkit.storage import download
 from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
 from attnkit.storage.files import Filesystem, sha256_json
 
@@ -60,6 +63,25 @@ def test_a_fault_while_building_leaves_nothing(tmp_path: Path, fault: type) -> N
         read_or_build(tmp_path / "key", read, fail)
     assert [name for name in names(tmp_path) if not name.endswith(".lock")] == []
     assert read_or_build(tmp_path / "key", read, write)[0] == "good"
+
+
+def use_scratch(path: Path) -> None:
+    with download._scratch(path):
+        pass
+
+
+@pytest.mark.parametrize("make", [lambda path: fill_folder(path, lambda _: None), use_scratch])
+def test_a_signal_as_soon_as_the_folder_is_there_leaves_nothing(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(path: Path, *_: Any, **__: Any) -> None:
+        os.mkdir(path)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
