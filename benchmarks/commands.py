@@ -22,7 +22,7 @@ import numpy as np
 from attack import RUN, write_toy
 from common import ROOT, command, environment, load_before, publish, table, versions
 
-SHORT = "train quickstart --variant scaled-dot train.steps=40 --device cpu"
+SHORT = "train quickstart --variant scaled-dot train.steps=40 model.width=128 --device cpu"
 COMMANDS = (
     "--help", "mechanisms", "recipe show quickstart", "train toy.yaml --device cpu --out new",
     f"{SHORT} --out new",

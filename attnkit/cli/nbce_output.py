@@ -191,12 +191,11 @@ def _show(
     several: bool,
 ) -> None:  # fmt: skip
     """The answers to one prompt; of several prompts each answer is a line."""
-    from attnkit.show.output_examples import AnswerList, MethodAnswer
-    from attnkit.show.trace_screen import TraceScreen
-
     first, screen = answers[0], console.stdout()
     text, probabilities = first.reply.text.strip(), first.reply.probabilities
     if request.table:
+        from attnkit.show.output_examples import AnswerList, MethodAnswer
+
         if several:
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
@@ -219,6 +218,8 @@ def _show(
             console.write(safe_text(said) + "\n")
     for one in answers:
         if request.trace and one.trace is not None:
+            from attnkit.show.trace_screen import TraceScreen
+
             screen.print()
             screen.print(TraceScreen(one.trace))
 

@@ -168,7 +168,7 @@ def _config(recipe: Recipe, size: int, positions: int) -> Any:
     else:
         values |= {
             "max_position_embeddings": positions, "tie_word_embeddings": tied,
-            "d_model": ours.width, "scale_embedding": True,
+            "d_model": ours.width, "scale_embedding": ours.init_std is None,
             "activation_dropout": ours.dropout if inside is None else inside,
             "decoder_start_token_id": BOS, "forced_eos_token_id": None,
             "encoder_layers": ours.layers.encoder, "decoder_layers": ours.layers.decoder,

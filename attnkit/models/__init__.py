@@ -16,6 +16,7 @@ from attnkit.models.base import Decode, Model
 from attnkit.models.convolutional import ConvolutionalModel
 from attnkit.models.counted import CountedModel
 from attnkit.models.encoder import EncoderClassifier, PositionTagger
+from attnkit.models.initialization import initialize_normal
 from attnkit.models.naive_bayes import NaiveBayes
 from attnkit.models.naive_bayes_attention import NaiveBayesAttention
 from attnkit.models.ngram import NGram
@@ -59,14 +60,22 @@ def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) ->
     begin token; a decoder that reads a source before its target has room for both.
     """
     make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
-    return make(model, sizes, _positions(model, max_length))
+    return _initialized(make(model, sizes, _positions(model, max_length)), model)
 
 
 def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
     """The freshly initialised model of a recipe; `sizes` are the source and target vocabularies."""
-    if not recipe.writes:
-        return PositionTagger(recipe.model, sizes, _positions(recipe.model, recipe.data.max_length))
-    return build(recipe.model, sizes, recipe.data.max_length)
+    model, length = recipe.model, recipe.data.max_length
+    if recipe.writes:
+        return build(model, sizes, length)
+    return _initialized(PositionTagger(model, sizes, _positions(model, length)), model)
+
+
+def _initialized(made: Model, model: schema.ModelConfig) -> Model:
+    """The model as it was made, or drawn again where the recipe names a standard deviation."""
+    if model.init_std is not None:
+        initialize_normal(made, model.init_std)
+    return made
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:

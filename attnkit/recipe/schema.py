@@ -285,11 +285,15 @@ class ModelConfig(Section):
     (decoder), or none."""
     bias: bool = True
     """Whether the attention projections have biases."""
+    init_std: Annotated[float | None, Field(gt=0), _TRANSFORMER] = None
+    """Transformers: standard deviation of matrices and tables before training, as in GPT-2 (0.02),
+    divided by sqrt(2 layers) at the end of each sublayer; token vectors are then not multiplied by
+    sqrt(width).  null is Glorot's uniform initialisation, with token vectors of variance 1."""
     attention: Roles = Roles()
     """One mechanism for all places, or {encoder: ..., decoder: ..., cross: ...}; each is a name or
     {name: ..., option: value}.  Recurrent and convolutional models have cross only."""
 
-    _later: ClassVar = ("input_feeding",)
+    _later: ClassVar = ("input_feeding", "init_std")
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -30,7 +30,13 @@ PRODUCTS: list[dict[str, Any]] = [
         {"positions": "sinusoidal", "tie": "all", "activation": "relu"},
         {"positions": "learned", "tie": "decoder", "activation": "gelu", "bias": False},
         {"positions": "none", "tie": "none", "activation": "silu", "attention": "dot"},
-        {"positions": "learned", "tie": "none", "activation": "relu", "shared": False},
+        {
+            "positions": "learned",
+            "tie": "none",
+            "activation": "relu",
+            "shared": False,
+            "init_std": 0.3,
+        },
     )
 ]
 """Architectures of plain transformers."""

@@ -28,6 +28,7 @@ VARIANTS = [
     {"norm": "post", "activation": "gelu", "tie": "decoder"},
     {"activation": "swiglu", "tie": "none", "bias": False},
     {"activation": "geglu"},
+    {"init_std": 0.02, "positions": "learned"},
 ]
 
 

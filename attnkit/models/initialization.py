@@ -1,0 +1,45 @@
+"""GPT-2's initialisation of a Transformer, in place of Glorot's."""
+
+import math
+
+from torch import nn
+
+from attnkit.layers import FeedForward, MultiHead
+from attnkit.models.base import Model
+from attnkit.models.embedding import Embedding
+from attnkit.models.transformer import Stack
+
+
+def initialize_normal(model: Model, std: float) -> None:
+    """Draw the matrices and tables of a Transformer from a normal distribution.
+
+    `std` is its standard deviation; for the last matrix of each sublayer std / sqrt(2 layers), so
+    that the sum over the sublayers does not grow with depth (Radford et al. 2019, section 2.3).
+    Token vectors are not multiplied by sqrt(width).  Biases stay 0; parameters that a mechanism
+    has of its own stay as it made them.
+    """
+    if isinstance(model.output, nn.Linear):  # first, for a table may be tied to it
+        nn.init.normal_(model.output.weight, std=std)
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+            if module.padding_idx is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, Embedding):
+            module.scale = 1.0
+        elif isinstance(module, Stack):
+            _initialize_stack(module, std)
+
+
+def _initialize_stack(stack: Stack, std: float) -> None:
+    last = std / math.sqrt(2 * len(stack.blocks))
+    for module in stack.modules():
+        if isinstance(module, MultiHead):
+            inner, end = [module.q, module.k, module.v, module.g, module.gate], module.o
+        elif isinstance(module, FeedForward):
+            inner, end = [module.up, module.gate], module.down
+        else:
+            continue
+        for layer in filter(None, inner):
+            nn.init.normal_(layer.weight, std=std)
+        nn.init.normal_(end.weight, std=last)
