@@ -35,6 +35,9 @@ COMMANDS = (
 )  # fmt: skip
 OUTPUTS = ("new", "out", "out.svg", "out.html", "out.npz", "out.txt")
 RESAMPLES = 2000
+NOTE = """\
+`train quickstart` has the width of recipes of before.  `report` draws two pictures more than versions
+before the overview of systems by tasks.  `runs pack` also says which seeds of a recipe are missing."""
 
 
 class Version:
@@ -121,7 +124,7 @@ def main() -> None:
             }
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    body = table(["command", "time over the other version's", "95 % interval"], rows)
+    body = [*table(["command", "time over the other version's", "95 % interval"], rows), NOTE]
     publish("commands", "Commands beside those of another version", facts, body)
 
 
