@@ -36,8 +36,8 @@ COMMANDS = (
 OUTPUTS = ("new", "out", "out.svg", "out.html", "out.npz", "out.txt")
 RESAMPLES = 2000
 NOTE = """\
-`train quickstart` has the width of recipes of before.  `report` draws two pictures more than versions
-before the overview of systems by tasks.  `runs pack` also says which seeds of a recipe are missing."""
+`train quickstart` has the width that recipes had before.  `report` draws two pictures more than
+versions before the overview of systems by tasks, and `runs pack` names missing seeds."""
 
 
 class Version:
