@@ -71,7 +71,7 @@ def choosing(page: str) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f}"
+    return "" if value is None else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
 
 def metrics(page: str) -> str:

@@ -120,10 +120,8 @@ class Scored(Attention):
             if y is not None:
                 return Out(y, state)
         queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]
-        whole = chosen.residual_scores or prior is not None or not self.query_blocks
         call = call._replace(q=q, bias=bias)
-        # a compiled graph is for any length
-        if whole or torch.compiler.is_compiling() or queries * row < LONG:
+        if not self.in_blocks(call, queries, values.shape[2]):
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
@@ -136,6 +134,13 @@ class Scored(Attention):
             for at, part in zip(starts, parts, strict=True)
         ]
         return Out(torch.cat(answers, 2), state)
+
+    def in_blocks(self, call: AttentionCall, queries: int, keys: int) -> bool:
+        """Whether a text is so long that its queries are answered in blocks."""
+        whole = self.modifiers.residual_scores or call.prior is not None or not self.query_blocks
+        # a compiled graph is for any length
+        whole = whole or torch.compiler.is_compiling()
+        return not whole and queries * keys * self.shape.heads >= LONG
 
     def _block(
         self, call: AttentionCall, keys: Tensor | None, values: Tensor, factor: Tensor | None,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.cli import console
 from attnkit.errors import MissingInputError, UsageError
+from attnkit.storage.files import nearest_folder
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
@@ -109,7 +110,11 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     try:
         file = load(target, request.overrides)
     except MissingInputError as error:
-        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
+        close = nearest_folder(Path(target))
+        near = f"; did you mean the folder {close}?" if close else ""
+        raise MissingInputError(
+            f"{error}; and there is no folder of runs of that name{near}"
+        ) from error
     out, tasks, skipped = request.out, list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
         folder = run_path(out, file.name, variant, 0).parent

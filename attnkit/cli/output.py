@@ -93,20 +93,22 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
 
     Raises UsageError: no table has such a column.
     """
-    from attnkit.recipe.metrics import METRICS
+    from attnkit.recipe.metrics import METRICS, ROUGE
 
     if columns is None:
         return [replace(table, how="--columns NAME,... shows them") for table in tables]
     known = list(dict.fromkeys(name for table in tables for name in table.names()))
-    titles = {name.casefold(): name.casefold() for name in known}
+    titles = {name.casefold(): [name.casefold()] for name in known}
     for metric, facts in METRICS.items():
         if (title := "-".join(facts.title.split()).casefold()) in titles:
-            titles.setdefault(metric.casefold(), title)
+            titles.setdefault(metric.casefold(), [title])
+    if parts := [title for name in ROUGE for title in titles.get(name.casefold(), ())]:
+        titles["rouge"] = parts
     asked = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in asked:
         if name not in titles:
             raise UsageError(f"--columns {quoted(name)}: {suggestion(name, known)}")
-    wanted = [titles[name] for name in asked]
+    wanted = list(dict.fromkeys(title for name in asked for title in titles[name]))
     having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
     return [table.choose(wanted) for table in having]
 

@@ -17,12 +17,13 @@ scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
 """
 
 import math
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, one_head, real_keys
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -30,6 +31,15 @@ from attnkit.ops.linear_attention import widest
 
 CHUNK = 64
 """Tokens of one triangular system."""
+
+
+class Chunk(NamedTuple):
+    """What neighbouring tokens have."""
+
+    q: Float[Tensor, "B H C D"]
+    k: Float[Tensor, "B H C D"]
+    w: Float[Tensor, "B H C D"]
+    strength: Float[Tensor, "B H C 1"]
 
 
 class Path(ScaledDot):
@@ -62,16 +72,49 @@ class Path(ScaledDot):
         if real is not None:
             k, w, strength = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, w, strength))
         past = k[:, :, :0] if state is None else state[0].to(wide)
-        rows = []
-        chunks = (torch.split(x, CHUNK, 2) for x in (q, k, w, strength))
-        for own_q, own_k, own_w, own_strength in zip(*chunks, strict=True):
-            scores, past = carried(own_q, own_k, own_w, own_strength, past)
-            rows.append(scores)
         total = mask.valid.shape[1]
-        raw_scores = torch.cat([F.pad(row, (0, total - row.shape[3])) for row in rows], 2)
         values = append(None if state is None else state[1], v, total)
-        factor = self._factor(mask, raw_scores.dtype)
-        return self.weigh(call, raw_scores, values, (past.to(v.dtype), values), factor)
+        factor = self._factor(mask, wide)
+        parts = (torch.split(x, CHUNK, 2) for x in (q, k, w, strength))
+        chunks = [Chunk(*own) for own in zip(*parts, strict=True)]
+        if not self.in_blocks(call, q.shape[2], total):
+            rows = []
+            for chunk in chunks:
+                scores, past = carried(chunk, past)
+                rows.append(F.pad(scores, (0, total - scores.shape[3])))
+            state = past.to(v.dtype), values
+            return self.weigh(call, torch.cat(rows, 2), values, state, factor)
+        answers, first = [], 0
+        for chunk in chunks:
+            y, past = self._chunk_answers(call, chunk, past, values, factor, first)
+            answers.append(y)
+            first += chunk.q.shape[2]
+        return Out(torch.cat(answers, 2), (past.to(v.dtype), values))
+
+    def _chunk_answers(
+        self, call: AttentionCall, chunk: Chunk, past: Tensor, values: Tensor,
+        factor: Tensor | None, first: int,
+    ) -> tuple[Float[Tensor, "B H C E"], Float[Tensor, "B H S+C D"]]:  # fmt: skip
+        """The answers to the queries of a chunk, of which `first` is the first, and all keys.
+
+        Scores are not kept for gradients but made again.
+        """
+        last, seen = first + chunk.q.shape[2], past.shape[2] + chunk.q.shape[2]
+        bias = call.bias
+        if bias is not None:
+            bias = bias[:, :, first:last, :seen] if bias.shape[2] > 1 else bias[..., :seen]
+        own = call._replace(mask=call.mask.part(first, last, seen), bias=bias)
+
+        def answers(past: Tensor, values: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
+            scores, keys = carried(Chunk(*parts), past)
+            part = None if factor is None else factor[:, :, first:last]
+            return self.weigh(own, scores, values, None, part).y, keys
+
+        given = past, values[:, :, :seen], *chunk
+        if not torch.is_grad_enabled():
+            return answers(*given)
+        found: tuple[Tensor, Tensor] = checkpoint(answers, *given, use_reentrant=False)
+        return found
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
@@ -85,17 +128,14 @@ class Path(ScaledDot):
 
 
 def carried(
-    q: Float[Tensor, "B H C D"],
-    k: Float[Tensor, "B H C D"],
-    w: Float[Tensor, "B H C D"],
-    strength: Float[Tensor, "B H C 1"],
-    past: Float[Tensor, "B H S D"],
+    chunk: Chunk, past: Float[Tensor, "B H S D"]
 ) -> tuple[Float[Tensor, "B H C S+C"], Float[Tensor, "B H S+C D"]]:
     """Scores of a chunk against earlier keys and its own, and all keys as its last token sees them.
 
     With M = (I + tril(diag(b) W W^T, -1))^-1 diag(b), the product of the tokens from b to a is
     I - sum w_x M_xy w_y^T over b <= y <= x <= a.  What lies above the diagonal is not to be read.
     """
+    q, k, w, strength = chunk
     system = strength * (w @ w.transpose(-1, -2)).tril(-1)
     # M times what tokens have of keys before them, and of all earlier keys
     inner = strength * (w @ k.transpose(-1, -2)).tril(-1)

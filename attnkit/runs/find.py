@@ -10,6 +10,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageErro
 from attnkit.runs.demo import located
 from attnkit.runs.layout import MANIFEST, MODEL, TRIAL, is_results_file, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
+from attnkit.storage.files import require_folder
 
 VARIANTS, BASELINE = "variants", "baseline"
 """Entries of the manifest: names of all variants of the recipe in its order, and of one of them."""
@@ -31,7 +32,7 @@ def is_run(name: str) -> bool:
             "here; a run is a seed-N folder"
         )
     if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
-        raise MissingInputError(f"{name}: no such folder; `attnkit train RECIPE` makes runs")
+        require_folder(path, "folder", "; `attnkit train RECIPE` makes runs")
     return False
 
 

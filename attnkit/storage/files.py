@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
+from attnkit.text import nearest
 
 _PATH_ERRORS = frozenset(
     getattr(errno, f"E{name}")
@@ -328,11 +329,33 @@ def check_file(path: Path) -> os.stat_result:
 def require_folder(path: Path, what: str, hint: str) -> None:
     """Raise MissingInputError, with a hint, where there is nothing or something else than a folder.
 
-    `what` says what the folder would be, for messages.
+    `what` says what the folder would be, for messages; a folder with nearly that name is told
+    instead of the hint.
     """
     if not os.path.isdir(path):
-        reason = "is a file; a folder is needed" if os.path.exists(path) else f"no such {what}"
-        raise MissingInputError(f"{path}: {reason}{hint}")
+        if os.path.exists(path):
+            raise MissingInputError(f"{path}: is a file; a folder is needed{hint}")
+        close = nearest_folder(path)
+        raise MissingInputError(
+            f"{path}: no such {what}{f'; did you mean {close}?' if close else hint}"
+        )
+
+
+def nearest_folder(path: Path) -> Path | None:
+    """The folder that is called as `path` but for the first part that is not there, which is near.
+
+    None where no name is near, or it does not lead to a folder.
+    """
+    parents = [*reversed(path.parents)]
+    for parent, child in zip(parents, [*parents[1:], path], strict=True):
+        if os.path.lexists(child):
+            continue
+        with suppress(OSError, ValueError):
+            if close := nearest(child.name, os.listdir(parent)):
+                folder = parent / close / path.relative_to(child)
+                return folder if folder.is_dir() else None
+        return None
+    return None
 
 
 def open_file(path: Path) -> BufferedReader:

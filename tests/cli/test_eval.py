@@ -166,6 +166,8 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
     done = attnkit(*words, "--columns", "rouge1", "--format", "csv")
     assert done.out.count("rouge1_sd") == 1, done.err
     assert "rougeL" not in done.out
+    done = attnkit(*words, "--columns", "rouge,rouge1", "--format", "csv")
+    assert [done.out.count(f"{name}_sd") for name in ("rouge1", "rougeL")] == [1, 1], done.err
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Path attention against its product of matrices, token by token."""
 
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask
+from attnkit.attention import Mask, scored
 from attnkit.layers import MultiHead
 
 
@@ -43,3 +46,32 @@ def test_without_reflections_it_is_scaled_dot() -> None:
     x = torch.randn(2, 70, 8)
     mask = Mask.packed(70, x.device, causal=True)
     torch.testing.assert_close(layer(x, mask).y, other(x, mask).y)
+
+
+@pytest.mark.parametrize("options", [{}, {"logit_cap": 3.0, "entropy_scale": True}], ids=str)
+@pytest.mark.parametrize("length", [63, 64, 65, 150])
+def test_chunks_by_themselves_give_what_all_scores_at_once_give(
+    length: int, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers, states and gradients, with pads, with a bias and behind a state."""
+    torch.manual_seed(4)
+    made = MultiHead.build("path", 16, 2, 200, causal=True, **options).double()
+    valid = torch.ones(2, length + 5, dtype=torch.bool)
+    valid[0, :9] = False
+    x = torch.randn(2, length + 5, 16, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(1, 2, length + 5, length + 5, dtype=torch.float64, requires_grad=True)
+    found = []
+    for long in (2**60, 0):
+        monkeypatch.setattr(scored, "LONG", long)
+        whole = made(x, Mask.of(valid, length + 5, causal=True), bias=bias)
+        first = made(x[:, :5], Mask.of(valid[:, :5], 5, causal=True))
+        later = made(x[:, 5:], Mask.of(valid, length, causal=True), state=first.state)
+        with torch.no_grad():
+            unseen = made(x, Mask.of(valid, length + 5, causal=True), bias=bias).y
+        real = valid[:, :, None]
+        torch.testing.assert_close(unseen * real, whole.y * real)
+        total = (whole.y * real).sin().sum() + (later.y * real[:, 5:]).cos().sum()
+        grads = torch.autograd.grad(total, [x, bias, *made.parameters()])
+        found.append([whole.y * real, later.y * real[:, 5:], *later.state, *grads])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)

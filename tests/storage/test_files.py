@@ -154,3 +154,38 @@ def test_too_little_space_is_refused_before_anything_is_written(tmp_path: Path) 
     files.check_space(tmp_path / "a" / "b", 1)
     with pytest.raises(OutputError, match="MB are free, .* MB are needed"):
         files.check_space(tmp_path / "a" / "b", free * 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("runs/toi/base/seed-1", "runs/toy/base/seed-1"),
+        ("rusn/toy", "runs/toy"),
+        ("runs/toy/base/seed-12", "runs/toy/base/seed-1"),
+        ("runs/toi/base/seed-7", None),  # the near name does not lead to a folder
+        ("runs/other", None),
+        ("runs/toy", None),  # it is there
+        ("runs/notes/toy", None),  # below a file
+        ("n\0ne", None),
+    ],
+)
+def test_the_nearest_folder_replaces_the_first_unknown_part(
+    asked: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/toy/base/seed-1").mkdir(parents=True)
+    Path("runs/notes").touch()
+    near = files.nearest_folder(Path(asked))
+    assert (None if near is None else str(near)) == found
+    there = files.nearest_folder(tmp_path / asked)
+    assert there == (None if found is None else tmp_path / found)
+
+
+def test_a_folder_that_is_not_there_is_told_with_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "quickstart").mkdir()
+    with pytest.raises(
+        MissingInputError, match="quikstart: no such run; did you mean .*quickstart"
+    ):
+        files.require_folder(tmp_path / "quikstart", "run", "; train one")
+    with pytest.raises(MissingInputError, match="other: no such run; train one"):
+        files.require_folder(tmp_path / "other", "run", "; train one")
