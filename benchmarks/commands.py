@@ -4,8 +4,10 @@
 
 Each version trains the same toy and runs each command on its own runs, by turns with the other:
 this one first, then the other first, and so on.  What counts is processor time, user and system,
-of a command and its children, with one thread; the ratio is taken pair by pair.  A command that
-the other version refuses is not compared.  Writes results/commands.md.
+of a command and its children, with one thread; the ratio is taken pair by pair.  Times of such
+short commands vary by more than 2 % on a busy machine; the number of Python functions that a
+command calls does not, so it is compared, too.  A command that the other version refuses is not
+compared.  Writes results/commands.md.
 """
 
 import argparse
@@ -34,6 +36,23 @@ COMMANDS = (
     f"export {RUN} out --to huggingface", "runs pack runs/toy --results -o out",
 )  # fmt: skip
 OUTPUTS = ("new", "out", "out.svg", "out.html", "out.npz", "out.txt")
+COUNTED = """
+import cProfile, os, pstats, sys
+
+profile, leave = cProfile.Profile(), os._exit
+
+def end(code):
+    profile.disable()
+    print(pstats.Stats(profile).total_calls, file=open(os.environ["CALLS"], "w"), flush=True)
+    leave(code)
+
+os._exit = end
+sys.argv = ["attnkit", *sys.argv[1:]]
+profile.enable()
+from attnkit.cli import script
+script()
+"""
+"""A command that writes how many functions it called; the command line ends by `os._exit`."""
 RESAMPLES = 2000
 NOTE = """\
 `train quickstart` has the width that recipes had before.  `report` draws two pictures more than
@@ -49,17 +68,24 @@ class Version:
         write_toy(folder)
         assert self.seconds("train toy.yaml --device cpu") is not None
 
-    def seconds(self, words: str) -> float | None:
+    def seconds(self, words: str, *, program: Sequence[str] = ("-m", "attnkit")) -> float | None:
         """Processor time of a command; None where it failed."""
         for name in OUTPUTS:
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         process = subprocess.Popen(
-            [sys.executable, "-m", "attnkit", *words.split()], cwd=self.folder, env=self.env,
+            [sys.executable, *program, *words.split()], cwd=self.folder, env=self.env,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         _, status, used = os.wait4(process.pid, 0)
         return used.ru_utime + used.ru_stime if status == 0 else None
+
+    def calls(self, words: str) -> int:
+        """How many Python functions a command calls that succeeds."""
+        counted = self.folder / "calls"
+        self.env["CALLS"] = str(counted)
+        assert self.seconds(words, program=("-c", COUNTED)) is not None
+        return int(counted.read_text("utf-8"))
 
 
 def ratios(ours: Version, theirs: Version, words: str, repeats: int) -> list[float]:
@@ -75,13 +101,15 @@ def ratios(ours: Version, theirs: Version, words: str, repeats: int) -> list[flo
     return found
 
 
-def shown(values: Sequence[float]) -> tuple[str, str]:
-    """The median, and its 95 % interval by the bootstrap."""
-    if not values:
-        return "not comparable", "-"
-    drawn = np.random.default_rng(1).choice(values, (RESAMPLES, len(values)))
+def row(ours: Version, theirs: Version, words: str, repeats: int) -> list[str]:
+    """Calls and times of a command over the other version's; of times the median and interval."""
+    times = ratios(ours, theirs, words, repeats)
+    if not times:
+        return [f"`{words}`", "not comparable", "-", "-"]
+    drawn = np.random.default_rng(1).choice(times, (RESAMPLES, len(times)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
-    return f"{np.median(values):.3f}", f"{low:.3f} to {high:.3f}"
+    calls = ours.calls(words) / theirs.calls(words)
+    return [f"`{words}`", f"{calls:.3f}", f"{np.median(times):.3f}", f"{low:.3f} to {high:.3f}"]
 
 
 def verified(version: Version, runs: int) -> str:
@@ -109,10 +137,7 @@ def main() -> None:
         subprocess.run([*git, "add", "-q", "--detach", str(tree), options.base], check=True)
         try:
             ours, theirs = Version(ROOT, Path(folder) / "a"), Version(tree, Path(folder) / "b")
-            rows = [
-                (f"`{words}`", *shown(ratios(ours, theirs, words, options.repeats)))
-                for words in COMMANDS
-            ]
+            rows = [row(ours, theirs, words, options.repeats) for words in COMMANDS]
             facts = {
                 "command": command(options),
                 "versions": versions("attnkit", "torch"),
@@ -124,7 +149,8 @@ def main() -> None:
             }
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    body = [*table(["command", "time over the other version's", "95 % interval"], rows), NOTE]
+    heads = ["command", "calls over the other version's", "time over it", "95 % interval"]
+    body = [*table(heads, rows), "", NOTE]
     publish("commands", "Commands beside those of another version", facts, body)
 
 
