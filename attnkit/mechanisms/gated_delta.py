@@ -122,17 +122,22 @@ class GatedDelta(Unscored):
         q, k, v, log_decay, erase, write = self.rules(q, k, v, gates)
         if real is not None:
             pads = pads.repeat_interleave(self.steps, 2)
-            log_decay, erase, write = (x.masked_fill(pads, 0) for x in (log_decay, erase, write))
+            erase, write = (x.masked_fill(pads, 0) for x in (erase, write))
+            log_decay = None if log_decay is None else log_decay.masked_fill(pads, 0)
         if state is None and not 1 < k.shape[2] <= chunk(k):
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
         if k.shape[2] == 1:
             assert state is not None
             y, state = one_step(q, k, v, log_decay, erase, write, state)
+        elif log_decay is None:
+            y, state = scan(undecayed, BLOCK, state, q, k, v, erase, write)
         else:
             y, state = scan(chunked, BLOCK, state, q, k, v, log_decay, erase, write)
         return Out(y[:, :, self.steps - 1 :: self.steps].to(kind), state)
 
-    def rules(self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
+    def rules(
+        self, q: Tensor, k: Tensor, v: Tensor, gates: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor, Tensor]:
         """Queries, keys, values, log a, erase and write gates of all steps, n to a token.
 
         The first step of a token has its decay; the last one is what its query reads.
@@ -140,18 +145,18 @@ class GatedDelta(Unscored):
         steps, heads = self.steps, self.shape.heads
         sizes = [self.decays, steps * self.erases, steps * self.apart]
         decay, *more = torch.split(gates, sizes, -1)
+        log_decay = None
         if self.decays:
             rate = self.log_rate.to(gates.dtype).exp()[:, None, None]
             bias = self.step_bias.to(gates.dtype).reshape(heads, 1, self.decays)
             log_decay = -rate * F.softplus(decay + bias)  # [B, H, T, 1 or D]
-        else:
-            log_decay = gates.new_zeros((*gates.shape[:3], 1))
         erase, write = (torch.unflatten(x, -1, (steps, -1)).flatten(2, 3) for x in more)
         erase = self.strength * erase.sigmoid()  # [B, H, n T, 1 or D]
         write = write.sigmoid() if self.apart else erase  # [B, H, n T, 1]
         if steps > 1:
             q = q.repeat_interleave(steps, 2)
-            log_decay = F.pad(log_decay[:, :, :, None], (0, 0, 0, steps - 1)).flatten(2, 3)
+            if log_decay is not None:
+                log_decay = F.pad(log_decay[:, :, :, None], (0, 0, 0, steps - 1)).flatten(2, 3)
             k, v = (
                 torch.unflatten(x, 1, (steps, heads)).permute(0, 2, 3, 1, 4).flatten(2, 3)
                 for x in (k, v)
@@ -181,19 +186,34 @@ def chunk(x: Tensor) -> int:
     return CHUNKS.get(x.device.type, CHUNK)
 
 
+def even(length: int, most: int) -> int:
+    """The length of chunks that are as long as each other, none longer than `most`."""
+    chunks = -(-length // most)
+    return -(-length // chunks)
+
+
 def one_step(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor,
+    state: Tensor,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1, 1 or D]."""
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
-    state = state * log_decay.exp().transpose(-1, -2)
+    if log_decay is not None:
+        state = state * log_decay.exp().transpose(-1, -2)
     news = v * write - (k * erase) @ state
     state = state + k.transpose(-1, -2) * news
     return q @ state, state
 
 
+def undecayed(
+    q: Tensor, k: Tensor, v: Tensor, erase: Tensor, write: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`chunked` where every a is 1."""
+    return chunked(q, k, v, None, erase, write, state)
+
+
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, erase: Tensor, write: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor,
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The same for T tokens; without a state they are the first ones, and no more than a chunk.
@@ -203,28 +223,35 @@ def chunked(
     all.  (S as the state is kept, [D, E]; w = b without `erase: channel`.)
     """
     q, k, length = F.normalize(q, dim=-1), F.normalize(k, dim=-1), k.shape[2]
-    given = [q, k, v * write, k * erase, log_decay]
-    size = min(chunk(k), length)
+    given = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
+    size = even(length, chunk(k))
     if spare := -length % size:
         given = [F.pad(x, (0, 0, 0, spare)) for x in given]
-    q, k, v, left, logs = (torch.unflatten(x, 2, (-1, size)) for x in given)  # [B, H, chunks, C, D]
-    total = logs.cumsum(-2)
-    overlap, squares = decayed_products([left, q], k, total)
-    since = total.exp()  # G_i0
-    until = (total[..., -1:, :] - total).exp()  # from token to the chunk's end
-    right = v if state is None else torch.cat((v, left * since), -1)
+    # [B, H, chunks, C, D]
+    q, k, v, left, *logs = (torch.unflatten(x, 2, (-1, size)) for x in given)
+    left_since, q_since, k_until, ends = left, q, k, None
+    if logs:
+        total = logs[0].cumsum(-2)
+        overlap, squares = decayed_products([left, q], k, total)
+        since = total.exp()  # G_i0
+        k_until = k * (total[..., -1:, :] - total).exp()  # from token to the chunk's end
+        left_since, q_since, ends = left * since, q * since, since[..., -1, :, None].unbind(2)
+    else:
+        overlap, squares = left @ k.transpose(-1, -2), (q @ k.transpose(-1, -2)).tril()
+    right = v if state is None else torch.cat((v, left_since), -1)
     # the diagonal is taken as 1 and what lies above it is not read
     solved = torch.linalg.solve_triangular(overlap, right, upper=False, unitriangular=True)
+    written = k_until.transpose(-1, -2)
     if state is None:
-        state = ((k * until).transpose(-1, -2) @ solved)[:, :, 0]
-        return (squares @ solved)[:, :, 0], state
+        return (squares @ solved)[:, :, 0], (written @ solved)[:, :, 0]
     fresh, stale = solved.split((v.shape[-1], k.shape[-1]), -1)
-    ends = since[..., -1, :, None]
     states, news = list[Tensor](), list[Tensor]()
-    parts = (x.unbind(2) for x in (fresh, stale, (k * until).transpose(-1, -2), ends))
-    for own, old, keys, end in zip(*parts, strict=True):
+    for number, (own, old, keys) in enumerate(
+        zip(fresh.unbind(2), stale.unbind(2), written.unbind(2), strict=True)
+    ):
         states.append(state)
         news.append(own - old @ state)
-        state = state * end + keys @ news[-1]
-    y = (q * since) @ torch.stack(states, 2) + squares @ torch.stack(news, 2)
+        kept = state if ends is None else state * ends[number]
+        state = kept + keys @ news[-1]
+    y = q_since @ torch.stack(states, 2) + squares @ torch.stack(news, 2)
     return y.flatten(2, 3)[:, :, :length], state

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Shape
 from attnkit.layers import MultiHead
 from attnkit.mechanisms import gated_delta
-from attnkit.mechanisms.gated_delta import GatedDelta, chunked
+from attnkit.mechanisms.gated_delta import GatedDelta, chunked, undecayed
 
 Decay: TypeAlias = Literal["scalar", "channel", "none"]
 
@@ -65,6 +65,17 @@ def test_chunks_are_the_formula_forward_and_backward(
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("length", [2, 32, 33, 66, 150])
+def test_without_decay_chunks_are_those_of_a_decay_of_one(length: int) -> None:
+    q, k, v, decay, *given = recurrence(length, 1, 5, rate=0)
+    found = []
+    for y, end in (chunked(q, k, v, decay, *given), undecayed(q, k, v, *given)):
+        gradients = torch.autograd.grad(y.sin().sum() + end.sin().sum(), [q, k, v, *given])
+        found.append([y, end, *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("length", [2, 17, 32])
 def test_the_first_chunk_needs_no_state(length: int) -> None:
     *given, state = recurrence(length, 5, 5)
@@ -100,14 +111,15 @@ def test_steps_are_applied_one_after_the_other_to_a_token(steps: int, decay: Dec
     torch.testing.assert_close(y, torch.stack(answers, 2))
 
 
-def layer_and_input(length: int) -> tuple[MultiHead, Tensor]:
+def layer_and_input(length: int, decay: Decay = "scalar") -> tuple[MultiHead, Tensor]:
     torch.manual_seed(2)
-    layer = MultiHead.build("gated-delta", 12, 3, 300).double()
+    layer = MultiHead.build("gated-delta", 12, 3, 300, decay=decay).double()
     return layer, torch.randn(2, length, 12).double()
 
 
-def test_blocks_of_training_are_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = layer_and_input(150)
+@pytest.mark.parametrize("decay", ["none", "scalar"])
+def test_blocks_of_training_are_one_pass(decay: Decay, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = layer_and_input(150, decay)
     mask, found = Mask.packed(150, x.device, causal=True), []
     for block in (64, 10**9):
         monkeypatch.setattr(gated_delta, "BLOCK", block)
@@ -129,8 +141,8 @@ def test_a_full_step_without_decay_replaces_what_a_key_held() -> None:
     """The delta rule against plain linear attention, which adds the second value to the first."""
     k = torch.tensor([[1.0, 0], [0, 1], [1, 0]]).double()[None, None]
     v = torch.tensor([[1.0], [10], [100]]).double()[None, None]
-    none, full = torch.zeros(1, 1, 3, 1).double(), torch.ones(1, 1, 3, 1).double()
-    _, state = chunked(k, k, v, none, full, full, torch.zeros(1, 1, 2, 1).double())
+    full = torch.ones(1, 1, 3, 1).double()
+    _, state = undecayed(k, k, v, full, full, torch.zeros(1, 1, 2, 1).double())
     torch.testing.assert_close(state[0, 0], torch.tensor([[100.0], [10]]).double())
 
 
