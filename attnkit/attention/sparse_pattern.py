@@ -19,7 +19,8 @@ from attnkit.ops import block_sparse as blocks
 from attnkit.ops import sliding_window
 
 PLAIN_UP_TO = 256 * 256
-"""On a CPU the plain path beats the blocks up to about this many scores a head."""
+"""On a CPU dense attention beats the blocks up to about this many scores a head; torch's fused
+kernel takes the mask of the pattern, and is faster than the plain products in 32 bits."""
 
 
 class Pattern(Scored):
@@ -83,7 +84,11 @@ class Pattern(Scored):
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
         if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
-            return None
+            exact = q.device.type == "cpu" and q.element_size() > 2 and queries > 1
+            if not exact or torch.compiler.is_compiling():
+                return None
+            grouped = k.shape[1] != q.shape[1]
+            return F.scaled_dot_product_attention(q, k, v, self.allowed(mask), enable_gqa=grouped)
         last = mask.k_pos[:, -queries:]
         known = mask.layout != "any" or (readable(last) and torch.equal(mask.q_pos, last))
         if queries < keys and not known:

@@ -29,8 +29,10 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Shape, at_least, one_head, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import PLAIN_UP_TO
 from attnkit.mechanisms.scaled_dot import ScaledDot
+
+PLAIN_UP_TO = 256 * 256
+"""Scores a head up to which the plain products beat the blocks."""
 
 
 class BlockTopk(ScaledDot):

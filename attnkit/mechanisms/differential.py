@@ -30,6 +30,9 @@ from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import few_scores, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
+PLAIN_UP_TO = 48 * 48
+"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
+
 
 def halves(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B 2H T D/2"]:
     """The first halves of all heads, then the second halves."""
@@ -86,7 +89,7 @@ class Differential(ScaledDot):
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
         """Both maps of all heads at once; halves are filled up to the width of the values."""
-        if few_scores(q, k):
+        if few_scores(q, k, PLAIN_UP_TO):
             return None
         width = k.shape[-1]
         q, k = (F.pad(x, (0, width)) for x in (halves(q), k))

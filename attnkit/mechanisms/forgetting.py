@@ -25,13 +25,15 @@ from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Shape, append, one_head, real_keys
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import PLAIN_UP_TO, fused_dot
+from attnkit.mechanisms.dot import few_scores, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
 
 PLAIN = ScoreOptions()
 """Without other modifiers than qk_norm, which the layer applies, the decay may go into the keys."""
+PLAIN_UP_TO = 32 * 32
+"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
 
 
 class Forgetting(ScaledDot):
@@ -65,7 +67,7 @@ class Forgetting(ScaledDot):
         new = logs.cumsum(2)
         new = new if sums is None else new + sums[:, :, -1:]
         sums = append(sums, new, mask.valid.shape[1])
-        long = q is not None and q.shape[2] * sums.shape[2] > PLAIN_UP_TO
+        long = q is not None and not few_scores(q, sums, PLAIN_UP_TO)
         plain = prior is bias is None and self.evaluation_noise == 0
         if long and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
             keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])

@@ -21,6 +21,9 @@ from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.mechanisms import dot
 from attnkit.ops.linear_attention import widest
 
+PLAIN_UP_TO = 32 * 32
+"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
+
 
 def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
     """|x|^2 / 2."""
@@ -43,7 +46,7 @@ class Gaussian(Scored):
 
         16-bit types need three channels: the square is then a sum of three short floats.
         """
-        if dot.few_scores(q, k) or v.shape[-1] != k.shape[-1]:
+        if dot.few_scores(q, k, PLAIN_UP_TO) or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
         rest = -half_square(k.to(widest(k.dtype)))

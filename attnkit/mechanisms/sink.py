@@ -26,11 +26,14 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, at_least, dot_scores, mix, one_head, one_of
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
-from attnkit.mechanisms.dot import PLAIN_UP_TO
+from attnkit.mechanisms.dot import few_scores
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
 from attnkit.ops.sliding_window import SMALLEST, Band
+
+PLAIN_UP_TO = 32 * 32
+"""Scores a head up to which the plain products beat the fused kernel on a CPU."""
 
 
 class SunkSoftmax(torch.autograd.Function):
@@ -122,9 +125,8 @@ class Sink(ScaledDot):
             return None  # for `weights`: the values are the identity
         if self.window is not None:
             return None if torch.compiler.is_compiling() else self._near(q, k, v, mask)
-        if queries * keys <= PLAIN_UP_TO or not usable(
-            q, operators=(FLASH, FLASH_BACKWARD), autocast=True
-        ):
+        able = usable(q, operators=(FLASH, FLASH_BACKWARD), autocast=True)
+        if not able or few_scores(q, k, PLAIN_UP_TO):
             return None
         causal = mask.layout == "packed" and mask.causal and queries == keys
         bias = None
