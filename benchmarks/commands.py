@@ -5,8 +5,8 @@
 Each version trains the same toy and runs each command on its own runs, by turns with the other:
 this one first, then the other first, and so on.  What counts is processor time, user and system,
 of a command and its children, with one thread; the ratio is taken pair by pair.  Times of such
-short commands vary by more than 2 % on a busy machine; the number of Python functions that a
-command calls does not, so it is compared, too.  A command that the other version refuses is not
+short commands vary by more than 2 % on a busy machine; the number of functions that a
+command calls hardly does, so it is compared, too.  A command that the other version refuses is not
 compared.  Writes results/commands.md.
 """
 
@@ -55,8 +55,8 @@ script()
 """A command that writes how many functions it called; the command line ends by `os._exit`."""
 RESAMPLES = 2000
 NOTE = """\
-`train quickstart` has the width that recipes had before.  `report` draws two pictures more than
-versions before the overview of systems by tasks, and `runs pack` names missing seeds."""
+Calls: of functions, counted by cProfile in the command's own process.  `report` draws two pictures
+more than versions before the overview of systems by tasks, and `runs pack` names missing seeds."""
 
 
 class Version:
@@ -81,7 +81,7 @@ class Version:
         return used.ru_utime + used.ru_stime if status == 0 else None
 
     def calls(self, words: str) -> int:
-        """How many Python functions a command calls that succeeds."""
+        """How many functions a command calls that succeeds."""
         counted = self.folder / "calls"
         self.env["CALLS"] = str(counted)
         assert self.seconds(words, program=("-c", COUNTED)) is not None
@@ -149,7 +149,7 @@ def main() -> None:
             }
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    heads = ["command", "calls over the other version's", "time over it", "95 % interval"]
+    heads = ["command", "calls over the other version's", "time over the other's", "95 % interval"]
     body = [*table(heads, rows), "", NOTE]
     publish("commands", "Commands beside those of another version", facts, body)
 

@@ -110,11 +110,11 @@ def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
     try:
         file = load(target, request.overrides)
     except MissingInputError as error:
-        close = nearest_folder(Path(target))
-        near = f"; did you mean the folder {close}?" if close else ""
-        raise MissingInputError(
-            f"{error}; and there is no folder of runs of that name{near}"
-        ) from error
+        if close := nearest_folder(Path(target)):
+            raise MissingInputError(
+                f"{target}: no such folder of runs and no such recipe; did you mean {close}?"
+            ) from error
+        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
     out, tasks, skipped = request.out, list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
         folder = run_path(out, file.name, variant, 0).parent

@@ -103,7 +103,8 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
         if (title := "-".join(facts.title.split()).casefold()) in titles:
             titles.setdefault(metric.casefold(), [title])
     if parts := [title for name in ROUGE for title in titles.get(name.casefold(), ())]:
-        titles["rouge"] = parts
+        titles.setdefault("rouge", parts)
+        known.append("rouge")
     asked = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in asked:
         if name not in titles:

@@ -104,6 +104,10 @@ def mismatch(recipe: Recipe, run: Run) -> str:
         theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
+    stds = [some.model.init_std for some in (run.recipe, recipe)]
+    if stds.count(None) == 1:  # one of them multiplies token vectors by sqrt(width)
+        theirs, ours = ("null" if std is None else std for std in stds)
+        return f"model.init_std is {theirs} there and {ours} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder" and recipe.writes
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer

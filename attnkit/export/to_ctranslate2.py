@@ -141,6 +141,7 @@ def write(
         spec = encoder if side == "encoder" else decoder
         tokens = spec.embeddings[0] if side == "encoder" else spec.embeddings
         tokens.weight = _array(embedding.tokens.weight)
+        spec.scale_embeddings = embedding.scale != 1  # else it is sqrt(width)
         if not rope:
             spec.position_encodings.encodings = _array(position_table(embedding, model.length))
         if isinstance(stack.norm, nn.LayerNorm):

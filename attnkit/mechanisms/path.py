@@ -17,6 +17,7 @@ scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
 """
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -84,31 +85,35 @@ class Path(ScaledDot):
                 rows.append(F.pad(scores, (0, total - scores.shape[3])))
             state = past.to(v.dtype), values
             return self.weigh(call, torch.cat(rows, 2), values, state, factor)
+        # one split: the gradient of each of several slices would be as large as the bias
+        biases: Sequence[Tensor | None] = [None] * len(chunks)
+        if call.bias is not None:
+            biases = torch.split(call.bias.expand(-1, -1, q.shape[2], -1), CHUNK, 2)
         answers, first = [], 0
-        for chunk in chunks:
-            y, past = self._chunk_answers(call, chunk, past, values, factor, first)
+        for chunk, bias in zip(chunks, biases, strict=True):
+            last = first + chunk.q.shape[2]
+            own = call._replace(
+                mask=mask.part(first, last, past.shape[2] + last - first), bias=bias
+            )
+            part = None if factor is None else factor[:, :, first:last]
+            y, past = self._chunk_answers(own, chunk, past, values, part)
             answers.append(y)
-            first += chunk.q.shape[2]
+            first = last
         return Out(torch.cat(answers, 2), (past.to(v.dtype), values))
 
     def _chunk_answers(
-        self, call: AttentionCall, chunk: Chunk, past: Tensor, values: Tensor,
-        factor: Tensor | None, first: int,
-    ) -> tuple[Float[Tensor, "B H C E"], Float[Tensor, "B H S+C D"]]:  # fmt: skip
-        """The answers to the queries of a chunk, of which `first` is the first, and all keys.
+        self, call: AttentionCall, chunk: Chunk, past: Tensor, values: Tensor, factor: Tensor | None
+    ) -> tuple[Float[Tensor, "B H C E"], Float[Tensor, "B H S+C D"]]:
+        """The answers to the queries of a chunk, with its own mask and bias, and all keys.
 
         Scores are not kept for gradients but made again.
         """
-        last, seen = first + chunk.q.shape[2], past.shape[2] + chunk.q.shape[2]
-        bias = call.bias
-        if bias is not None:
-            bias = bias[:, :, first:last, :seen] if bias.shape[2] > 1 else bias[..., :seen]
-        own = call._replace(mask=call.mask.part(first, last, seen), bias=bias)
+        seen = past.shape[2] + chunk.q.shape[2]
+        call = call._replace(bias=None if call.bias is None else call.bias[..., :seen])
 
         def answers(past: Tensor, values: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
             scores, keys = carried(Chunk(*parts), past)
-            part = None if factor is None else factor[:, :, first:last]
-            return self.weigh(own, scores, values, None, part).y, keys
+            return self.weigh(call, scores, values, None, factor).y, keys
 
         given = past, values[:, :, :seen], *chunk
         if not torch.is_grad_enabled():

@@ -4,6 +4,7 @@ import math
 
 from torch import nn
 
+from attnkit.data.tokenizer import PAD
 from attnkit.layers import FeedForward, MultiHead
 from attnkit.models.base import Model
 from attnkit.models.embedding import Embedding
@@ -15,18 +16,18 @@ def initialize_normal(model: Model, std: float) -> None:
 
     `std` is its standard deviation; for the last matrix of each sublayer std / sqrt(2 layers), so
     that the sum over the sublayers does not grow with depth (Radford et al. 2019, section 2.3).
-    Token vectors are not multiplied by sqrt(width).  Biases stay 0; parameters that a mechanism
-    has of its own stay as it made them.
+    Token vectors are not multiplied by sqrt(width).  Biases stay 0.  Parameters that a mechanism
+    has of its own, short convolutions and relative positions stay as they were made.
     """
     if isinstance(model.output, nn.Linear):  # first, for a table may be tied to it
         nn.init.normal_(model.output.weight, std=std)
     for module in model.modules():
-        if isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=std)
-            if module.padding_idx is not None:
-                nn.init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, Embedding):
+        if isinstance(module, Embedding):
             module.scale = 1.0
+            nn.init.normal_(module.tokens.weight, std=std)
+            nn.init.zeros_(module.tokens.weight[PAD])
+            if module.table is not None:
+                nn.init.normal_(module.table.weight, std=std)
         elif isinstance(module, Stack):
             _initialize_stack(module, std)
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from io import BufferedReader
 from pathlib import Path
+from string import digits
 from typing import Any, BinaryIO, cast
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, OutputPathError
@@ -329,29 +330,29 @@ def check_file(path: Path) -> os.stat_result:
 def require_folder(path: Path, what: str, hint: str) -> None:
     """Raise MissingInputError, with a hint, where there is nothing or something else than a folder.
 
-    `what` says what the folder would be, for messages; a folder with nearly that name is told
-    instead of the hint.
+    `what` says what the folder would be, for messages; a folder with nearly that name is told.
     """
     if not os.path.isdir(path):
         if os.path.exists(path):
             raise MissingInputError(f"{path}: is a file; a folder is needed{hint}")
         close = nearest_folder(path)
-        raise MissingInputError(
-            f"{path}: no such {what}{f'; did you mean {close}?' if close else hint}"
-        )
+        near = f"; did you mean {close}?" if close else ""
+        raise MissingInputError(f"{path}: no such {what}{hint}{near}")
 
 
 def nearest_folder(path: Path) -> Path | None:
     """The folder that is called as `path` but for the first part that is not there, which is near.
 
-    None where no name is near, or it does not lead to a folder.
+    None where no name is near, or it does not lead to a folder; one number is as good as another.
     """
     parents = [*reversed(path.parents)]
     for parent, child in zip(parents, [*parents[1:], path], strict=True):
         if os.path.lexists(child):
             continue
         with suppress(OSError, ValueError):
-            if close := nearest(child.name, os.listdir(parent)):
+            names = [entry.name for entry in os.scandir(parent) if entry.is_dir()]
+            others = [name for name in names if name.strip(digits) != child.name.strip(digits)]
+            if close := nearest(child.name, others):
                 folder = parent / close / path.relative_to(child)
                 return folder if folder.is_dir() else None
         return None

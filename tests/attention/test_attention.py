@@ -1,5 +1,7 @@
 """Single properties of mechanisms; what all of them promise is tested in contract/."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -222,7 +224,7 @@ def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> Non
         (slope,) = torch.autograd.grad(total(x) + cubes.sum(), [x], create_graph=True)
         (found,) = torch.autograd.grad((slope * along).sum(), [x])
     except RuntimeError as error:
-        assert "differentiable once" in str(error)  # noqa: PT017
+        assert re.search("differentiable once|is not implemented", str(error))  # noqa: PT017
         return
     step, ends = 1e-5, []
     for sign in (1, -1):

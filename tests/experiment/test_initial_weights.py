@@ -110,6 +110,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
         (["train.init=runs"], "runs/plain/seed-1 is not there; it must hold a finished run"),
         (["model.width=32"], r"embed_source.tokens.weight is \[150, 16\] there and \[150, 32\] "),
         (["model.layers.decoder=2"], r"is missing there and \[16, 16\] here .and 25 more"),
+        (["model.init_std=0.02"], "model.init_std is null there and 0.02 here; give both recipes"),
         (["model.heads=4"], "plain: model.heads is 2 there and 4 here; give both recipes the same"),
         (["tokenizer.size=99"], "command line: tokenizer.size: 99, but the tokenizer is that of"),
         (["variants.plain.model.attention.encoder=synthesizer-random"], "do not fit variant plain"),

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, scored
 from attnkit.layers import MultiHead
+from attnkit.mechanisms import path
 
 
 def plain(q: Tensor, k: Tensor, gates: Tensor) -> Tensor:
@@ -75,3 +76,19 @@ def test_chunks_by_themselves_give_what_all_scores_at_once_give(
         found.append([whole.y * real, later.y * real[:, 5:], *later.state, *grads])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_gradients_of_chunks_meet_the_noise_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scored, "LONG", 0)
+    options = {"attention_dropout": 0.4, "score_noise": 0.5}
+    made = MultiHead.build("path", 16, 2, 200, causal=True, **options).double().train()
+    x = torch.randn(2, 150, 16, dtype=torch.float64, requires_grad=True)
+    found = []
+    for kept in (False, True):
+        if kept:
+            monkeypatch.setattr(path, "checkpoint", lambda f, *given, use_reentrant: f(*given))
+        torch.manual_seed(6)
+        y = made(x, Mask.packed(150, x.device, causal=True)).y
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *made.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)

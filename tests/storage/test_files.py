@@ -161,7 +161,8 @@ def test_too_little_space_is_refused_before_anything_is_written(tmp_path: Path) 
     [
         ("runs/toi/base/seed-1", "runs/toy/base/seed-1"),
         ("rusn/toy", "runs/toy"),
-        ("runs/toy/base/seed-12", "runs/toy/base/seed-1"),
+        ("runs/toy/bas/seed-1", "runs/toy/base/seed-1"),
+        ("runs/toy/base/seed-12", None),  # one number is as good as another
         ("runs/toi/base/seed-7", None),  # the near name does not lead to a folder
         ("runs/other", None),
         ("runs/toy", None),  # it is there
@@ -183,9 +184,9 @@ def test_the_nearest_folder_replaces_the_first_unknown_part(
 
 def test_a_folder_that_is_not_there_is_told_with_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "quickstart").mkdir()
-    with pytest.raises(
-        MissingInputError, match="quikstart: no such run; did you mean .*quickstart"
-    ):
+    (tmp_path / "quikstart.md").touch()  # nearer, and no folder
+    told = "quikstart: no such run; train one; did you mean .*quickstart"
+    with pytest.raises(MissingInputError, match=told):
         files.require_folder(tmp_path / "quikstart", "run", "; train one")
     with pytest.raises(MissingInputError, match="other: no such run; train one"):
         files.require_folder(tmp_path / "other", "run", "; train one")
