@@ -72,7 +72,8 @@ class Scored(Attention):
         """Weights of the scores, 0 where a key may not be seen.
 
         `raw_scores` are of this layer alone, as `scores` returned them.
-        A subclass that overrides it must not inherit a fused softmax.
+        A subclass that overrides it, `scores` or `allowed` must not inherit a fused softmax: it
+        sets `fused = Scored.fused`.
         """
         return visible_softmax(scores, self.allowed(mask))
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
 from attnkit.ops import block_sparse as blocks
-from attnkit.ops import sliding_window
+from attnkit.ops import fast_cpu, sliding_window
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU dense attention beats the blocks up to about this many scores a head; torch's fused
@@ -85,10 +85,9 @@ class Pattern(Scored):
             return self._step(q, k, v, mask)
         if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
             exact = q.device.type == "cpu" and q.element_size() > 2 and queries > 1
-            if not exact or torch.compiler.is_compiling():
+            if not exact or torch.compiler.is_compiling() or fast_cpu.PLAIN:
                 return None
-            grouped = k.shape[1] != q.shape[1]
-            return F.scaled_dot_product_attention(q, k, v, self.allowed(mask), enable_gqa=grouped)
+            return F.scaled_dot_product_attention(q, k, v, self.allowed(mask))
         last = mask.k_pos[:, -queries:]
         known = mask.layout != "any" or (readable(last) and torch.equal(mask.q_pos, last))
         if queries < keys and not known:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Shape, append, one_head, real_keys
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import few_scores, fused_dot
+from attnkit.mechanisms.dot import PLAIN_ELSEWHERE, few_scores, fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
@@ -68,6 +68,8 @@ class Forgetting(ScaledDot):
         new = new if sums is None else new + sums[:, :, -1:]
         sums = append(sums, new, mask.valid.shape[1])
         long = q is not None and not few_scores(q, sums, PLAIN_UP_TO)
+        if long and k.device.type != "cpu":  # the kernel takes numbers of 32 bits here
+            long = q.shape[2] * sums.shape[2] > PLAIN_ELSEWHERE  # type: ignore[union-attr]
         plain = prior is bias is None and self.evaluation_noise == 0
         if long and plain and self.modifiers._replace(qk_norm=False) == PLAIN and q is not None:
             keys, values, kept = self._extend_cache(k, v, cache, mask.valid.shape[1])

@@ -61,12 +61,14 @@ import signal
 
 from torch import Tensor
 
-from attnkit.attention import Mask, Shape
+from attnkit.attention import Mask, Scored, Shape
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
 class FailingDot(ScaledDot):
     """softmax(q k^T / sqrt(D)) v, until it fails."""
+
+    fused = Scored.fused
 
     def __init__(self, shape: Shape, *, how: str = "killed") -> None:
         super().__init__(shape)
