@@ -224,7 +224,8 @@ def chunked(
     """
     q, k, length = F.normalize(q, dim=-1), F.normalize(k, dim=-1), k.shape[2]
     given = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
-    size = even(length, chunk(k))
+    # a length that a graph leaves open is not divided
+    size = min(chunk(k), length) if torch.compiler.is_compiling() else even(length, chunk(k))
     if spare := -length % size:
         given = [F.pad(x, (0, 0, 0, spare)) for x in given]
     # [B, H, chunks, C, D]
