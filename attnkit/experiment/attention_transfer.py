@@ -88,7 +88,11 @@ def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, "
         kind = call.place[0]
         out = layers[call.place](**{**call.given, "prior": carried.get(kind)})
         carried[kind] = None if out.scores is None else out.scores.detach()
-        losses.append((out.y - call.y)[call.real].square().mean())
+        found, wanted = out.y[call.real], call.y[call.real]
+        error = (found - wanted).square().mean()
+        # Adam would take rounding for a gradient, and change layers that answer alike
+        same = torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+        losses.append(error * 0 if same else error)
     return torch.stack(losses).mean()
 
 

@@ -113,11 +113,7 @@ def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
     [
         ({}, "linear", ("attention.", "cross.")),
         ({}, "{cross: linear}", ("cross.",)),
-        (
-            DEEP,
-            "{decoder: {name: scaled-dot, residual_scores: true}}",
-            ("decoder.blocks.0.att", "decoder.blocks.1.att"),
-        ),
+        (DEEP, "{decoder: {name: scaled-dot, residual_scores: true}}", ("decoder.blocks.1.att",)),
         (DECODER, "linear", ("attention.",)),
         (OTHER | {"type": "recurrent"}, "performer", ("attention.",)),
         (OTHER | {"type": "convolutional"}, "performer", ("attention.",)),
