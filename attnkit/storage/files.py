@@ -393,23 +393,27 @@ def read_json(path: Path, limit: int = JSON_LIMIT, file: BinaryIO | None = None)
     return parse_object(data, str(path))
 
 
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > 19:  # no file of attnkit has larger ones, and no arithmetic takes them
+        raise ValueError(f"{digits:.30}... is too large a number")
+    return int(digits)
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_int=_whole)
+
+
 def parse_object(data: bytes, where: str) -> dict[str, Any]:
     """Parse one JSON object; NaN and infinities, which JSON does not have, are refused.
 
     Raises DataError: it is something else; the message begins with `where`.
     """
-
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not a JSON number")
-
-    def whole(digits: str) -> int:
-        if len(digits) > 19:  # no file of attnkit has larger ones, and no arithmetic takes them
-            raise ValueError(f"{digits:.30}... is too large a number")
-        return int(digits)
-
     try:
         text = data.decode("utf-8")
-        value = json.loads(text, parse_constant=refuse, parse_int=whole)
+        value = _JSON.decode(text)
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
