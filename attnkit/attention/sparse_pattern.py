@@ -16,7 +16,8 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
 from attnkit.ops import block_sparse as blocks
-from attnkit.ops import fast_cpu, sliding_window
+from attnkit.ops import sliding_window
+from attnkit.ops.fast_cpu import fuses_short
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU dense attention beats the blocks up to about this many scores a head; torch's fused
@@ -84,8 +85,7 @@ class Pattern(Scored):
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
         if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
-            exact = q.device.type == "cpu" and q.element_size() > 2 and queries > 1
-            if not exact or torch.compiler.is_compiling() or fast_cpu.PLAIN:
+            if q.device.type != "cpu" or queries == 1 or not fuses_short(q):
                 return None
             return F.scaled_dot_product_attention(q, k, v, self.allowed(mask))
         last = mask.k_pos[:, -queries:]

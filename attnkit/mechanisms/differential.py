@@ -27,8 +27,9 @@ from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Shape, dot_scores, one_head, visible_softmax
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import few_scores, fused_dot
+from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.fast_cpu import few_scores
 
 PLAIN_UP_TO = 48 * 48
 """Scores a head up to which the plain products beat the fused kernel on a CPU."""

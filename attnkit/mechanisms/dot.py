@@ -16,27 +16,7 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head
 from attnkit.errors import UsageError
-from attnkit.ops import fast_cpu
-
-PLAIN_UP_TO = 0
-"""Scores a head up to which the plain products beat the fused kernel on a CPU: none.  A layer of
-4 heads of width 32 trains on rows of 28, 64 and 128 tokens 1.1, 1.4 and 1.8 times as fast by it."""
-PLAIN_ELSEWHERE = 256 * 256
-"""The same in 16 bits, which some processors multiply in units of their own, in graphs that are
-compiled, and where the plain forms are asked for (`ops.fast_cpu`)."""
-
-
-def few_scores(q: Tensor, k: Tensor, least: int = 0) -> bool:
-    """Whether the plain products are the faster way for queries and keys [B, H, *, D].
-
-    They are for one query a row, which the fused kernel answers row by row; and in full precision
-    up to `least` scores a head, where the kernel needs preparations.
-    """
-    if q.device.type != "cpu":
-        return False
-    elsewhere = q.element_size() == 2 or torch.compiler.is_compiling() or fast_cpu.PLAIN
-    limit = PLAIN_ELSEWHERE if elsewhere else max(least, PLAIN_UP_TO)
-    return q.shape[2] == 1 or q.shape[2] * k.shape[2] <= limit
+from attnkit.ops.fast_cpu import few_scores
 
 
 def fused_dot(

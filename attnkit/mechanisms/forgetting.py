@@ -25,8 +25,9 @@ from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Shape, append, one_head, real_keys
 from attnkit.errors import UsageError
-from attnkit.mechanisms.dot import PLAIN_ELSEWHERE, few_scores, fused_dot
+from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.fast_cpu import PLAIN_ELSEWHERE, few_scores
 from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
 

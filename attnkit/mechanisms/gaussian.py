@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
-from attnkit.mechanisms import dot
+from attnkit.mechanisms.dot import fused_dot
+from attnkit.ops.fast_cpu import few_scores
 from attnkit.ops.linear_attention import widest
 
 PLAIN_UP_TO = 32 * 32
@@ -46,7 +47,7 @@ class Gaussian(Scored):
 
         16-bit types need three channels: the square is then a sum of three short floats.
         """
-        if dot.few_scores(q, k, PLAIN_UP_TO) or v.shape[-1] != k.shape[-1]:
+        if few_scores(q, k, PLAIN_UP_TO) or v.shape[-1] != k.shape[-1]:
             return None
         terms = []
         rest = -half_square(k.to(widest(k.dtype)))
@@ -57,7 +58,7 @@ class Gaussian(Scored):
         spare = -(k.shape[-1] + len(terms)) % 8
         k = F.pad(torch.cat((k, *terms), -1), (0, spare))
         q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))
-        y = dot.fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
+        y = fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
         return None if y is None else y[..., : v.shape[-1]]
 
     @classmethod

@@ -26,10 +26,9 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, at_least, dot_scores, mix, one_head, one_of
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
-from attnkit.mechanisms.dot import few_scores
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
-from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, operator, usable
+from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, few_scores, operator, usable
 from attnkit.ops.sliding_window import SMALLEST, Band
 
 PLAIN_UP_TO = 32 * 32

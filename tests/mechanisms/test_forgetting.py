@@ -64,7 +64,7 @@ def test_the_fused_kernel_is_the_plain_path_with_its_gradients(
                         (Mask.of(any_, 300, True), any_)):  # fmt: skip
         found = []
         for limit in (0, 10**9):
-            monkeypatch.setattr("attnkit.mechanisms.dot.PLAIN_UP_TO", limit)
+            monkeypatch.setattr("attnkit.ops.fast_cpu.PLAIN_UP_TO", limit)
             monkeypatch.setattr("attnkit.mechanisms.forgetting.PLAIN_UP_TO", limit)
             y = made(*given[:3], mask, gates=given[3]).y.transpose(1, 2)[valid]
             found.append([y, *torch.autograd.grad(y.square().sum(), given)])
