@@ -17,7 +17,7 @@ from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
 from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
 from attnkit.ops import block_sparse as blocks
 from attnkit.ops import sliding_window
-from attnkit.ops.fast_cpu import fuses_short
+from attnkit.ops.fast_cpu import few_scores, fuses_short
 
 PLAIN_UP_TO = 256 * 256
 """On a CPU dense attention beats the blocks up to about this many scores a head; torch's fused
@@ -85,7 +85,7 @@ class Pattern(Scored):
         if mask.causal and queries == 1 < keys:
             return self._step(q, k, v, mask)
         if queries * keys <= PLAIN_UP_TO or queries <= sliding_window.SMALLEST < keys:
-            if q.device.type != "cpu" or queries == 1 or not fuses_short(q):
+            if q.device.type != "cpu" or not fuses_short(q) or few_scores(q, k):
                 return None
             return F.scaled_dot_product_attention(q, k, v, self.allowed(mask))
         last = mask.k_pos[:, -queries:]
