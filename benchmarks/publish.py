@@ -19,6 +19,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import claims
+import overview
 import quotes
 import recall
 import referee
@@ -86,6 +87,7 @@ def main() -> None:
     pages[referee.PAGE] = referee.page(kept)
     pages |= quotes.quoted(kept)
     pages[PAGES / "recall.svg"] = recall.chart(kept)
+    pages[PAGES / "overview.svg"] = overview.chart(kept)
     if options.check:
         there = {
             path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()
