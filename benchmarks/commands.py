@@ -4,10 +4,10 @@
 
 Each version trains the same toy and runs each command on its own runs, by turns with the other:
 this one first, then the other first, and so on.  What counts is processor time, user and system,
-of a command and its children, with one thread; the ratio is taken pair by pair.  Times of such
-short commands vary by more than 2 % on a busy machine; the number of functions that a
-command calls hardly does, so it is compared, too.  A command that the other version refuses is not
-compared.  Writes results/commands.md.
+of a command and its children, with one thread: the least of all turns over the other version's
+least, since whatever else the machine does only adds to it.  Such times still vary by more than
+2 %; the number of functions that a command calls hardly does, so it is compared, too.  A command
+that the other version refuses is not compared.  Writes results/commands.md.
 """
 
 import argparse
@@ -19,8 +19,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
-import numpy as np
 from attack import RUN, write_toy
 from common import ROOT, command, environment, load_before, publish, table, versions
 
@@ -55,10 +55,10 @@ from attnkit.cli import script
 script()
 """
 """A command that writes how many functions it called; the command line ends by `os._exit`."""
-RESAMPLES = 2000
 NOTE = """\
-Calls: of functions, counted by cProfile in the command's own process.  `report` draws two pictures
-more than versions before the overview of systems by tasks, and `runs pack` names missing seeds."""
+Calls: of functions, counted by cProfile in the command's own process.  Spread: how far the median
+of all times lies above the least, that is, what other work on the machine added.  `report` draws two pictures more than versions
+before the overview of systems by tasks, and `runs pack` names missing seeds."""
 
 
 class Version:
@@ -90,28 +90,30 @@ class Version:
         return int(counted.read_text("utf-8"))
 
 
-def ratios(ours: Version, theirs: Version, words: str, repeats: int) -> list[float]:
-    """Our time over theirs, pair by pair; none where a version refuses the command."""
-    found = []
+def times(
+    ours: Version, theirs: Version, words: str, repeats: int
+) -> tuple[list[float], list[float]] | None:
+    """Our times and theirs; None where a version refuses the command."""
+    found: tuple[list[float], list[float]] = ([], [])
     for turn in range(repeats + 1):
         pair = [theirs, ours] if turn % 2 else [ours, theirs]
-        times = {version: version.seconds(words) for version in pair}
-        if (mine := times[ours]) is None or (other := times[theirs]) is None:
-            return []
+        taken = {version: version.seconds(words) for version in pair}
+        if (mine := taken[ours]) is None or (other := taken[theirs]) is None:
+            return None
         if turn:  # the first fills caches
-            found.append(mine / other)
+            found[0].append(mine)
+            found[1].append(other)
     return found
 
 
 def row(ours: Version, theirs: Version, words: str, repeats: int) -> list[str]:
-    """Calls and times of a command over the other version's; of times the median and interval."""
-    times = ratios(ours, theirs, words, repeats)
-    if not times:
+    """Calls of a command and its least time over the other version's, and how times spread."""
+    if (taken := times(ours, theirs, words, repeats)) is None:
         return [f"`{words}`", "not comparable", "-", "-"]
-    drawn = np.random.default_rng(1).choice(times, (RESAMPLES, len(times)))
-    low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
+    mine, others = taken
     calls = ours.calls(words) / theirs.calls(words)
-    return [f"`{words}`", f"{calls:.3f}", f"{np.median(times):.3f}", f"{low:.3f} to {high:.3f}"]
+    spread = median([*mine, *others]) / min(*mine, *others) - 1
+    return [f"`{words}`", f"{calls:.3f}", f"{min(mine) / min(others):.3f}", f"{100 * spread:.0f} %"]
 
 
 def verified(version: Version, runs: int) -> str:
@@ -151,7 +153,7 @@ def main() -> None:
             }
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    heads = ["command", "calls over the other version's", "time over the other's", "95 % interval"]
+    heads = ["command", "calls over the other version's", "least time over the other's", "spread"]
     body = [*table(heads, rows), "", NOTE]
     publish("commands", "Commands beside those of another version", facts, body)
 
