@@ -57,8 +57,9 @@ script()
 """A command that writes how many functions it called; the command line ends by `os._exit`."""
 NOTE = """\
 Calls: of functions, counted by cProfile in the command's own process.  Spread: how far the median
-of all times lies above the least, that is, what other work on the machine added.  `report` draws two pictures more than versions
-before the overview of systems by tasks, and `runs pack` names missing seeds."""
+of all times lies above the least, that is, what other work on the machine added.  `report` draws
+two pictures more than versions before the overview of systems by tasks, and `runs pack` names
+missing seeds."""
 
 
 class Version:
