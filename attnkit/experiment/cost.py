@@ -211,12 +211,15 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
     return BatchShape(len(rows), source, int(encoded.target.lengths[rows].max()) + 1)
 
 
-def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
+def pace(
+    recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str | None = None
+) -> Pace:
     """Make updates on two planned batches and scale them to the padded size of the average one.
 
     Not for models that are counted.
 
-    `precision: auto` measures fp32 and bf16 and takes the faster.
+    `auto` is what `precision: auto` means: one choice holds for all rows of a recipe.  None: it is
+    made by this model, as `choose_precision` does.
     """
 
     def padded(rows: Rows) -> int:
@@ -228,12 +231,12 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu") -> Pace:
     sizes = [padded(rows) for rows in planned]
     by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
     chosen = [planned[by_size[place * len(sizes) // 3]] for place in (1, 2)]
-    options = _precisions(device) if train.precision == "auto" else (train.precision,)
-    timed = _timed(recipe, prepared, chosen, options, device, PACE_REPEATS)
-    seconds = {name: min(times) for name, times in timed.items()}
-    precision = min(seconds, key=lambda name: seconds[name])
+    precision: str = train.precision
+    if precision == "auto":
+        precision = auto or choose_precision(recipe, prepared, device)[0]
+    timed = _timed(recipe, prepared, chosen, (precision,), device, PACE_REPEATS)
     average = sum(sizes) / len(sizes)
-    update = seconds[precision] / sum(map(padded, chosen)) * average * train.accumulate
+    update = min(timed[precision]) / sum(map(padded, chosen)) * average * train.accumulate
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
     return Pace(precision, update, tokens / update, update * train.steps, torch.get_num_threads())

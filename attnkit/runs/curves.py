@@ -42,6 +42,8 @@ CURVES = {
 """What is drawn against the progress of training, by its word on the command line."""
 SCORE = "score"
 """The word for the first metric of the evaluation; the name of a metric is that metric."""
+VIEWS = ("overview", "differences")
+"""What `attnkit plot` draws of whole recipes."""
 AXES = {
     "updates": "updates",
     "tokens": "target tokens",
@@ -161,7 +163,7 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
     known = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
     if name in known:
         return
-    choices = f"choose from {', '.join(known)}"
+    choices = f"choose from {', '.join([*known, *VIEWS])}"
     if name in METRICS:
         why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that"
         raise UsageError(f"--y {name}: {why}; {choices}")

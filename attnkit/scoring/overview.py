@@ -1,7 +1,6 @@
 """Many recipes in one view: how each system differs from a baseline, by task and by cost."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
@@ -18,6 +17,8 @@ from attnkit.scoring.significance import Margins
 
 SMALL_COST = 10.0
 """Percent of time or memory that is little."""
+SEVERAL = "each task's baseline"
+"""What costs are compared with where baselines differ."""
 ROTARY = "rope"
 SCALED_DOT = "scaled-dot"
 COSTS: tuple[tuple[str, str, Callable[[ScoreRow], float | None]], ...] = (
@@ -248,7 +249,7 @@ def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
     out = []
     for title, better, measure in COSTS:
         ratios: dict[str, list[float]] = {}
-        bases = Counter[str]()
+        bases = set[str]()
         for result in results:
             values: dict[str, list[float]] = {}
             base = result.differences[0].baseline
@@ -259,21 +260,21 @@ def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
             for name, some in values.items():
                 if name != base.name and base.name in values:
                     ratios.setdefault(name, []).append(mean(some) / mean(values[base.name]))
-                    bases[base.name] += 1
+                    bases.add(base.name)
         if ratios:
             cells = {
                 name: OverviewCell(100 * (math.exp(mean(map(math.log, some))) - 1))
                 for name, some in ratios.items()
             }
-            names = ", ".join(bases)
-            out.append(OverviewColumn(title, "%", names, None, better, cells))
+            name = bases.pop() if len(bases) == 1 else SEVERAL
+            out.append(OverviewColumn(title, "%", name, None, better, cells))
     return out
 
 
 def _machine(row: ScoreRow) -> tuple[object, ...]:
     """What must be equal for times and memory to be compared."""
     cost = row.system.cost
-    return cost.device, cost.threads, cost.precision, cost.processes
+    return cost.device, cost.threads, cost.precision, cost.processes, cost.machine
 
 
 def _order(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class TrainingCost:
     threads: int | None = None
     precision: str | None = None
     processes: int | None = None
+    machine: str | None = None
+    """Its cores, kind of processor and memory, in words."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class System:
         measured = ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")
         cost = TrainingCost(
             **{name: finished.get(name) for name in measured},
-            **{name: manifest.get(name) for name in ("device", "threads", "precision")},
+            **{name: manifest.get(name) for name in ("device", "threads", "precision", "machine")},
             processes=processes,
         )
         tuned = manifest.get(TUNED)

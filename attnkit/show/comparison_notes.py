@@ -236,7 +236,13 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
         peak = ""
     elif not any(cost.device == "cpu" for cost in costs):
         peak = "; peak memory: of tensors on the device"
-    return [f"training: {span} updates{where}{peak}"]
+    notes = [f"training: {span} updates{where}{peak}"]
+    machines = {cost.machine for cost in costs if cost.machine}
+    if len(machines) > 1:
+        notes.append(
+            f"trained on {len(machines)} kinds of machines: speeds and memory are not comparable"
+        )
+    return notes
 
 
 LEARNING_RATE = "train.lr"
@@ -302,7 +308,9 @@ def _significance(comparison: Comparison) -> list[str]:
     if tested := [one for one in differences if one.tested]:
         columns = [(d.row.split, d.metric, d.baseline.recipe, d.baseline.name) for d in tested]
         variants = max(map(columns.count, columns))
-        notes[0] += f"; {significance_note('sentences', resamples, variants, 'variants')}"
+        seeds = any(one.tested.seed_degrees for one in tested if one.tested)
+        how = significance_note("sentences", resamples, variants, "variants", seeds=seeds)
+        notes[0] += f"; {how}"
         notes += [interval_note(one.tested for one in tested if one.tested), *_unequal(tested)]
         notes += _needed(tested)
         notes.append(scope_note(tests_of(tested), "sentences", trained(comparison.rows)))

@@ -41,13 +41,21 @@ def stars(p: float | None) -> str:
     return " **" if p < 0.01 else " *"
 
 
-def significance_note(over: str, resamples: int, count: int, noun: str) -> str:
-    """What p-values and stars in a table of so many tests are; `noun`: what is tested."""
+def significance_note(
+    over: str, resamples: int, count: int, noun: str, *, seeds: bool = False
+) -> str:
+    """What p-values and stars in a table of so many tests are; `noun`: what is tested.
+
+    `seeds`: whether the spread over seeds counts, too.
+    """
     corrected = f", Holm-corrected for {count} {noun}" if count > 1 else ""
-    return (
-        f"p: two-sided{corrected} (* below 0.05, ** below 0.01), by paired bootstrap over {over}, "
-        f"{resamples} resamples"
-    )
+    how = f"by paired bootstrap over {over}, {resamples} resamples"
+    if seeds:
+        how = (
+            f"by Student's t from the variance over {over} (paired bootstrap, {resamples} "
+            "resamples) and over seeds"
+        )
+    return f"p: two-sided{corrected} (* below 0.05, ** below 0.01), {how}"
 
 
 def few_items_note(items: int, what: str) -> str:

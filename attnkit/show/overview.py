@@ -125,9 +125,11 @@ def overview_picture(found: Overview, format: str) -> Picture:
         legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
         legend += "blank: not trained; colour: share of the column's largest difference"
         legend += "; \u00b9 one seed: provisional" * bool(_provisional(found))
+        # labels below are slanted by 35 degrees; a letter is about half as wide as high
+        longest = max(len(line) for one in found.columns for line in _below(one))
         axes.annotate(
-            legend, (0, 0), (0, -46), "axes fraction", "offset points", fontsize=SMALL, va="top",
-            color="0.35",
+            legend, (0, 0), (0, -12 - 0.3 * (SMALL - 1) * longest), "axes fraction",
+            "offset points", fontsize=SMALL, va="top", color="0.35",
         )  # fmt: skip
         data = rendered(figure, format, "overview: differences to the baseline")
     return Picture(data, (*missing, *found.notes))
@@ -148,6 +150,11 @@ def _write(
     axes.text(at, row, text, ha="center", va="center", fontsize=SMALL, **style)  # type: ignore[arg-type]
 
 
+def _below(column: OverviewColumn) -> tuple[str, str]:
+    """The lines of text below a column."""
+    return safe_text(column.unit), f"to {safe_text(column.baseline)}"
+
+
 def _label(axes: "Axes", found: Overview) -> None:
     """Titles above, units and baselines below."""
     places = range(len(found.columns))
@@ -157,10 +164,9 @@ def _label(axes: "Axes", found: Overview) -> None:
     axes.set_yticks(range(len(found.systems)), map(safe_text, found.systems), fontsize=TYPE)
     axes.tick_params(length=0)
     for at, one in enumerate(found.columns):
-        below = f"{safe_text(one.unit)}\nto {safe_text(one.baseline)}"
         axes.annotate(
-            below, (at, len(found.systems) - 0.5), (0, -4), "data", "offset points",
-            rotation=35, ha="right", va="top", rotation_mode="anchor", fontsize=SMALL - 1,
+            "\n".join(_below(one)), (at, len(found.systems) - 0.5), (0, -4), "data",
+            "offset points", rotation=35, ha="right", va="top", rotation_mode="anchor", fontsize=SMALL - 1,
             color="0.35", annotation_clip=False,
         )  # fmt: skip
     for side in axes.spines.values():

@@ -11,6 +11,8 @@ from helpers import questioned, trained
 from helpers.called import Done, called
 from helpers.scored import scored_run
 
+from attnkit.runs import Run
+
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 HOSTILE = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
            "\u05d7\u05ea\u05d5\u05dc [katzen]", "eine sehr rote katze und zwei hunde"]  # fmt: skip
@@ -60,6 +62,17 @@ def test_examples_and_tables_fit_the_screen(
 
 def test_words_are_marked_against_the_nearest_reference(attnkit: Any) -> None:
     assert "eine [_] katze [_]\n" in re.sub(" +\n", "\n", attnkit(*BOTH).out)
+
+
+def test_the_first_seeds_of_two_variants_are_contrasted(
+    attnkit: Any, folder: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folder / "runs/toy", tmp_path / "toy")
+    for variant in ("good", "hostile"):
+        first = Run.open(tmp_path / "toy" / variant / "seed-1")
+        Run(shutil.copytree(first.path, first.path.with_name("seed-2"))).update(seed=2)
+    done = attnkit(*(str(tmp_path / "toy" / name) for name in ("good", "hostile")))
+    assert "hostile seed 1 gains most over good seed 1" in " ".join(done.out.split()), done.err
 
 
 def test_orders(attnkit: Any) -> None:

@@ -180,6 +180,7 @@ def test_time_is_that_of_two_batches_scaled_to_the_average_update(
     padded = sorted(b.source.numel() + b.input.numel() for b in batches if b.source is not None)
     two = padded[len(padded) // 3] + padded[2 * len(padded) // 3]
     assert found.precision == "bf16"
+    assert cost.pace(recipe, prepared, auto="fp32").seconds == pytest.approx(1.5 * found.seconds)
     assert found.seconds == pytest.approx(4.0 / two * np.mean(padded) * 2)
     assert found.training == pytest.approx(50 * found.seconds)
     tokens = np.mean([batch.tokens for batch in batches]) * 2

@@ -1,5 +1,6 @@
 """Many recipes in one view: what is compared with what, at which length, in which unit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,8 +80,11 @@ def test_costs_are_compared_on_the_same_machine_only() -> None:
     base = row("base", 20.0, **speeds)
     fast = row("fast", 20.0, **speeds | {"train_tokens_per_second": 300.0})
     other = row("other", 20.0, **speeds | {"train_device": "cuda"})
-    some = (against(base, one, "bleu", fixed_difference(0.0, 1.0, 1.0)) for one in (fast, other))
-    _, speed = overview_of([compared(base, fast, other, differences=tuple(some))]).columns
+    moved = replace(fast, system=replace(fast.system, variant="moved", cost=replace(
+        fast.system.cost, machine="4 cores")))  # fmt: skip
+    rows = (fast, other, moved)
+    some = (against(base, one, "bleu", fixed_difference(0.0, 1.0, 1.0)) for one in rows)
+    _, speed = overview_of([compared(base, *rows, differences=tuple(some))]).columns
     assert speed.title == "training speed"
     assert {name: round(cell.value) for name, cell in speed.cells.items()} == {"fast": 50}
     assert speed.cells["fast"].undecided is False

@@ -216,7 +216,8 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     assert notes[3] == "seeds: 1, 2 (mean \u00b1 standard deviation over seeds)"
     assert notes[4] == (
         "difference: to vanilla; p: two-sided, Holm-corrected for 2 variants (* below 0.05, ** "
-        "below 0.01), by paired bootstrap over sentences, 1000 resamples"
+        "below 0.01), by Student's t from the variance over sentences (paired bootstrap, 1000 "
+        "resamples) and over seeds"
     )
     assert notes[5] == (
         "[low, high]: 95 % interval of the difference, not corrected; level: all of it lies within "

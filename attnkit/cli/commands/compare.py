@@ -103,7 +103,13 @@ def compare(
 
 
 def _runs(folders: list[Path]) -> "list[Run]":
-    """The runs that the command line names, each once, in its order."""
+    """The runs that the command line names, each once, in its order.
+
+    The first seed of each variant comes before all others, so that the first two runs are of two
+    variants where there are two.
+    """
+    from collections import Counter
+
     from attnkit.runs import find_runs
 
     found: dict[Path, Run] = {}
@@ -112,7 +118,12 @@ def _runs(folders: list[Path]) -> "list[Run]":
         some.sort(key=lambda run: (run.name, run.variant != run.manifest.get("baseline")))
         for run in some:
             found.setdefault(run.path.resolve(), run)
-    return list(found.values())
+    seeds = Counter[tuple[str, str]]()
+    place = {}
+    for path, run in found.items():
+        place[path] = seeds[run.name, run.variant]
+        seeds[run.name, run.variant] += 1
+    return [found[path] for path in sorted(found, key=lambda path: place[path])]
 
 
 def _screen(comparison: "ComparedOutputs", sort: str, count: int) -> None:

@@ -11,7 +11,6 @@ from attnkit.cli.options import choice, value
 from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
 
-VIEWS = ("overview", "differences")
 AXES = ("updates", "tokens", "time", "parameters", "state", "length")
 
 
@@ -73,7 +72,7 @@ def plot(
       attnkit plot runs --y overview --save overview.svg
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import learning_curves
+    from attnkit.runs.curves import VIEWS, learning_curves
     from attnkit.runs.value_curves import value_curves
 
     if save is not None:
@@ -111,7 +110,7 @@ def _view(name: str, folders: list[Path], save: Path | None) -> None:
 
     found = together(runs_in_folder(str(folder), EvalRequest.stored()) for folder in folders)
     view = overview([task.run for task in found.runs], found.baselines)
-    whole = name == VIEWS[0]
+    whole = name == "overview"
     if save is None:
         table = (shown.overview_table if whole else shown.forest_table)(view)
         output.write_tables([table], "table")

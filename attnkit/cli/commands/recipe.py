@@ -123,10 +123,13 @@ def explain(
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
         console.warn(warning)
-    costs = {}
+    costs: dict[str, Cost] = {}
+    auto = None
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = _cost(file, name, quick, device, data_dir, not download)
+        costs[name] = cost = _cost(file, name, quick, device, auto, data_dir, not download)
+        if cost.pace and file.variants[name].train.precision == "auto":
+            auto = cost.pace.precision  # as in training, the first row chooses for all
     tables.append(recipe_tables.costs(costs, file.variants))
     if format == "json":
         parts = {one.title: {"rows": one.records(), "notes": one.notes} for one in tables}
@@ -204,8 +207,9 @@ def _duration(path: Path) -> str:
 
 
 def _cost(
-    file: "RecipeFile", name: str, quick: bool, device: str, data_dir: Path | None, offline: bool
-) -> "Cost":
+    file: "RecipeFile", name: str, quick: bool, device: str, auto: str | None,
+    data_dir: Path | None, offline: bool,
+) -> "Cost":  # fmt: skip
     """What one variant costs; without its data, what is known without it."""
     from attnkit.experiment import cost as explain
     from attnkit.show.recipe_tables import Cost
@@ -219,7 +223,7 @@ def _cost(
     sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
     memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
     memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
-    pace = None if recipe.model.count_based else explain.pace(recipe, prepared, device)
+    pace = None if recipe.model.count_based else explain.pace(recipe, prepared, device, auto)
     return Cost(explain.parameters(recipe, sizes), memory, padding, pace)
 
 
