@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,9 +118,11 @@ def run_paths(path: Path, *, trials: bool = False) -> Iterator[FoundPath]:
 
 def near(path: Path) -> str:
     """Where there are runs in a folder that is none, for messages; "" where there are none."""
-    found = (str(one.path) for one in run_paths(path) if one.path != path)
-    text = ", ".join(islice(found, 3))
-    return f"; there are runs in {text}" if text else ""
+    found = [one.path for one in run_paths(path) if one.path != path]
+    runs = [one for one in found if not is_results_file(one)]
+    what = "runs" if runs else "results, which have no weights,"
+    text = ", ".join(map(str, (runs or found)[:3]))
+    return f"; there are {what} in {text}" if text else ""
 
 
 def refuse_trial(path: Path, manifest: Mapping[str, Any]) -> None:

@@ -166,8 +166,8 @@ def _label(axes: "Axes", found: Overview) -> None:
     for at, one in enumerate(found.columns):
         axes.annotate(
             "\n".join(_below(one)), (at, len(found.systems) - 0.5), (0, -4), "data",
-            "offset points", rotation=35, ha="right", va="top", rotation_mode="anchor", fontsize=SMALL - 1,
-            color="0.35", annotation_clip=False,
+            "offset points", rotation=35, ha="right", va="top", rotation_mode="anchor",
+            fontsize=SMALL - 1, color="0.35", annotation_clip=False,
         )  # fmt: skip
     for side in axes.spines.values():
         side.set_linewidth(0.4)
