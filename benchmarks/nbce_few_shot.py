@@ -6,14 +6,15 @@
 MODEL is a Hugging Face folder.  Each draw takes demonstrations at random and deals them into 16
 windows; fewer windows are the first of those, so all methods and numbers are paired by draw and
 item.  The first form asks every model row once and keeps the log-probabilities of the labels in
-results/nbce-few-shot.jsonl (the same command goes on where it stopped); the second computes
-the tables from that file alone, by the pools of `attnkit nbce --choices`.
+results/nbce-few-shot.jsonl.xz (the same command goes on with the draw where it stopped); the
+second computes the tables from that file alone, by the pools of `attnkit nbce --choices`.
 
 Set-up: Ratner et al. 2023, "Parallel context windows for large language models", section 4.
 """
 
 import argparse
 import json
+import lzma
 import random
 import time
 from collections.abc import Sequence
@@ -26,14 +27,14 @@ from common import RESULTS, cores, publish, say, table
 
 from attnkit.models.base import Decode
 from attnkit.nbce.baselines import JOIN
-from attnkit.nbce.merge import POOLS, merge
+from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.opening import open_model
 from attnkit.nbce.reader import CausalReader, PromptRow, gather
 
 COUNTS = (1, 2, 4, 8, 16)
 ONE_ROW = (4, 16)
 """Numbers of windows that are also read side by side, and one behind the other."""
-KEPT = RESULTS / "nbce-few-shot.jsonl"
+KEPT = RESULTS / "nbce-few-shot.jsonl.xz"
 BETAS = (0.0, 0.25, 0.5, 1.0, 2.0)
 RESAMPLES = 1000
 FEWEST = 5
@@ -59,11 +60,15 @@ class Task(NamedTuple):
 
 TASKS = {
     "sst2": Task("Review: {0}\nSentiment:", {"negative": " negative", "positive": " positive"},
-                 4, 30, 60),
+                 4, 30, 250),
+    "cola": Task("Sentence: {0}\nAcceptable:", {"unacceptable": " no", "acceptable": " yes"},
+                 4, 30, 250),
+    "wic": Task("First: {0}\nSecond: {1}\nSame meaning:", {"different": " no", "same": " yes"},
+                4, 60, 250),
     "rte": Task("Premise: {0}\nHypothesis: {1}\nPrediction:",
-                {"not_entailment": " False", "entailment": " True"}, 2, 60, 30),
+                {"not_entailment": " False", "entailment": " True"}, 2, 60, 50),
     "boolq": Task("Passage: {1}\nQuestion: {0}?\nAnswer:", {"no": " no", "yes": " yes"},
-                  1, 100, 20),
+                  1, 100, 60),
 }  # fmt: skip
 
 
@@ -158,43 +163,51 @@ def measure(options: argparse.Namespace) -> None:
             windows = [JOIN.join(lines[at :: COUNTS[-1]]) for at in range(COUNTS[-1])]
             caches = DemonstrationCaches.read(reader, windows)
             say(f"{name}, draw {draw + 1}: read in {time.perf_counter() - start:.0f} s")
+            records = []
             for item in left:
                 text, label = items[item]
                 found = measured(reader, caches, text, [ids[0] for ids in labels])
                 about = {"task": name, "draw": draw, "item": item,
                          "label": list(task.labels).index(label)}  # fmt: skip
-                with KEPT.open("a", encoding="utf-8") as file:
-                    print(json.dumps(about | found, separators=(",", ":")), file=file)
+                records.append(json.dumps(about | found, separators=(",", ":")))
+            with lzma.open(KEPT, "at", encoding="utf-8") as kept_file:
+                print(*records, sep="\n", file=kept_file)
             say(f"{name}, draw {draw + 1}: {time.perf_counter() - start:.0f} s")
 
 
 def kept() -> list[Record]:
     """What was measured so far."""
-    lines = KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def correct(record: Record, method: str, windows: int, beta: float = 0.25) -> float:
-    """Whether a method is right about one item, from the kept log-probabilities."""
-    rows = torch.tensor([row[:2] for row in record["rows"]], dtype=torch.float64)
-    if method == "zero-shot":
-        scores = rows[0]
-    elif method in ("window", "concat"):
-        scores = rows[1] if windows == 1 else torch.tensor(record[method][str(windows)][:2])
-    else:
-        scores, _ = merge(rows[: windows + 1], method, beta, top_p=1.0)  # type: ignore[arg-type]
-    return float(int(scores.argmax()) == record["label"])
+    if not KEPT.exists():
+        return []
+    with lzma.open(KEPT, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
 
 
 Grid = np.ndarray[tuple[int, int], np.dtype[np.float64]]
+
+
+def answers(records: Sequence[Record], method: str, windows: int, beta: float) -> torch.Tensor:
+    """The label that a method takes for each record, from the kept log-probabilities."""
+    rows = torch.tensor([one["rows"] for one in records], dtype=torch.float64)[:, :, :2]
+    if method == "zero-shot":
+        scores = rows[:, 0]
+    elif method in ("window", "concat") and windows == 1:
+        scores = rows[:, 1]
+    elif method in ("window", "concat"):
+        scores = torch.tensor([one[method][str(windows)][:2] for one in records])
+    else:
+        rule = Rule(method, beta, top_p=1.0)  # type: ignore[arg-type]
+        first = torch.full((len(records),), -1)
+        scores = merge_rows(rows[:, : windows + 1], rule, first).logprobs
+    return scores.argmax(1)
 
 
 def grid(records: Sequence[Record], method: str, windows: int, beta: float = 0.25) -> Grid:
     """Right or not, [draws, items]; draws that are not complete are left out."""
     items = max(one["item"] for one in records) + 1
     found = np.full((max(one["draw"] for one in records) + 1, items), np.nan)
-    for one in records:
-        found[one["draw"], one["item"]] = correct(one, method, windows, beta)
+    for one, answer in zip(records, answers(records, method, windows, beta).tolist(), strict=True):
+        found[one["draw"], one["item"]] = answer == one["label"]
     return found[~np.isnan(found).any(1)]
 
 
@@ -231,8 +244,12 @@ def tables() -> None:
         if not some or not len(base := grid(some, "entropy", COUNTS[-1])):
             continue
         draws, items = base.shape
+        share = float(np.mean([one["label"] == 0 for one in some if one["draw"] == 0]))
+        label = list(task.labels)[share < 0.5]
         body += [
             f"## {name}: {items} test items x {draws} draws, {task.shots} demonstrations a window",
+            "",
+            f"Answering `{label}` always is right for {100 * max(share, 1 - share):.0f} %.",
             "",
         ]
         lines = [["zero-shot", *[accuracy(grid(some, "zero-shot", 0))] * len(COUNTS)]]
@@ -255,7 +272,7 @@ def tables() -> None:
         body += [*table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines), ""]
     facts = {
         "command": "python benchmarks/nbce_few_shot.py --tables",
-        "kept": "`results/nbce-few-shot.jsonl`: the labels' log-probabilities under each row",
+        "kept": "`results/nbce-few-shot.jsonl.xz`: the labels' log-probabilities under each row",
         "model": "SmolLM2-135M-Instruct, float32, plain text",
         "accuracy": "per cent, with the 95 % interval over draws and items (both resampled); "
         f"\\* differs from entropy; labels are merged as by `--choices`, beta {0.25:g}",

@@ -9,7 +9,8 @@ from attnkit.attention.cache import State, append, reorder
 from attnkit.attention.linear_family import Kernel, real_keys
 from attnkit.attention.mask import Mask
 from attnkit.attention.options import above, at_least, one_of
-from attnkit.attention.scored import Scored, dot_scores, mix, visible_softmax
+from attnkit.attention.scored import Scored, visible_softmax
+from attnkit.ops.grouped_heads import dot_scores, mix
 
 __all__ = [
     "Attention",

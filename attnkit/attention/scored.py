@@ -2,26 +2,28 @@
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from attnkit.attention.base import Attention, AttentionCall, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
+from attnkit.ops.grouped_heads import mix
+from attnkit.ops.recomputed_blocks import RowBlock, recomputed
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
 """From LONG scores a text on (8 heads of 1,024 tokens), queries are answered in blocks with so many
 scores on a CPU, or on a device, and training computes a block again for its gradients.  For a text
-of 2,048 tokens entmax, stick-breaking, sigmoid and Synthesizers then hold 40 to 140 MB at once,
+of 2,048 tokens entmax, stick-breaking, sigmoid and Synthesizers then hold 40 to 130 MB at once,
 instead of 420 to 1,090; causal ones take half the time, since a block leaves out the keys behind
-it, and others as long as before.  Shorter texts would take longer."""
+it, and others as long as before.  Shorter texts, and blocks half as large, would take longer."""
 
 
 class Scored(Attention):
@@ -126,15 +128,20 @@ class Scored(Attention):
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
-        starts = range(0, queries, size)
-        # one split: the gradient of each of several slices would be as large as the bias
-        rows = None if bias is None else bias.expand(-1, -1, queries, -1)
-        parts = [None] * len(starts) if rows is None else torch.split(rows, size, 2)
-        answers = [
-            self._block(call._replace(bias=part), keys, values, factor, at, min(at + size, queries))
-            for at, part in zip(starts, parts, strict=True)
+        # keys behind the last query of a causal block are hidden from all of them
+        behind = mask.causal and queries == values.shape[2]
+        lasts = [min(first + size, queries) for first in range(0, queries, size)]
+        blocks = [
+            RowBlock(first, last, last if behind else values.shape[2])
+            for first, last in zip(range(0, queries, size), lasts, strict=True)
         ]
-        return Out(torch.cat(answers, 2), state)
+
+        def weights(block: RowBlock, read: Sequence[Tensor | None]) -> Tensor:
+            return self._block_weights(call, block, read, factor)
+
+        blocks.reverse()  # those that see most keys first
+        given = q, keys, values, bias
+        return Out(recomputed(weights, blocks, given, self.parameters()), state)
 
     def in_blocks(self, call: AttentionCall, queries: int, keys: int) -> bool:
         """Whether a text is so long that its queries are answered in blocks."""
@@ -143,30 +150,20 @@ class Scored(Attention):
         whole = whole or torch.compiler.is_compiling()
         return not whole and queries * keys * self.shape.heads >= LONG
 
-    def _block(
-        self, call: AttentionCall, keys: Tensor | None, values: Tensor, factor: Tensor | None,
-        first: int, last: int,
-    ) -> Float[Tensor, "B H t E"]:  # fmt: skip
-        """The answers to the queries from `first` up to `last`, whose bias is that of the call."""
-        square = call.mask.q_pos.shape[1] == values.shape[2]
-        # keys behind the last query are hidden from all of them
-        seen = last if call.mask.causal and square else values.shape[2]
-        mask = call.mask.part(first, last, seen)
-        bias = None if call.bias is None else call.bias[..., :seen]
-        own = call._replace(mask=mask, bias=bias)
-
-        def answers(q: Tensor | None, k: Tensor | None, v: Tensor, part: Tensor | None) -> Tensor:
-            raw_scores = self.scores(q, k, mask)  # type: ignore[arg-type]
-            return self.weigh(own, raw_scores, v, None, part).y
-
-        asked = None if call.q is None else call.q[:, :, first:last]
-        keys = None if keys is None else keys[:, :, :seen]
-        part = None if factor is None else factor[:, :, first:last]
-        given = asked, keys, values[:, :, :seen], part
-        if not torch.is_grad_enabled():
-            return answers(*given)
-        y: Tensor = checkpoint(answers, *given, use_reentrant=False)
-        return y
+    def _block_weights(
+        self,
+        call: AttentionCall,
+        block: RowBlock,
+        read: Sequence[Tensor | None],
+        factor: Float[Tensor, "b 1 T 1"] | None,
+    ) -> Float[Tensor, "b H t s"]:
+        """The weights of the queries of a block, from what it reads: q, keys, values and bias."""
+        q, keys, values, bias = read
+        assert values is not None
+        mask = call.mask.part(*block)
+        factor = None if factor is None else factor[:, :, block.first : block.last]
+        raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
+        return self._weights(call._replace(mask=mask, bias=bias), raw_scores, values, factor)[0]
 
     def weigh(
         self,
@@ -177,6 +174,19 @@ class Scored(Attention):
         factor: Tensor | None,
     ) -> Out:
         """What comes after the scores of a layer, up to the answers."""
+        weights, total = self._weights(call, raw_scores, values, factor)
+        residual = self.modifiers.residual_scores
+        carried = total.expand(values.shape[0], -1, -1, -1) if residual else None
+        return Out(mix(weights, values), state, carried)
+
+    def _weights(
+        self,
+        call: AttentionCall,
+        raw_scores: Float[Tensor, "b H T S"],
+        values: Float[Tensor, "B G S E"],
+        factor: Tensor | None,
+    ) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T S"]]:
+        """The weights of the values, which are read for their shape, and the sum of the scores."""
         mask, prior, bias, chosen = call.mask, call.prior, call.bias, self.modifiers
         own = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
         total = own if factor is None else own * factor
@@ -196,8 +206,7 @@ class Scored(Attention):
         weights = self.normalise(scores, mask, raw_scores).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
-        carried = total.expand(values.shape[0], -1, -1, -1) if chosen.residual_scores else None
-        return Out(mix(weights, values), state, carried)
+        return weights, total
 
     @property
     def noise(self) -> float:
@@ -234,24 +243,6 @@ class Scored(Attention):
         if old_v is None:
             raise ValueError("keys and values must come with the first call; there is no state yet")
         return old_k, old_v, (old_k, old_v)
-
-
-def dot_scores(
-    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]
-) -> Float[Tensor, "B H T S"]:
-    """q k^T, where H / G neighbouring query heads share each head of keys; keys are not copied."""
-    if k.shape[1] == q.shape[1]:
-        return q @ k.transpose(-1, -2)
-    scores = torch.unflatten(q, 1, (k.shape[1], -1)).flatten(2, 3) @ k.transpose(-1, -2)
-    return torch.unflatten(scores, 2, (-1, q.shape[2])).flatten(1, 2)
-
-
-def mix(weights: Float[Tensor, "b H T S"], v: Float[Tensor, "B G S E"]) -> Float[Tensor, "B H T E"]:
-    """Weights times values, where H / G neighbouring heads share each head of values."""
-    if v.shape[1] == weights.shape[1]:
-        return weights @ v
-    y = torch.unflatten(weights, 1, (v.shape[1], -1)).flatten(2, 3) @ v
-    return torch.unflatten(y, 2, (-1, weights.shape[2])).flatten(1, 2)
 
 
 def visible_softmax(

@@ -62,7 +62,9 @@ def test_blocks_give_what_all_scores_at_once_give(
         plain = answered(made, x, memory, mask)
         monkeypatch.setattr(scored, "LONG", 0)
         monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
-        with patch.object(Scored, "_block", autospec=True, side_effect=Scored._block) as block:
+        with patch.object(
+            Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights
+        ) as block:
             found = answered(made, x, memory, mask)
         # path has an answer of its own
         assert block.called == (made.mechanism.query_blocks and word != "path")
@@ -82,9 +84,48 @@ def test_a_learned_bias_of_positions_is_cut_with_the_queries(
         monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
         for long in (2**60, 0):
             monkeypatch.setattr(scored, "LONG", long)
-            with patch.object(Scored, "_block", autospec=True, side_effect=Scored._block) as block:
+            with patch.object(
+                Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights
+            ) as block:
                 y = made(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
             assert block.called == (long == 0)
             found.append([y, *torch.autograd.grad(y.sin().sum(), [*table.parameters()])])
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_gradient_of_a_block_is_that_of_the_noise_that_it_drew(
+    causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are linear in the values, so values times their gradient is the answer."""
+    monkeypatch.setattr(scored, "LONG", 0)
+    monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
+    made = MultiHead.build("sigmoid", WIDTH, HEADS, 40, causal=causal, attention_dropout=0.5)
+    mechanism = made.double().mechanism
+    q, k, v = (torch.randn(2, HEADS, 31, WIDTH // HEADS).double().requires_grad_() for _ in "qkv")
+    mask = Mask.packed(31, q.device, causal=causal)
+    y = mechanism(q, k, v, mask).y
+    torch.rand(1)
+    state = torch.get_rng_state()
+    (found,) = torch.autograd.grad(y.sum(), [v])
+    torch.testing.assert_close((found * v).sum(), y.sum())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(3)
+    monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
+    made, x = MultiHead.build("entmax", WIDTH, HEADS, 40, causal=True), torch.randn(2, 31, WIDTH)
+    found = []
+    for long in (2**60, 0):
+        monkeypatch.setattr(scored, "LONG", long)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = made(x, Mask.packed(31, x.device, causal=True)).y
+        # no biases: that of keys has no gradient but rounding
+        weights = [one for one in made.parameters() if one.dim() == 2]
+        found.append([y.detach(), *torch.autograd.grad(y.float().sum(), weights)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * one.abs().max().item())
