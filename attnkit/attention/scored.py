@@ -137,7 +137,7 @@ class Scored(Attention):
         ]
 
         def weights(block: RowBlock, read: Sequence[Tensor | None]) -> Tensor:
-            return self._block_weights(call, block, read, factor)
+            return self._block_weights(mask, block, read, factor)
 
         blocks.reverse()  # those that see most keys first
         given = q, keys, values, bias
@@ -152,7 +152,7 @@ class Scored(Attention):
 
     def _block_weights(
         self,
-        call: AttentionCall,
+        mask: Mask,
         block: RowBlock,
         read: Sequence[Tensor | None],
         factor: Float[Tensor, "b 1 T 1"] | None,
@@ -160,10 +160,11 @@ class Scored(Attention):
         """The weights of the queries of a block, from what it reads: q, keys, values and bias."""
         q, keys, values, bias = read
         assert values is not None
-        mask = call.mask.part(*block)
+        mask = mask.part(*block)
         factor = None if factor is None else factor[:, :, block.first : block.last]
         raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
-        return self._weights(call._replace(mask=mask, bias=bias), raw_scores, values, factor)[0]
+        own = AttentionCall(q, keys, values, mask, bias=bias)
+        return self._weights(own, raw_scores, values, factor)[0]
 
     def weigh(
         self,
