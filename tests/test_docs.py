@@ -14,13 +14,13 @@ import pytest
 import torch
 from helpers import pretrained
 from helpers import questioned as asked
-from helpers.called import Done, called
-from helpers.shell import attnkit_in
+from helpers.called import called
 
 from attnkit import __version__
 from attnkit.attention import Mask, Shape
+from attnkit.cli import main
 from attnkit.data import formats
-from attnkit.recipe import load, loading, shipped, sweep, yaml_nodes
+from attnkit.recipe import load, loading, mechanism_registry, shipped, sweep, yaml_nodes
 from attnkit.runs import Run, results
 from attnkit.storage import download, files
 
@@ -57,13 +57,14 @@ COMMANDS = [
 RECIPE = """task: translation
 data: {corpus: toy-translation, size: 200, max_length: 64}
 tokenizer: {size: 200}
-model: {width: 16, layers: 2, heads: 4, ff: 32}
+model: {width: 16, layers: 1, heads: 2, ff: 32}
 train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
 QUICK = ["--lengths", "16", "--repeats", "1"]
-SHORT = ["data.size=200", "train.steps=2", "train.valid_every=0", "search.max_length=3"]
+SMALL = ["data.size=200", "tokenizer.size=300", "model.layers=1"]
+SHORT = [*SMALL, "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
 TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "train.steps=1",
             "train.batch_tokens=500", "train.precision=fp32", "train.monitor=loss",
@@ -83,8 +84,8 @@ def prepare(folder: Path) -> None:
             (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
     for name in ("input", "output", "reference"):
         (folder / f"{name}.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
-    done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
-    assert done.returncode == 0, done.stderr
+    words = ("train", str(folder / "recipe.yaml"), "--quiet", "--out", str(folder / "runs"))
+    assert main(words) == 0
     pretrained.network("llama").save_pretrained(folder / "language-model")
     pretrained.tokenizer().save_pretrained(folder / "language-model")
     (folder / "corpus.txt").write_text("A small river runs behind the mill. " * 40, "utf-8")
@@ -125,17 +126,16 @@ def test_commands_of_the_documentation_run(
         if "transfer/" in words:
             if "ATTNKIT_DATA" not in os.environ:
                 continue
-            extra = TRANSFER if words.startswith("train") else []
+            extra = [*TRANSFER, "--jobs", "1"] if words.startswith("train") else []
         elif words.startswith("train") and "--out" not in words:
             extra += ["--out", f"own{number}"]
         extra = extra + (QUICK if words.startswith("bench") else [])
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
         extra = extra + (["--rows", "30"] if re.match("probe .*runs/", words) else [])
         extra = extra + (["--transfer", "1", "--tune", "1"] if words.startswith("conv") else [])
-        if "--plugin" in words:  # what is plugged in stays in its process
-            ended = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
-            done = Done(ended.returncode, ended.stdout, ended.stderr)
-        else:
+        extra = extra + (SMALL if words.startswith("recipe explain") else [])
+        with monkeypatch.context() as patch:
+            patch.setattr(mechanism_registry, "_plugged", {})
             done = called(capsys, *shlex.split(words), *extra, stdin=text)
         assert done.code == 0, (command, done.err)
         assert done.out or "wrote" in done.err or "removed" in done.err
@@ -156,8 +156,11 @@ def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
+def test_the_recipe_of_the_readme_trains_on_own_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By the command of docs/recipes.md, and with rows whose fields are no languages."""
+    monkeypatch.chdir(tmp_path)
     (block,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
     (tmp_path / "recipe.yaml").write_text(block, encoding="utf-8")
     (line,) = [words for words in COMMANDS if "data.train=[" in words]
@@ -174,8 +177,8 @@ def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
         ("lines", shlex.split(line)[1:]),
         ("rows", ["train", "recipe.yaml", *jsonl]),
     ):
-        done = attnkit_in(tmp_path)(*words, *small, "--variant", "linear", "--out", out)
-        assert done.returncode == 0, done.stderr
+        done = called(capsys, *words, *small, "--variant", "linear", "--out", out)
+        assert done.code == 0, done.err
 
 
 def test_the_example_has_15_lines_and_is_what_it_says() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.called import Done, called
 
-TINY = ("model.width=8", "model.ff=16", "data.size=60", "train.batch_tokens=200")
+TINY = ("model.width=8", "model.ff=16", "model.layers=1", "data.size=60", "train.batch_tokens=200",
+        "search.max_length=8")  # fmt: skip
 LAYERS = {"embedding", "projections", "attention", "feed-forward", "normalisation", "dropout"}
 
 

@@ -49,9 +49,7 @@ def trained(folder: Path) -> Path:
     return folder
 
 
-def begin(
-    folder: Path, *words: str, until: str = "validated", notice: float = NOTICE
-) -> Warm:
+def begin(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> Warm:
     """A training of two processes: just started, or after its first event of some kind."""
     process = Warm(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:

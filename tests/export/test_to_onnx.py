@@ -57,10 +57,10 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "positions"),
     [
-        ("linear", "sinusoidal"),
-        ("synthesizer-factorized-dense", "relative"),
+        pytest.param("linear", "sinusoidal", marks=pytest.mark.every),
+        pytest.param("synthesizer-factorized-dense", "relative", marks=pytest.mark.every),
         ("local", "rope"),
-        ("selective", "alibi"),
+        pytest.param("selective", "alibi", marks=pytest.mark.every),
     ],
 )
 def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The command line in processes that find torch imported: forks of one that has run nothing."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -57,7 +56,7 @@ def _command(
     os.chdir(folder)
     os.dup2(writer.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    sys.stdout, sys.stderr = (open(number, "w", 1, "utf-8") for number in (1, 2))
+    sys.stdout, sys.stderr = (open(n, "w", 1, "utf-8") for n in (1, 2))  # noqa: SIM115
     launch.NOTICE = notice
     launch.subprocess = SimpleNamespace(Popen=_Rank, DEVNULL=subprocess.DEVNULL)  # type: ignore
     _run(["attnkit", *words], env)
