@@ -75,9 +75,10 @@ COMMANDS = {
     "ctranslate2": f"generate {RUN} text --engine ctranslate2",
     "onnxruntime": f"export {RUN} out-onnx --to onnx",
     "matplotlib": f"visualize-attn {RUN} dog --save map.png",
-    "tensorboard": "train quickstart train.steps=2 train.log_to=[tensorboard] --variant scaled-dot",
-    "wandb": "train quickstart train.steps=2 train.log_to=[wandb] --variant scaled-dot",
-    "trackio": "train quickstart train.steps=2 train.log_to=[trackio] --variant scaled-dot",
+    **{
+        name: f"train quickstart train.steps=2 train.log_to=[{name}] --variant linear --out {name}"
+        for name in ("tensorboard", "wandb", "trackio")
+    },
     "huggingface_hub": "nbce model --context text --prompt two --max-length 3 --device cpu",
 }
 """Package -> a command that imports it."""
@@ -107,5 +108,6 @@ def test_a_command_that_imports_an_extra_looks_nothing_up(tmp_path: Path) -> Non
     (tmp_path / "commands.json").write_text(json.dumps(there))
     run(tmp_path, "-c", PROGRAM % LONG, *there, ATTNKIT_CACHE=str(tmp_path / "c"))
     assert not list(tmp_path.glob("seen*"))
+    assert not list(tmp_path.rglob(".ses"))  # a device id
     left = {path.name for path in (tmp_path / "home").iterdir()}
     assert left <= OWN, left

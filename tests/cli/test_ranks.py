@@ -46,6 +46,8 @@ def trained(folder: Path) -> Path:
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
     assert done.stderr.count("done at step 40") == 1
+    run = Run.open(folder / "runs" / "short" / "base" / "seed-1")
+    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
     return folder
 
 
@@ -54,10 +56,7 @@ def begin(folder: Path, *words: str, until: str = "validated", notice: float = N
     process = Warm(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:
         time.sleep(0.01)
-    for line in process.stdout if until else ():
-        if json.loads(line)["event"] == until:
-            break
-    return process
+    return process.until(until)
 
 
 def ranks_of(process: Warm) -> list[int]:
@@ -79,12 +78,6 @@ def await_end(processes: list[int]) -> None:
 def weights(out: Path) -> dict[str, bytes]:
     found = read(out / "base" / "seed-1" / "model.safetensors")
     return {name: tensor.numpy().tobytes() for name, tensor in found.items()}
-
-
-@pytest.mark.slow
-def test_the_run_says_how_it_was_trained(trained: Path) -> None:
-    run = Run.open(trained / "runs" / "short" / "base" / "seed-1")
-    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
 
 
 @pytest.mark.slow

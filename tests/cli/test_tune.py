@@ -1,14 +1,13 @@
 """`attnkit train --tune` as people type it: plans, events, jobs, stops, tables and pictures."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers.called import Caller
-from helpers.shell import environment
+from helpers.warm import Warm
 
 from attnkit.runs import Run
 
@@ -114,17 +113,10 @@ def test_trials_side_by_side_score_as_one_after_the_other(here: Caller) -> None:
 def test_a_stopped_trial_is_gone_on_with(tiny: Path, here: Caller) -> None:
     words = ["train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--variant", "one",
              "train.steps=3000", "train.valid_every=0", "train.log_every=5"]  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attnkit", *words, "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tiny, env=environment(),
-    )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "progress":
-            process.send_signal(signal.SIGTERM)
-            break
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 75, errors
+    process = Warm(tiny, *words, "--json").until("progress")
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.ended()
+    assert done.returncode == 75, done.stderr
     plan = here(*words, "--dry-run", "--json")
     states = [json.loads(line)["state"] for line in plan.out.splitlines()]
     assert states == ["begun", "new", "new"]

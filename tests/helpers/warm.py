@@ -1,5 +1,6 @@
 """The command line in processes that find torch imported: forks of one that has run nothing."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -39,12 +41,20 @@ class Warm:
         assert self.process.pid is not None
         return self.process.pid
 
+    def until(self, event: str) -> "Warm":
+        """Read events up to the first of a kind; nothing where there is none to wait for."""
+        while event and json.loads(next(self.stdout))["event"] != event:
+            pass
+        return self
+
     def ended(self, timeout: float = 60.0) -> "subprocess.CompletedProcess[str]":
-        """How it ended, with what it wrote that was not read before."""
+        """How it ended, and what it wrote that was not read before; killed where it goes on."""
+        late = Timer(timeout, self.process.kill)
+        late.start()
         with self.stdout:
             out = self.stdout.read()
-        self.process.join(timeout)
-        assert self.process.exitcode is not None, "it goes on"
+        self.process.join()
+        late.cancel()
         said = self.errors.read_text(encoding="utf-8")
         return subprocess.CompletedProcess([], self.process.exitcode, out, said)
 
