@@ -16,6 +16,7 @@ data: {corpus: toy-translation, size: 60, max_length: 64}
 tokenizer: {size: 120}
 model: {width: 16, ff: 16, layers: 1, heads: 2}
 train: {steps: 2, batch_tokens: 256, precision: fp32}
+search: {method: greedy, max_length: 3}
 eval: {metrics: [bleu], bootstrap: 0}
 """
 

@@ -14,13 +14,13 @@ import pytest
 import torch
 from helpers import pretrained
 from helpers import questioned as asked
-from helpers.called import Done, called
-from helpers.shell import attnkit_in
+from helpers.called import called
 
 from attnkit import __version__
 from attnkit.attention import Mask, Shape
+from attnkit.cli import main
 from attnkit.data import formats
-from attnkit.recipe import load, loading, shipped, sweep, yaml_nodes
+from attnkit.recipe import load, loading, mechanism_registry, shipped, sweep, yaml_nodes
 from attnkit.runs import Run, results
 from attnkit.storage import download, files
 
@@ -57,13 +57,19 @@ COMMANDS = [
 RECIPE = """task: translation
 data: {corpus: toy-translation, size: 200, max_length: 64}
 tokenizer: {size: 200}
-model: {width: 16, layers: 2, heads: 4, ff: 32}
+model: {width: 16, layers: 1, heads: 2, ff: 32}
 train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
+(SHOWN,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
+OWN = "attnkit train recipe.yaml data.train=train.jsonl data.valid=valid.jsonl data.test=test.jsonl"
+"""Rows whose fields are no languages."""
 QUICK = ["--lengths", "16", "--repeats", "1"]
-SHORT = ["data.size=200", "train.steps=2", "train.valid_every=0", "search.max_length=3"]
+SMALL = ["data.size=200", "tokenizer.size=300", "model.layers=1"]
+TINY = ["train.steps=2", "train.seeds=[1]", "model.width=8", "model.ff=8", "tokenizer.size=60",
+        "search.max_length=2", "eval.bootstrap=0", "--variant", "linear"]  # fmt: skip
+SHORT = [*SMALL, "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
 TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "train.steps=1",
             "train.batch_tokens=500", "train.precision=fp32", "train.monitor=loss",
@@ -75,16 +81,20 @@ TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "tra
 
 def prepare(folder: Path) -> None:
     """What the commands expect to find: a recipe, aligned files, a finished run."""
-    (folder / "recipe.yaml").write_text(RECIPE, encoding="utf-8")
+    small = folder / "small" / "recipe.yaml"
+    small.parent.mkdir()
+    small.write_text(RECIPE, encoding="utf-8")
+    (folder / "recipe.yaml").write_text(SHOWN, encoding="utf-8")
     (folder / "my_cosine.py").write_text(EXAMPLE, encoding="utf-8")
     for split in ("train", "valid", "test"):
         for side in ("en", "de"):
             lines = "".join(f"{side} number {n} of {split}\n" for n in range(40))
             (folder / f"{split}.{side}").write_text(lines, encoding="utf-8")
+        rows = [json.dumps({"source": f"a {n}", "target": f"b {n}"}) + "\n" for n in range(40)]
+        (folder / f"{split}.jsonl").write_text("".join(rows), encoding="utf-8")
     for name in ("input", "output", "reference"):
         (folder / f"{name}.txt").write_text("the old dog sees the cat .\n", encoding="utf-8")
-    done = attnkit_in(folder)("train", "recipe.yaml", "--quiet")
-    assert done.returncode == 0, done.stderr
+    assert main(["train", str(small), "--quiet", "--out", str(folder / "runs")]) == 0
     pretrained.network("llama").save_pretrained(folder / "language-model")
     pretrained.tokenizer().save_pretrained(folder / "language-model")
     (folder / "corpus.txt").write_text("A small river runs behind the mill. " * 40, "utf-8")
@@ -115,27 +125,27 @@ def test_commands_of_the_documentation_run(
     assert len(COMMANDS) >= 12
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for number, command in enumerate(COMMANDS):
+    for number, command in enumerate([*COMMANDS, OWN]):
         if "attnkit " not in command:  # it makes a file
             subprocess.run(["bash", "-ec", command], check=True, cwd=tmp_path)
             continue
         before, _, words = command.rpartition("attnkit ")
         text = shlex.split(before)[1] + "\n" if before else ""
+        words = words.replace("--layer 1 --head 2", "--layer 0 --head 1")  # of the small model
         extra = list[str]()
         if "transfer/" in words:
             if "ATTNKIT_DATA" not in os.environ:
                 continue
-            extra = TRANSFER if words.startswith("train") else []
+            extra = [*TRANSFER, "--jobs", "1"] if words.startswith("train") else []
         elif words.startswith("train") and "--out" not in words:
-            extra += ["--out", f"own{number}"]
+            extra += ["--out", f"own{number}", *(TINY if "recipe.yaml" in words else [])]
         extra = extra + (QUICK if words.startswith("bench") else [])
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
         extra = extra + (["--rows", "30"] if re.match("probe .*runs/", words) else [])
         extra = extra + (["--transfer", "1", "--tune", "1"] if words.startswith("conv") else [])
-        if "--plugin" in words:  # what is plugged in stays in its process
-            ended = attnkit_in(tmp_path)(*shlex.split(words), *extra, stdin=text)
-            done = Done(ended.returncode, ended.stdout, ended.stderr)
-        else:
+        extra = extra + (SMALL if words.startswith("recipe explain") else [])
+        with monkeypatch.context() as patch:
+            patch.setattr(mechanism_registry, "_plugged", {})
             done = called(capsys, *shlex.split(words), *extra, stdin=text)
         assert done.code == 0, (command, done.err)
         assert done.out or "wrote" in done.err or "removed" in done.err
@@ -153,29 +163,6 @@ def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
     assert set(file.variants) == {"vanilla", "linear", "random"}
     assert file.published is not None
     assert set(file.published.scores) == {"vanilla", "random"}
-
-
-@pytest.mark.slow
-def test_the_recipe_of_the_readme_trains_on_own_data(tmp_path: Path) -> None:
-    """By the command of docs/recipes.md, and with rows whose fields are no languages."""
-    (block,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
-    (tmp_path / "recipe.yaml").write_text(block, encoding="utf-8")
-    (line,) = [words for words in COMMANDS if "data.train=[" in words]
-    rows = "".join(json.dumps({"source": f"a {n}", "target": f"b {n}"}) + "\n" for n in range(40))
-    for split in ("train", "valid", "test"):
-        (tmp_path / f"{split}.jsonl").write_text(rows, encoding="utf-8")
-        for side in ("en", "de"):
-            text = "".join(f"{side} {n}\n" for n in range(40))
-            (tmp_path / f"{split}.{side}").write_text(text, encoding="utf-8")
-    jsonl = [f"data.{split}={split}.jsonl" for split in ("train", "valid", "test")]
-    small = ["train.steps=2", "train.seeds=[1]", "model.width=8", "model.ff=8", "tokenizer.size=60",
-             "search.max_length=2", "eval.bootstrap=0"]  # fmt: skip
-    for out, words in (
-        ("lines", shlex.split(line)[1:]),
-        ("rows", ["train", "recipe.yaml", *jsonl]),
-    ):
-        done = attnkit_in(tmp_path)(*words, *small, "--variant", "linear", "--out", out)
-        assert done.returncode == 0, done.stderr
 
 
 def test_the_example_has_15_lines_and_is_what_it_says() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from helpers.called import called
-from helpers.made_corpora import make_corpus
 
 from attnkit.experiment.cost import parameters
 from attnkit.recipe import load, shipped
@@ -14,6 +13,7 @@ from attnkit.recipe import load, shipped
 SMALL = [
     "data.valid_rows=8",
     "train.steps=1",
+    "train.seeds=[1]",
     "train.batch_tokens=400",
     "train.valid_every=1",
     "train.monitor=loss",
@@ -24,30 +24,26 @@ SMALL = [
     "eval.splits=[valid]",
 ]
 FEW = ["contexts.counts=[1, 3]", "contexts.rows=4"]
-MADE = ("wmt14-en-de", "wmt14-en-fr", "cnn-dailymail")
-"""Corpora that no folder has: the recipes train on made-up files of the same form."""
-NARROW = ["model.width=32", "model.heads=4"]
-
-
 QUICK = ("quickstart", "long-context/passages", "translation/baselines")
 """Recipes that are trained by a plain `pytest`, too."""
 
 
 @cache
 def kinds_first_seen() -> dict[str, list[str]]:
-    """Recipe -> its variants of a task, objective, type and attention that none before has."""
+    """Recipe -> its variants of a task, objective, type or mechanism that none before has."""
     seen, found = set[object](), dict[str, list[str]]()
     for name in shipped():
         variants = load(name).variants
         found[name] = [*variants][-1:] if name in QUICK else []
         for variant, recipe in variants.items():
             attention = recipe.model.attention
-            words = [getattr(attention, role) for role in ("encoder", "decoder", "cross")]
-            kind = (recipe.task, recipe.train.objective, recipe.model.type,
-                    *(one and one.name for one in words))  # fmt: skip
-            if kind not in seen and variant not in found[name]:
+            layers = [getattr(attention, role) for role in ("encoder", "decoder", "cross")]
+            words = {one.name for one in layers if one} or {""}
+            kind = (recipe.task, recipe.model.type)
+            kinds = {(recipe.train.objective, *kind)} | {(*kind, word) for word in words}
+            if kinds - seen and variant not in found[name]:
                 found[name].append(variant)
-            seen.add(kind)
+            seen |= kinds
     return found
 
 
@@ -71,18 +67,14 @@ def test_a_shipped_recipe_trains_and_prints_its_table(
     first = next(iter(file.variants.values()))
     corpus, asked = str(first.data.corpus), first.task == "question-answering"
     more = ["data.size=300" if corpus.startswith("toy-") else "data.rows=300"]
-    if corpus in MADE:
-        make_corpus(corpus, tmp_path / "data")
-        more += ["--data-dir", str(tmp_path / "data"), "--offline", *NARROW]
-    elif not corpus.startswith("toy-"):
-        request.getfixturevalue("corpora")
     if not corpus.startswith("toy-"):
+        request.getfixturevalue("corpora")
         more.append("model.layers=2")
     # small tables, quickly saved
     if first.task != "tagging":  # whose words all need a piece
         more.append("tokenizer.size=500")
     if all(recipe.model.type == "transformer" for recipe in file.variants.values()):
-        more.append("model.ff=32")
+        more += ["model.width=32", "model.heads=4", "model.ff=32"]
     words = [word for variant in chosen for word in ("--variant", variant)]
     more += FEW if asked else []
     longest = 16 if first.task == "recall" else 96

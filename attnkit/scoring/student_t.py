@@ -46,6 +46,7 @@ def limit(p: float, degrees: float) -> float:
     return t
 
 
+@lru_cache(maxsize=4096)
 def degrees_of(t: float, p: float, low: float, high: float) -> float:
     """The degrees of freedom between two bounds with `two_sided(t, degrees) == p`; by halving."""
     few, many = 1 / low, 1 / high

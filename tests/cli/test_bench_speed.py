@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from helpers.called import Done, called
 
-TINY = ("model.width=8", "model.ff=16", "data.size=60", "train.batch_tokens=200")
+TINY = ("model.width=8", "model.ff=16", "model.layers=1", "data.size=60", "train.batch_tokens=200",
+        "search.max_length=8")  # fmt: skip
 LAYERS = {"embedding", "projections", "attention", "feed-forward", "normalisation", "dropout"}
 
 
@@ -21,10 +22,18 @@ def decode(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
 
 
 @pytest.mark.slow
-def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = train(capsys, "train.precision=fp32", "--format", "json")
+def test_an_update_is_split_into_its_parts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """And its trace is one that standard viewers read."""
+    path = tmp_path / "trace.json"
+    words = ("train.precision=fp32", "--format", "json", "--profile", str(path))
+    code, out, err = train(capsys, *words)
     found = json.loads(out)
     assert code == 0
+    assert f"wrote {path}" in err
+    names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
+    assert names >= {"attnkit: attention", "attnkit: optimiser", "aten::embedding"}
     title = " ".join(("quickstart scaled-dot", *TINY, "train.precision=fp32"))
     assert (found["measured"], found["precision"]) == (title, "fp32")
     parts = {part["name"]: part for part in found["parts"]}
@@ -63,22 +72,11 @@ def test_a_run_decodes_with_its_own_weights(
     assert out.startswith("quickstart/scaled-dot/seed-1: ")
     assert "4 lines in" in out
     assert "greedy" in out
-    code, _, err = called(capsys, "bench", "decode", run, "search.beam=2")
-    assert (code, "is a run" in err) == (2, True)
-
-
-@pytest.mark.slow
-def test_the_trace_is_read_by_standard_viewers(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = tmp_path / "trace.json"
-    code, out, err = train(capsys, "--profile", str(path), "--format", "csv")
-    assert code == 0
-    assert f"wrote {path}" in err
+    out = called(capsys, "bench", "decode", run, "--rows", "2", "--format", "csv").out
     shares = [float(record["share"]) for record in csv.DictReader(io.StringIO(out))]
     assert sum(shares) == pytest.approx(1, abs=0.02)
-    names = {event.get("name") for event in json.loads(path.read_text())["traceEvents"]}
-    assert names >= {"attnkit: attention", "attnkit: optimiser", "aten::embedding"}
+    code, _, err = called(capsys, "bench", "decode", run, "search.beam=2")
+    assert (code, "is a run" in err) == (2, True)
 
 
 @pytest.mark.sampled(11)

@@ -23,12 +23,6 @@ QUICK = (
     "cpu",
 )
 STAGES = ["before", "swapped", "transferred", "tuned"]
-PLUGIN = """
-from attnkit.mechanisms.linear import Linear as Original
-
-class Mine(Original):
-    pass
-"""
 
 
 @pytest.fixture

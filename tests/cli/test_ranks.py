@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,7 +10,9 @@ import pytest
 from helpers.called import called
 from helpers.shell import attnkit_in
 from helpers.small import write_corpus
+from helpers.warm import Warm
 
+from attnkit.distributed.launch import NOTICE
 from attnkit.runs import Run
 from attnkit.storage.tensors import read
 
@@ -24,15 +24,17 @@ train: {{steps: {steps}, batch_tokens: 56, valid_every: 20, log_every: 10, preci
 search: {{method: greedy, max_length: 12}}
 """
 PATIENCE = 60.0
+RARE = [pytest.param(event, marks=pytest.mark.every) for event in ("started", "saved")]
+"""Moments of a training like those that follow."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Recipes of 100 updates and of so many that one is stopped."""
+    """Recipes of 40 updates and of so many that one is stopped."""
     folder = tmp_path_factory.mktemp("ranks")
     data = write_corpus(folder)
     sides = {split: list(getattr(data, split)) for split in ("train", "valid", "test")}
-    for name, steps in (("short", 100), ("long", 100_000)):
+    for name, steps in (("short", 40), ("long", 100_000)):
         (folder / f"{name}.yaml").write_text(RECIPE.format(steps=steps, **sides))
     return folder
 
@@ -43,26 +45,21 @@ def trained(folder: Path) -> Path:
     done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2")
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
-    assert done.stderr.count("done at step 100") == 1
+    assert done.stderr.count("done at step 40") == 1
+    run = Run.open(folder / "runs" / "short" / "base" / "seed-1")
+    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
     return folder
 
 
-def begin(folder: Path, *words: str, until: str = "validated") -> subprocess.Popen[str]:
+def begin(folder: Path, *words: str, until: str = "validated", notice: float = NOTICE) -> Warm:
     """A training of two processes: just started, or after its first event of some kind."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "attnkit", "train", *words, "--nproc", "2", "--json"], text=True,
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    assert process.stdout is not None
+    process = Warm(folder, "train", *words, "--nproc", "2", "--json", notice=notice)
     while until == "" and len(ranks_of(process)) < 2:
         time.sleep(0.01)
-    for line in process.stdout if until else ():
-        if json.loads(line)["event"] == until:
-            break
-    return process
+    return process.until(until)
 
 
-def ranks_of(process: subprocess.Popen[str]) -> list[int]:
+def ranks_of(process: Warm) -> list[int]:
     """The process ids of the ranks, in order."""
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
     return sorted(map(int, children.split()))
@@ -84,67 +81,65 @@ def weights(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_the_run_says_how_it_was_trained(trained: Path) -> None:
-    run = Run.open(trained / "runs" / "short" / "base" / "seed-1")
-    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
-
-
-@pytest.mark.slow
-def test_eval_and_generate_give_what_one_process_gives(trained: Path) -> None:
-    run, text = "runs/short/base/seed-1", "red dog\n\nold cat sees two\n" * 20
-    alone, together = (
-        attnkit_in(trained)("generate", run, "--nproc", nproc, stdin=text) for nproc in "12"
-    )
-    assert alone.stdout == together.stdout
-    assert together.stdout.count("\n") == 60
-    tables = [
-        attnkit_in(trained)("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format",
-                           "json", "--nproc", nproc)
-        for nproc in "12"
-    ]  # fmt: skip
-    one, two = (json.loads(done.stdout)["rows"][0]["metrics"] for done in tables)
-    assert one == two
+def test_eval_and_generate_give_what_one_process_gives(
+    trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(trained)
+    run = "runs/short/base/seed-1"
+    Path("text").write_text("red dog\n\nold cat sees two\n" * 20)
+    scored = ("eval", run, "--fresh", "--metrics", "bleu,perplexity", "--format", "json")
+    for words in (("generate", run, "text"), scored):
+        alone = called(capsys, *words)
+        together = Warm(trained, *words, "--nproc", "2").ended()
+        assert (alone.code, together.returncode) == (0, 0), together.stderr
+        if words is scored:
+            one, two = (json.loads(text)["rows"][0]["metrics"]
+                        for text in (alone.out, together.stdout))  # fmt: skip
+            assert one == two
+        else:
+            assert alone.out == together.stdout
+            assert alone.out.count("\n") == 60
 
 
 @pytest.mark.slow
 def test_a_killed_process_is_named_and_the_rest_resumes_bit_for_bit(trained: Path) -> None:
-    process = begin(trained, "short.yaml", "--out", "killed")
-    os.kill(ranks_of(process)[1], signal.SIGKILL)
-    start = time.monotonic()
-    _, said = process.communicate(timeout=PATIENCE)
-    assert time.monotonic() - start < PATIENCE
-    assert process.returncode == 69, said
+    said = assert_named(begin(trained, "short.yaml", "--out", "killed"))
     assert "error: rank 1 ended or can no longer be reached; step" in said
-    assert "Traceback" not in said
-    done = attnkit_in(trained)("train", "short.yaml", "--nproc", "2", "--out", "killed")
+    done = Warm(trained, "train", "short.yaml", "--nproc", "2", "--out", "killed").ended()
     assert done.returncode == 0, done.stderr
     assert "resum" in done.stderr
     assert weights(trained / "killed" / "short") == weights(trained / "runs" / "short")
 
 
+def assert_named(process: Warm) -> str:
+    """Kill rank 1: all end, and say which was lost; what they say."""
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
+    done = process.ended()
+    assert done.returncode == 69, done.stderr
+    assert "error: rank 1 " in done.stderr
+    assert "run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["", "prepared", "started", "saved", "finished"])
+@pytest.mark.parametrize("until", ["", "prepared", *RARE, "finished"])
 def test_a_lost_process_is_named_at_any_time(folder: Path, until: str) -> None:
     """While the ranks start and meet, check what they are to train, train, and begin anew."""
-    out = f"lost-{until}"
-    process = begin(folder, "short.yaml", "train.seeds=[1,2]", "--out", out, until=until)
-    os.kill(ranks_of(process)[1], signal.SIGKILL)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 69, said
-    assert "error: rank 1 " in said
-    assert "run the same command again" in said
-    assert "Traceback" not in said
+    words = ("short.yaml", "train.seeds=[1,2]", "--out", f"lost-{until}")
+    # a rank that waits for one that never came does not find out itself
+    assert_named(begin(folder, *words, until=until, notice=NOTICE if until else 0.5))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", ["", "prepared", "started", "validated", "saved"])
+@pytest.mark.parametrize("until", ["", "prepared", "validated", *RARE])
 def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
     """It is killed at start-up, or while they train: they save, and leave the run to others."""
     process = begin(folder, "long.yaml", "--out", f"orphans-{until}", until=until)
     ranks = ranks_of(process)
-    process.kill()
+    process.process.kill()
     await_end(ranks)
-    process.communicate(timeout=PATIENCE)
+    process.ended()
     if until in ("started", "validated", "saved"):
         run = Run.open(folder / f"orphans-{until}" / "long" / "base" / "seed-1")
         assert not run.in_training
@@ -154,11 +149,11 @@ def test_ranks_end_with_their_launcher(folder: Path, until: str) -> None:
 @pytest.mark.slow
 def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
     process = begin(folder, "long.yaml", "train.parallel=fsdp", "--out", "stopped")
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 75, said
-    assert "stopped by SIGINT after step" in said
-    assert "--nproc 2" in said.splitlines()[-1]
+    os.kill(process.pid, signal.SIGINT)
+    done = process.ended()
+    assert done.returncode == 75, done.stderr
+    assert "stopped by SIGINT after step" in done.stderr
+    assert "--nproc 2" in done.stderr.splitlines()[-1]
     run = Run.open(folder / "stopped" / "long" / "base" / "seed-1")
     assert f"step-{run.checkpoint_steps()[0]}" in " ".join(os.listdir(run.checkpoints))
     assert not run.finished
@@ -179,7 +174,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 @pytest.mark.slow
 def test_ranks_refuse_in_one_line(folder: Path) -> None:
     words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")
-    done = attnkit_in(folder)(*words)
+    done = Warm(folder, *words).ended()
     assert done.returncode == 78, done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "error:" in line]
     assert "ddp or fsdp" in line

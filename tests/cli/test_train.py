@@ -7,11 +7,11 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from helpers.shell import environment
+from helpers.warm import Warm
 from helpers.wordnet import only_wordnet
 
 from attnkit.cli import main
@@ -40,35 +40,18 @@ def recipe(tmp_path: Path) -> Path:
     return path
 
 
-def start(folder: Path, *words: str, stdout: int, stderr: int) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "attnkit", "train", "tiny.yaml", *words],
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-        cwd=folder,
-        env=environment(),
-    )
-
-
 @pytest.mark.slow
 def test_a_stopped_training_goes_on_and_ends_in_a_table(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SIGTERM in the middle: code 75 within 10 s, a checkpoint, and a command that resumes."""
-    process = start(recipe.parent, "--json", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "progress":
-            break
-    process.send_signal(signal.SIGTERM)
-    begun = time.monotonic()
-    rest, errors = process.communicate(timeout=60)
-    assert time.monotonic() - begun < 10
-    assert process.returncode == 75, errors
-    saved = [e for e in map(json.loads, rest.splitlines()) if e["event"] == "saved"][-1]
+    process = Warm(recipe.parent, "train", "tiny.yaml", "--json").until("progress")
+    os.kill(process.pid, signal.SIGTERM)
+    done = process.ended(10)
+    assert done.returncode == 75, done.stderr
+    saved = [e for e in map(json.loads, done.stdout.splitlines()) if e["event"] == "saved"][-1]
     assert Path(recipe.parent, saved["path"]).is_dir()
-    assert errors.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
+    assert done.stderr.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
 
     monkeypatch.chdir(recipe.parent)
     words = ["train", "tiny.yaml", f"train.steps={saved['step'] + 10}"]
@@ -85,7 +68,10 @@ def test_a_stopped_training_goes_on_and_ends_in_a_table(
 def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: Path) -> None:
     """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
     ours, theirs = pty.openpty()
-    process = start(recipe.parent, stdout=subprocess.DEVNULL, stderr=theirs)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "attnkit", "train", "tiny.yaml"],
+        stdout=subprocess.DEVNULL, stderr=theirs, cwd=recipe.parent, env=environment(),
+    )  # fmt: skip
     os.close(theirs)
     shown = b""
     sent = False

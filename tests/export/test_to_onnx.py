@@ -38,7 +38,9 @@ def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
 
 @pytest.mark.slow
 def test_an_encoder_decoder(tmp_path: Path) -> None:
-    places = {"encoder": "nystrom", "decoder": "synthesizer-random", "cross": "additive"}
+    """A synthesizer's table by position made the exporter fix the number of rows in a mixture."""
+    mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
+    places = {"encoder": "nystrom", "decoder": mixture, "cross": "additive"}
     chosen = recipe(attention=places, positions="learned", tie="none", layers=ONE)
     model = decided(build(chosen))
     graphs = exported(model, chosen, tmp_path)
@@ -57,10 +59,10 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "positions"),
     [
-        ("linear", "sinusoidal"),
-        ("synthesizer-factorized-dense", "relative"),
+        pytest.param("linear", "sinusoidal", marks=pytest.mark.every),
+        pytest.param("synthesizer-factorized-dense", "relative", marks=pytest.mark.every),
         ("local", "rope"),
-        ("selective", "alibi"),
+        pytest.param("selective", "alibi", marks=pytest.mark.every),
     ],
 )
 def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
@@ -75,17 +77,6 @@ def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
         for one in (model, graphs)
     )
     assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
-
-
-@pytest.mark.slow
-def test_a_mixture_with_a_synthesizer(tmp_path: Path) -> None:
-    """Its table by position made the exporter fix the number of rows."""
-    mixture = {"name": "mixture", "parts": ["synthesizer-random", "scaled-dot"]}
-    chosen = recipe(attention={"encoder": mixture, "decoder": mixture}, layers=ONE)
-    model = build(chosen)
-    graphs = exported(model, chosen, tmp_path)
-    for rows, longest in ((1, 2), (3, LENGTH)):
-        differ(model, graphs, *batch(chosen, rows, longest))
 
 
 @pytest.mark.slow

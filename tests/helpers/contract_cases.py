@@ -183,7 +183,7 @@ def cases() -> Iterator[Case]:
         for role in ROLES:
             device = word in OF_DEVICE and role == last
             quick = everything if device else everything - {"device"}
-            yield from _split(named(word, role, default), everything, quick)
+            yield from _split(named(word, role, default), everything, quick, role != last)
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
                 rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})

@@ -8,8 +8,6 @@ from attnkit.attention import Mask, Shape
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.decay import Decay, chunked
 
-GATES = ("fixed", "head", "channel")
-
 
 def formula(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> Tensor:
     """S_t = a_t S + k_t v_t^T, y_t = S_t^T q_t."""

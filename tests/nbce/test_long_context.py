@@ -1,18 +1,16 @@
 """What docs/long-context.md tells people to type is run, and its recipe is a recipe."""
 
-import io
 import re
 import shlex
 import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.called import called
 from helpers.questioned import make_run
 
-from attnkit.cli import main
 from attnkit.cli.commands.nbce import BASELINES
 from attnkit.nbce.merge import POOLS
 from attnkit.recipe import load
@@ -71,13 +69,10 @@ def test_commands_of_the_page_run(
         piped = Path(shlex.split(before)[1]).read_bytes() if before else b""
         if ELSEWHERE in words and not find_spec("transformers"):
             continue
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(piped)))
         writes = words.startswith("nbce") and "--choices" not in words
         short = ["--max-length", "4"] if writes else []
-        capsys.readouterr()
-        code = main([*shlex.split(words), *short])
-        done = capsys.readouterr()
-        assert code == 0, (command, done.err)
+        done = called(capsys, *shlex.split(words), *short, stdin=piped)
+        assert done.code == 0, (command, done.err)
         assert done.out, command
     assert (folder / "trace.html").is_file()
 

@@ -77,9 +77,9 @@ def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("kind", ["sru-additive", "performer", "relative"])
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    ("kind", "parallel"), [("sru-additive", "ddp"), ("performer", "fsdp"), ("relative", "fsdp")]
+)
 def test_every_type_of_model_trains_in_ranks(
     tmp_path: Path, pool: RankPool, kind: str, parallel: str
 ) -> None:
@@ -102,18 +102,18 @@ def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
     tmp_path: Path, pool: RankPool
 ) -> None:
     """Updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
-    recipe = recipe_in(tmp_path, steps=12, log_every=1, valid_every=0)
+    recipe = recipe_in(tmp_path, steps=6, log_every=1, valid_every=0)
     places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
     for parallel, world in places:
         folder = tmp_path / f"{parallel}-{world}"
         how = with_train(recipe, parallel=parallel, accumulate=4 // world)
         succeed(pool.run(world, ranked.train, folder, how))
         expected = losses(tmp_path / "ddp-1")
-        assert len(expected) == 12
+        assert len(expected) == 6
         assert losses(folder) == pytest.approx(expected, rel=1e-6), (parallel, world)
-    how = with_train(recipe, parallel="fsdp", accumulate=2, precision="bf16", steps=10)
+    how = with_train(recipe, parallel="fsdp", accumulate=2, precision="bf16")
     succeed(pool.run(2, ranked.train, tmp_path / "bf16", how))
-    assert losses(tmp_path / "bf16") == pytest.approx(expected[:10], rel=0.02)
+    assert losses(tmp_path / "bf16") == pytest.approx(expected, rel=0.02)
     assert all(t.dtype == torch.float32 for t in weights(tmp_path / "bf16").values())
 
 
@@ -123,9 +123,9 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
 ) -> None:
     recipe = recipe_in(tmp_path, dropout=0)
     fsdp = with_train(recipe, parallel="fsdp")
-    runs = [(recipe, 1), (recipe, 2), (recipe, 4), (fsdp, 2), (fsdp, 4)]
+    runs = [(recipe, 1), (recipe, 4), (fsdp, 2)]
     one, *others = (
-        succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 20)) for how, world in runs
+        succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 10)) for how, world in runs
     )
     for ranks in others:
         for found in ranks:
@@ -133,11 +133,9 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_a_stopped_training_resumes_bit_for_bit(
-    tmp_path: Path, pool: RankPool, parallel: str
-) -> None:
-    recipe = recipe_in(tmp_path, parallel=parallel, average=2, choose="best", steps=8)
+def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) -> None:
+    """With shards; the command line's test has the plain one."""
+    recipe = recipe_in(tmp_path, parallel="fsdp", average=2, choose="best", steps=8)
     succeed(pool.run(2, ranked.train, tmp_path / "whole", recipe))
     succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe, 3))
     succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe))
@@ -154,16 +152,13 @@ def test_shards_of_any_number_of_ranks_are_read_by_any_other(
     """Also by one process alone, which goes on to the end, and by ranks that do not shard."""
     recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
     plain = with_train(recipe, parallel="ddp")
-    for world in (1, 2):
-        folder = tmp_path / f"{world}"
-        succeed(pool.run(world, ranked.train, folder, recipe, 3))
-        others = [other for other in WORLDS if other != world]
-        found = {d for w in others for d in succeed(pool.run(w, ranked.state_of, folder, recipe))}
-        assert len(found) == 1, world
-    found |= set(succeed(pool.run(2, ranked.state_of, folder, plain)))
+    succeed(pool.run(2, ranked.train, tmp_path, recipe, 3))
+    read = [(1, recipe), (4, recipe), (2, plain)]
+    found = {d for world, how in read
+             for d in succeed(pool.run(world, ranked.state_of, tmp_path, how))}  # fmt: skip
     assert len(found) == 1
-    run_through(job(folder, recipe))
-    assert len(list(digests(folder))) == 3
+    run_through(job(tmp_path, recipe))
+    assert len(list(digests(tmp_path))) == 3
 
 
 @pytest.mark.slow
@@ -209,12 +204,12 @@ def test_outputs_and_probabilities_are_those_of_one_process(tmp_path: Path, pool
     recipe = recipe_in(tmp_path, steps=2)
     succeed(pool.run(1, ranked.train, tmp_path, recipe))
     draw = random.Random(2)
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(101)]
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(61)]
     found = [
-        succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, 60)) for world in (1, 2, 3)
+        succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, 60)) for world in (1, 3)
     ]
     assert all(one == found[0][0] for ranks in found for one in ranks)
-    assert len(found[0][0][0]) == 101
+    assert len(found[0][0][0]) == 61
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ import gzip
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -15,7 +14,6 @@ from attnkit.scoring import check_available, score
 NAMES = ["embedding-average", "embedding-greedy", "embedding-extrema"]
 VECTORS = "x 1 0\ny 0 1\nz -2 1\nw 3 3\n"
 NUMBERS = st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3)
-TEXTS = st.lists(NUMBERS, min_size=1, max_size=5).map(np.array)
 
 
 def values(folder: Path, text: str, *references: str, vectors: str = VECTORS) -> list[float]:
