@@ -190,6 +190,9 @@ def unknown(key: Key, known: Key) -> str:
     section = SCHEMA[known]
     if isinstance(section, FieldInfo):
         return f"unknown key: {dotted(known)} is a single value and has no keys below it"
+    name, colon, value = word.partition(":")
+    if colon and value:
+        return f"unknown key; a space must follow the colon: {name}: {value}"
     if not known and word in FILE_KEYS and len(key) > 1:
         return f"is not understood with dots; write it nested in the recipe file, under `{word}:`"
     if not known and word in FILE_KEYS:

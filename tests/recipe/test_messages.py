@@ -27,6 +27,8 @@ train.step: 3
   3:1: train.step: unknown key; did you mean train.steps?
 train.lr.x: 3
   3:1: train.lr.x: unknown key: train.lr is a single value and has no keys below it
+train: {steps:3}
+  3:9: train.steps:3: unknown key; a space must follow the colon: steps: 3
 train: {zzz: 3}
   3:9: train.zzz: unknown key; under train there are steps, batch_tokens,
 train: {steps: 0}
