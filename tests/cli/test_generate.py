@@ -244,13 +244,7 @@ def test_blocks_come_before_the_input_ends_and_a_reader_may_stop_early(run: Run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "told"),
-    [(signal.SIGHUP, "hung up"), (signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")],
-)
-def test_a_signal_leaves_no_half_written_output(
-    run: Run, tmp_path: Path, number: signal.Signals, told: str
-) -> None:
+def test_a_signal_leaves_no_half_written_output(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     with process(run, "--block", "1", "--beam", "1", "--output", str(output)) as child:
         assert child.stdin
@@ -260,9 +254,9 @@ def test_a_signal_leaves_no_half_written_output(
         while not list(tmp_path.glob("out.txt*")):
             assert child.poll() is None
             time.sleep(0.05)
-        child.send_signal(number)
-        assert child.wait(60) == 128 + number
-        assert child.stderr.read().decode() == f"attnkit: {told}\n"
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+        assert child.stderr.read() == b"attnkit: interrupted\n"
     assert not list(tmp_path.glob("out.txt*"))
 
 
