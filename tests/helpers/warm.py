@@ -63,6 +63,7 @@ def _command(
     words: tuple[str, ...], folder: Path, env: dict[str, str], writer: Connection, errors: Path,
     notice: float,
 ) -> None:  # fmt: skip
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # which a server that trainings started blocks
     os.chdir(folder)
     os.dup2(writer.fileno(), 1)
     os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
