@@ -29,6 +29,13 @@ mechanisms/sigmoid.py: scores - seen => scores + seen
 mechanisms/sink.py: k_pos < self.keep => k_pos <= self.keep
 mechanisms/sink.py: logs - total).exp() => logs).exp()
 mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window
+# attention/test_blocks.py
+ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass
+ops/recomputed_blocks.py: ctx.autocast, torch.enable_grad() => torch.enable_grad()
+ops/recomputed_blocks.py: into[place] += one => into[place] = one
+ops/recomputed_blocks.py: return one + other => return one
+ops/recomputed_blocks.py: own if bias is not None and => slice(None) if bias is not None and
+ops/grouped_heads.py: if heads != weights.shape[1]: => if False:
 # recipe/test_score_options.py
 attention/scored.py: total + prior => total - prior
 attention/scored.py: seen.log() / => seen /

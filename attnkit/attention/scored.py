@@ -21,9 +21,10 @@ from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
 """From LONG scores a text on (8 heads of 1,024 tokens), queries are answered in blocks with so many
 scores on a CPU, or on a device, and training computes a block again for its gradients.  For a text
-of 2,048 tokens entmax, stick-breaking, sigmoid and Synthesizers then hold 40 to 130 MB at once,
-instead of 420 to 1,090; causal ones take half the time, since a block leaves out the keys behind
-it, and others as long as before.  Shorter texts, and blocks half as large, would take longer."""
+of 2,048 tokens entmax, stick-breaking, sigmoid and the Synthesizers without a table hold 56 to
+126 MB then (benchmarks/results/every-mechanism.md), instead of 420 to 1,090; causal ones take half
+the time, since a block leaves out the keys behind it.  Shorter texts, and blocks half as large,
+would take longer."""
 
 
 class Scored(Attention):
@@ -129,17 +130,14 @@ class Scored(Attention):
             return self.weigh(call, raw_scores, values, state, factor)
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
         # keys behind the last query of a causal block are hidden from all of them
-        behind = mask.causal and queries == values.shape[2]
-        lasts = [min(first + size, queries) for first in range(0, queries, size)]
-        blocks = [
-            RowBlock(first, last, last if behind else values.shape[2])
-            for first, last in zip(range(0, queries, size), lasts, strict=True)
-        ]
+        behind, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
+        for first in reversed(range(0, queries, size)):  # those that see most keys come first
+            last = min(first + size, queries)
+            blocks.append(RowBlock(first, last, last if behind else values.shape[2]))
 
         def weights(block: RowBlock, read: Sequence[Tensor | None]) -> Tensor:
             return self._block_weights(mask, block, read, factor)
 
-        blocks.reverse()  # those that see most keys first
         given = q, keys, values, bias
         return Out(recomputed(weights, blocks, given, self.parameters()), state)
 

@@ -1,5 +1,6 @@
 """Long texts in blocks of queries: answers and gradients are those of all scores at once."""
 
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -73,11 +74,11 @@ def test_blocks_give_what_all_scores_at_once_give(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_learned_bias_of_positions_is_cut_with_the_queries(
+def test_a_learned_bias_is_cut_with_the_queries_also_where_heads_share_keys(
     causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch.manual_seed(3)
-    made = MultiHead.build("scaled-dot", WIDTH, HEADS, 40, causal=causal).double()
+    made = MultiHead.build("scaled-dot", WIDTH, HEADS, 40, causal=causal, key_heads=2).double()
     x, table = torch.randn(2, 31, WIDTH).double(), Relative(HEADS, causal, 8).double()
     for mask in masks(31, False, causal):
         found = []
@@ -89,7 +90,8 @@ def test_a_learned_bias_of_positions_is_cut_with_the_queries(
             ) as block:
                 y = made(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
             assert block.called == (long == 0)
-            found.append([y, *torch.autograd.grad(y.sin().sum(), [*table.parameters()])])
+            learned = [*made.parameters(), *table.parameters()]
+            found.append([y, *torch.autograd.grad(y.sin().sum(), learned)])
         for one, other in zip(*found, strict=True):
             torch.testing.assert_close(one, other)
 
@@ -119,7 +121,13 @@ def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(
     torch.manual_seed(3)
     monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
     made, x = MultiHead.build("entmax", WIDTH, HEADS, 40, causal=True), torch.randn(2, 31, WIDTH)
-    found = []
+    plain, found, on = Scored._block_weights, [], []
+
+    def watched(*given: Any) -> Tensor:
+        on.append(torch.is_autocast_enabled("cpu"))
+        return plain(*given)
+
+    monkeypatch.setattr(Scored, "_block_weights", watched)
     for long in (2**60, 0):
         monkeypatch.setattr(scored, "LONG", long)
         with torch.autocast("cpu", torch.bfloat16):
@@ -129,3 +137,5 @@ def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(
         found.append([y.detach(), *torch.autograd.grad(y.float().sum(), weights)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2 * one.abs().max().item())
+    assert len(on) == 2 * 11
+    assert all(on)
