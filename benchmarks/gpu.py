@@ -21,6 +21,7 @@ from torch import Tensor
 from attnkit import mechanisms
 from attnkit.attention import Mask
 from attnkit.errors import UsageError
+from attnkit.experiment.provenance import gpu
 from attnkit.layers import MultiHead
 from attnkit.recipe import mechanism_registry
 
@@ -59,21 +60,13 @@ def main() -> None:
     facts = {
         "command": f"`{command(options)}`",
         "versions": versions("attnkit", "torch"),
-        "device": device_facts(options.device),
+        "device": gpu(options.device).rstrip(", "),
         "seconds in all": f"{time.monotonic() - began:.0f}",
     }
     if options.quick:
         print("\n".join(body))
     else:
         publish("gpu", "attnkit on a GPU", facts, body)
-
-
-def device_facts(device: str) -> str:
-    """The GPU in words."""
-    if not device.startswith("cuda"):
-        return device
-    found = torch.cuda.get_device_properties(device)
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
 
 
 def agreement(options: argparse.Namespace, _: Path) -> list[str]:

@@ -273,7 +273,7 @@ class Experiment:
         hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
         fields: dict[str, Any] = {
             "hashes": hashes,
-            "machine": machine(),
+            "machine": machine(str(self.device)),
             "code": code_digest(),
             "device": str(self.device),
             "threads": torch.get_num_threads(),

@@ -12,8 +12,8 @@ FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_in
 """Processor flags that decide the speed of matrix products."""
 
 
-def machine() -> str:
-    """The machine in words, without its name: cores, kind of processor, features, memory."""
+def machine(device: str = "cpu") -> str:
+    """The machine in words, without its name: GPU of `device`, cores, kind of processor, memory."""
     text = ""
     if (info := Path("/proc/cpuinfo")).exists():
         text = info.read_text(encoding="utf-8")
@@ -26,7 +26,17 @@ def machine() -> str:
     lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+    return f"{gpu(device)}{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+
+
+def gpu(device: str) -> str:
+    """The GPU in words, with a comma behind; nothing if `device` is none of CUDA."""
+    if not device.startswith("cuda"):
+        return ""
+    import torch
+
+    found = torch.cuda.get_device_properties(device)
+    return f"{found.name} ({found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}), "
 
 
 @cache
