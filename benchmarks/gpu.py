@@ -1,8 +1,7 @@
 """What only a GPU can show: every mechanism against float64, every task trained, outputs compared.
 
-Its speeds are told by `attnkit bench attention|train|decode --device cuda`.
-
 python benchmarks/gpu.py                       some minutes; writes results/gpu.md
+python benchmarks/gpu.py --parts speeds        this section alone
 python benchmarks/gpu.py --device cpu --quick  a trial of the script itself; prints only
 """
 
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from common import attnkit, command, environment, publish, say, table, versions
+from common import attnkit, command, environment, publish_part, say, table, versions
 from torch import Tensor
 
 from attnkit import mechanisms
@@ -35,6 +34,17 @@ TASKS: dict[str, tuple[str, ...]] = {
     "language modelling": ("language-modeling/naive-bayes-chains", "--variant", "transformer"),
 }
 """Recipes with embedded corpora, and what is trained of them."""
+SPEEDS = (
+    "scaled-dot", "linear", "gated-delta", "dynamic-conv", "local", "synthesizer-random",
+    "synthesizer-dense", "sigmoid", "differential", "entmax", "additive",
+)  # fmt: skip
+TITLES = {
+    "agreement": "Mechanisms against float64 on the CPU",
+    "tasks": "A training of each task",
+    "decoding": "Decoding, start of the command included",
+    "speeds": "Attention alone, causal",
+}
+"""Part -> heading of its section."""
 LENGTHS = (7, 64, 300)
 TOLERANCE = {"fp32": 1e-3, "bf16": 6e-2}
 """Largest error beside the largest value."""
@@ -42,31 +52,34 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
-    """Read the arguments, run every part, and write the report."""
+    """Read the arguments, run the parts, and write each one's section of the report."""
+    parts = (agreement, tasks, decoding, speeds)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="small sizes; writes no report")
+    parser.add_argument("--parts", nargs="+", choices=[one.__name__ for one in parts])
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here; try --device cpu --quick")
-    began, body = time.monotonic(), list[str]()
     with tempfile.TemporaryDirectory() as folder:
-        for part in (agreement, tasks, decoding):
+        for part in parts:
+            if options.parts and part.__name__ not in options.parts:
+                continue
             start = time.monotonic()
             say(part.__name__)
-            title, *lines = part(options, Path(folder))
+            lines = part(options, Path(folder))
             taken = f"{time.monotonic() - start:.0f} s"
-            body += [f"## {title}", "", *lines, "", f"This part took {taken}.", ""]
-    facts = {
-        "command": f"`{command(options)}`",
-        "versions": versions("attnkit", "torch"),
-        "device": gpu(options.device).rstrip(", "),
-        "seconds in all": f"{time.monotonic() - began:.0f}",
-    }
-    if options.quick:
-        print("\n".join(body))
-    else:
-        publish("gpu", "attnkit on a GPU", facts, body)
+            facts = {
+                "command": f"`{command(options)}`",
+                "versions": versions("attnkit", "torch"),
+                "device": gpu(options.device).rstrip(", ") or options.device,
+                "this part took": taken,
+            }
+            if options.quick:
+                print(f"## {TITLES[part.__name__]}", *lines, taken, sep="\n")
+            else:
+                title = TITLES[part.__name__]
+                publish_part("gpu", "attnkit on a GPU", title, [*TITLES.values()], facts, lines)
 
 
 def agreement(options: argparse.Namespace, _: Path) -> list[str]:
@@ -87,7 +100,6 @@ def agreement(options: argparse.Namespace, _: Path) -> list[str]:
                     rows.append((word, role, precision, f"{error:.1e}", f"{limit:.0e}", what))
     lengths = ", ".join(map(str, LENGTHS))
     lines = [
-        "Mechanisms against float64 on the CPU",
         f"{count} pairs of mechanism and role in float32 and bfloat16, lengths {lengths}, with "
         f"right padding: output and gradient of the input. {len(rows)} are further off than "
         + " and ".join(f"{limit:.0e} ({name})" for name, limit in TOLERANCE.items())
@@ -149,7 +161,7 @@ def tasks(options: argparse.Namespace, folder: Path) -> list[str]:
                   "--json", "--device", options.device, "--out", folder / "runs")  # fmt: skip
         rows.append((task, f"`{recipe}`", *learned(out), f"{time.monotonic() - start:.0f} s"))
     head = ("task", "recipe", "training loss", "validation loss", "score", "time")
-    return [f"A training of each task, {steps} updates", *table(head, rows, left=2)]
+    return [f"{steps} updates each.", "", *table(head, rows, left=2)]
 
 
 def learned(out: str) -> tuple[str, str, str]:
@@ -180,7 +192,14 @@ def decoding(options: argparse.Namespace, folder: Path) -> list[str]:
         one, two = found["cpu"], found[options.device]
         same = sum(a == b for a, b in zip(one, two, strict=False))
         rows.append((f"beam {how[1]}", "equal lines", f"{same} of {len(one)}"))
-    return ["Decoding, start of the command included", *table(("search", "", "lines/s"), rows, 2)]
+    return table(("search", "", "lines/s"), rows, 2)
+
+
+def speeds(options: argparse.Namespace, _: Path) -> list[str]:
+    """Attention alone, causal, of the mechanisms that the comparisons have."""
+    lengths, dtype = ("64,128", "float32") if options.quick else ("512,2048,8192", "bfloat16")
+    words = ("bench", "attention", *SPEEDS, "--causal", "--lengths", lengths, "--dtype", dtype)
+    return run(*words, "--format", "markdown", "--device", options.device).splitlines()
 
 
 def words(count: int) -> Iterator[str]:
