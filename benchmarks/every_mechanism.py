@@ -25,6 +25,7 @@ BOTH = "forward+backward"
 SHORT = (28, 64, 128)
 LAYER = ("--layer", "--batch", "128", "--heads", "4", "--head-width", "32")
 """A layer of width 128 with its projections, for many sentences at a time."""
+FIELDS = ("ratio", "bytes")
 SIGHTS = {"causal": ["--causal"], "full": []}
 
 Cells: TypeAlias = dict[str, dict[int, dict[str, Any]]]
@@ -46,13 +47,13 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 2048])
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
-    before, body, ratios = load_before(), list(NOTES), {}
+    before, body, numbers = load_before(), list(NOTES), {}
     for sight, words in SIGHTS.items():
         say(f"measuring: {sight}")
         cells = measured(options.lengths, options.repeats, *words)
         layers = measured(SHORT, options.repeats, *LAYER, *words)
-        ratios[sight] = {
-            word: {length: one["ratio"] for length, one in row.items()}
+        numbers[sight] = {
+            word: {length: {name: one[name] for name in FIELDS} for length, one in row.items()}
             for word, row in cells.items()
         }
         lines = [
@@ -68,7 +69,7 @@ def main() -> None:
         heads += [f"layer {length}" for length in SHORT]
         heads += [f"memory {length:,}" for length in options.lengths]
         body += ["", f"## {sight}", "", *table(["mechanism", *heads], lines)]
-    text = json.dumps(ratios, indent=1)
+    text = json.dumps(numbers, indent=1)
     (RESULTS / "every-mechanism.json").write_text(text + "\n", encoding="utf-8")
     facts = {
         "command": command(options),

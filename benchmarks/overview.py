@@ -1,8 +1,8 @@
 """The picture that README opens with: mechanisms by tasks, from kept runs, and by speed.
 
 `python benchmarks/publish.py` writes it, of the mechanisms that several tasks have.  The recipes of
-published/ are left out: each has rows of its own.  The column of speed is that of
-results/every-mechanism.json: a causal layer's training on rows of 2,048 tokens.
+published/ are left out: each has rows of its own.  The columns of speed and memory are those
+of results/every-mechanism.json: causal attention's training on rows of 2,048 tokens.
 """
 
 import json
@@ -40,19 +40,26 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
             recipe = one.title.partition(",")[0]
             name = next(name for name in names if name.rpartition("/")[2] == recipe)
             columns.append(replace(one, title=f"{kept[name][0].recipe.task}: {one.title}"))
-    columns.append(speed())
+    columns += costs()
     for at, one in enumerate(columns):
         cells = {name: one.cells[name] for name in systems if name in one.cells}
         columns[at] = replace(one, cells=cells)
     return Overview(tuple(systems), tuple(columns), ())
 
 
-def speed() -> OverviewColumn:
-    """How much faster each mechanism trains at 2,048 tokens than torch's fused attention."""
-    ratios = json.loads((RESULTS / "every-mechanism.json").read_text("utf-8"))["causal"]
-    cells = {name: OverviewCell(100 * (some[LENGTH] - 1)) for name, some in ratios.items()
-             if some.get(LENGTH) is not None}  # fmt: skip
-    return OverviewColumn("speed at 2,048 tokens", "%", "scaled-dot", None, "higher", cells)
+def costs() -> tuple[OverviewColumn, OverviewColumn]:
+    """Speed and memory of training at 2,048 tokens, beside torch's fused attention."""
+    measured = json.loads((RESULTS / "every-mechanism.json").read_text("utf-8"))["causal"]
+    points = {name: some[LENGTH] for name, some in measured.items() if LENGTH in some}
+    fused, columns = points["fused"], []
+    for field, title, better in (("ratio", "speed", "higher"), ("bytes", "memory", "lower")):
+        cells = {
+            name: OverviewCell(100 * (one[field] / fused[field] - 1))
+            for name, one in points.items() if one[field] is not None
+        }  # fmt: skip
+        title = f"{title} at 2,048 tokens"
+        columns.append(OverviewColumn(title, "%", "fused scaled-dot", None, better, cells))
+    return columns[0], columns[1]
 
 
 def chart(kept: Mapping[str, Sequence[Run]]) -> str:

@@ -58,10 +58,10 @@ def choosing(page: str) -> str:
     for facts in json.loads(_printed("json"))["rows"]:
         word = facts["mechanism"]
         causal = word in times["causal"]
-        ratios = times["causal" if causal else "full"].get(word, {})
+        points = times["causal" if causal else "full"].get(word, {})
         places = [name for name in ("encoder", "decoder", "cross") if facts[name] == "yes"]
         cells = [f"`{word}`", ", ".join(places), facts["decoding"]]
-        cells += [_number(ratios.get(length)) for length in ("128", "2048")]
+        cells += [_number(points.get(length, {}).get("ratio")) for length in ("128", "2048")]
         seeds = [tasks[task].get(word, {}).get(length) for task, length, _ in asked]
         cells += [recall.cell(one) if one else "" for one in seeds]
         lines.append(f"| {' | '.join(cells)} |\n")
