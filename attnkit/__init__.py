@@ -38,6 +38,7 @@ for _name, _value in SILENCED.items():
     os.environ.setdefault(_name, _value)
 _FUNCTIONS = ("contexts", "evaluate", "load")
 _TRAIN = "train"
+_PACKAGES = ("attention", "layers", "mechanisms", "nbce", _TRAIN)
 
 
 class _TrainPackage(ModuleType):
@@ -60,13 +61,13 @@ class _Root(ModuleType):
 def __getattr__(name: str) -> Any:
     if name in _FUNCTIONS:
         return getattr(import_module("attnkit.api"), name)
-    if name == _TRAIN:
-        return import_module("attnkit.train")
+    if name in _PACKAGES:
+        return import_module(f"attnkit.{name}")
     raise AttributeError(f"module 'attnkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_FUNCTIONS, _TRAIN]
+    return [*globals(), *_FUNCTIONS, *_PACKAGES]
 
 
 sys.modules[__name__].__class__ = _Root

@@ -276,6 +276,8 @@ except attnkit.errors.MissingInputError as error:
     assert "no recipe 'no'" in str(error)
 else:
     raise AssertionError("attnkit.train is no function")
+assert callable(attnkit.nbce.merge)
+assert "scaled-dot" in attnkit.mechanisms.names()
 """
 
 
