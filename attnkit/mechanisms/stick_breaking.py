@@ -13,7 +13,7 @@ Worked number: all scores 0, so b = 1/2: the fourth query weighs the three befor
 and with `include_self` itself 1/2 and those 1/16, 1/8, 1/4.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,7 +22,35 @@ from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, one_head
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
+
+STRAIGHT = 40.0
+"""From this score on, log(1 + e^s) is s to the last digit of float64."""
+
+
+class StickWeights(torch.autograd.Function):
+    """exp(s_ij - sum over m >= j of r_im), r_im = log(1 + e^s_im) = -log(1 - b_im) where i sees m.
+
+    That is b_ij times the product of 1 - b_im over the nearer keys, as log b = s + log(1 - b).  The
+    gradient by s_im is that of its own weight, less b_im times those of it and all keys behind.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, hidden: Tensor) -> Tensor:
+        rest = F.softplus(scores, threshold=STRAIGHT).masked_fill_(hidden, 0)
+        nearer = rest.flip(-1).cumsum_(-1).flip(-1)  # sums from the near end lose no digits
+        weights = torch.sub(scores, nearer, out=nearer).exp_().masked_fill_(hidden, 0)
+        ctx.save_for_backward(scores, hidden, weights)
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        scores, hidden, weights = ctx.saved_tensors
+        own = grad * weights
+        shared = own.cumsum(-1).mul_(scores.sigmoid())
+        return own.sub_(shared).masked_fill_(hidden, 0), None
 
 
 class StickBreaking(ScaledDot):
@@ -50,11 +78,9 @@ class StickBreaking(ScaledDot):
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """exp(log b_ij + sum of log (1 - b_im) over the nearer keys)."""
-        allowed, scores = self.allowed(mask), scores.to(widest(scores.dtype))
-        # log(1 - b) = log b - s
-        rest = F.logsigmoid(-scores).masked_fill(~allowed, 0)
-        nearer = F.pad(rest[..., 1:], (0, 1)).flip(-1).cumsum(-1).flip(-1)
-        return (F.logsigmoid(scores) + nearer).exp().masked_fill(~allowed, 0)
+        scores = scores.to(widest(scores.dtype))
+        weights: Tensor = StickWeights.apply(scores, ~self.allowed(mask))  # type: ignore[no-untyped-call]
+        return weights
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

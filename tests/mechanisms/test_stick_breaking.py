@@ -4,18 +4,20 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.mechanisms.stick_breaking import StickBreaking
+from attnkit.mechanisms.stick_breaking import StickBreaking, StickWeights
 
 
 def by_products(scores: torch.Tensor, *, include_self: bool) -> torch.Tensor:
     """The definition, in loops."""
-    share, weights = scores.sigmoid(), torch.zeros_like(scores)
+    share, rows = scores.sigmoid(), []
     for i in range(scores.shape[-1]):
-        left = torch.ones_like(scores[..., 0, 0])
+        left, row = torch.ones_like(scores[..., 0, 0]), [torch.zeros_like(scores[..., 0, 0])]
+        row *= scores.shape[-1]
         for j in reversed(range(i + include_self)):
-            weights[..., i, j] = share[..., i, j] * left
+            row[j] = share[..., i, j] * left
             left = left * (1 - share[..., i, j])
-    return weights
+        rows.append(torch.stack(row, -1))
+    return torch.stack(rows, -2)
 
 
 @pytest.mark.parametrize("include_self", [False, True])
@@ -48,3 +50,18 @@ def test_extreme_scores_are_finite_and_exact(size: float) -> None:
     torch.testing.assert_close(maps[0, 0, 1:, :4], expected)
     (gradient,) = torch.autograd.grad(maps.sum(), [q])
     assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("include_self", [False, True])
+@pytest.mark.parametrize("length", [2, 9, 40])
+def test_gradients_are_those_of_the_definition(length: int, include_self: bool) -> None:
+    generator = torch.Generator().manual_seed(length)
+    scores = torch.randn(2, 3, length, length, generator=generator, dtype=torch.float64) * 3
+    grad = torch.randn(scores.shape, generator=generator, dtype=torch.float64)
+    scores.requires_grad_()
+    hidden = ~torch.ones(length, length, dtype=torch.bool).tril(include_self - 1)
+    found = StickWeights.apply(scores, hidden)
+    expected = by_products(scores, include_self=include_self)
+    torch.testing.assert_close(found, expected)
+    one, two = (torch.autograd.grad(y, scores, grad) for y in (found, expected))
+    torch.testing.assert_close(one, two)
