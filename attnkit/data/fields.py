@@ -9,6 +9,7 @@ because outputs and references are written a line a row.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,20 @@ class _Fields:
         # an identifier is hardly what is meant
         free = [key for key in free if re.search("[^\\W\\d_]", str(self._value(key)))] or free
         keys = []
+        sentences = any(re.search(r"[.,!?]( |$)", str(key)) for key in free)
         for at, known in enumerate((source, target)):
             if known is None and words[at] is not None and free:
                 options = (str(words[at]), usual[at])
                 near = next(filter(None, (nearest(one, free) for one in options)), None)
                 near = near or free[0]
                 free.remove(near)
-                keys.append(f"data.{('source', 'target')[at]}={near}")
-        numbered = "; columns without names are data.source=1 data.target=2" if self.flat else ""
+                keys.append(shlex.quote(f"data.{('source', 'target')[at]}={near}"))
+        ways = [" ".join(keys)]
+        if self.flat:
+            ways.append("data.source=1 data.target=2 where columns have no names")
         shown = ", ".join(map(repr, texts))
-        raise DataError(f"{text}; the first row has {shown}: set {' '.join(keys)}{numbered}")
+        order = ways[::-1] if sentences else ways  # no names, but the first row
+        raise DataError(f"{text}; the first row has {shown}: set {', or '.join(order)}")
 
     def _find(self, word: str, usual: str, instead: set[str]) -> str | None:
         for name in (word, f"{NESTED}.{word}", usual):

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
-from attnkit.recipe.data_rules import SPLITS, data_issues, splits_at_hand
+from attnkit.recipe.data_rules import HUGGING_FACE, SPLITS, data_issues, splits_at_hand
 from attnkit.recipe.issues import ValidationIssue
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.schema import AttentionConfig, Recipe
@@ -189,6 +189,9 @@ def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
     for split in ("train", "valid"):
         if data.corpus is None and named and split not in named:
             text = f"data.{named[0]} needs data.{split} beside it; name its file"
+            value = str(getattr(data, named[0]))
+            if value.startswith(HUGGING_FACE):
+                text = text.replace("name its file", f"set data.{split}={value} for its own split")
             if split == "valid":
                 text += ", or take rows of data.train: data.split.valid=500"
             yield ValidationIssue(text, f"data.{named[0]}")

@@ -107,8 +107,8 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     about: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Titles of the columns that a note is about, where it is not about the whole table."""
-    brief: frozenset[str] = frozenset()
-    """Notes without which the cells cannot be read; none where all of them are."""
+    brief: frozenset[str] | None = None
+    """Notes without which the cells cannot be read; None: all of them."""
 
     @classmethod
     def of(
@@ -160,7 +160,8 @@ class Table:
 
     def with_notes(self, how: str) -> "Table":
         """The same table without notes, with the brief ones, or with all."""
-        brief = tuple(note for note in self.notes if note in self.brief) or self.notes
+        kept = self.notes if self.brief is None else self.brief
+        brief = tuple(note for note in self.notes if note in kept)
         return replace(self, notes={"none": (), "short": brief, "full": self.notes}[how])
 
     def choose(self, names: Sequence[str]) -> "Table":

@@ -84,10 +84,19 @@ def test_a_malformed_table_is_refused_with_its_line(
 
 def test_missing_columns_name_the_words_to_add_to_the_command(tmp_path: Path) -> None:
     path = write(tmp_path, "id,english,german\n1,x,y\n", "x.csv")
-    with pytest.raises(DataError, match=r"data\.source=english data\.target=german; columns"):
+    with pytest.raises(DataError, match=r"data\.source=english data\.target=german, or data"):
         list(read_rows(path, "csv", usual=("source", "target")))
-    with pytest.raises(DataError, match=r": set data\.target=german; columns without names are"):
+    with pytest.raises(DataError, match=r": set data\.target=german, or data\.source=1 data\.ta"):
         list(read_rows(path, "csv", source="english", target="ger", usual=("source", "target")))
+
+
+def test_words_to_add_can_be_pasted_and_a_first_row_is_no_line_of_names(tmp_path: Path) -> None:
+    path = write(tmp_path, "English text,German text\nx,y\n", "x.csv")
+    with pytest.raises(DataError, match="set 'data.source=English text' 'data.target=German text'"):
+        list(read_rows(path, "csv", usual=("source", "target")))
+    path = write(tmp_path, "The aunt runs.\tTante rennt.\nx\ty\n", "x.tsv")
+    with pytest.raises(DataError, match=r": set data\.source=1 data\.target=2 where columns have"):
+        list(read_rows(path, "tsv", usual=("source", "target")))
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,11 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
             "own splits; to read files, set data.corpus=null",
         ),
         (FILES % "rows: 1", "", "r.yaml:2:14: data: needs a corpus (`attnkit recipe list --corp"),
+        (
+            GOOD,
+            "data.train=hf:a/b",
+            "data.train: data.train needs data.valid beside it; set data.valid=hf:a/b",
+        ),
         (FILES % "train: [a, b]", "", "data.train: data.train needs data.valid beside it"),
         (FILES % "valid: [a, b]", "", "data.valid: data.valid needs data.train beside it"),
         (FILES % "train: [a, b, c], valid: [a, b]", "", "must be one file, or two aligned files"),

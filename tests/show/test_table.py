@@ -362,7 +362,7 @@ def test_notes_are_all_or_those_that_cells_need() -> None:
     assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [
         (), ("needed",), ("long", "needed")
     ]  # fmt: skip
-    assert replace(table, brief=frozenset()).with_notes("short").notes == table.notes
+    assert replace(table, brief=None).with_notes("short").notes == table.notes
 
 
 @pytest.mark.parametrize(("items", "said"), [(5, "* and **"), (7, "**"), (8, "")])
