@@ -11,6 +11,7 @@ docs/python.md has the rest.  Nothing is imported until it is used.
 
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,21 @@ class _TrainPackage(ModuleType):
     """`attnkit.train`, the package, can be called: it is the function of this name as well."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return import_module("attnkit.api").train(*arguments, **options)
+        return self._function(*arguments, **options)
+
+    @property
+    def _function(self) -> Callable[..., Any]:
+        function: Callable[..., Any] = import_module("attnkit.api").train
+        return function
+
+    @property
+    def __signature__(self) -> Any:
+        return import_module("inspect").signature(self._function)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        """What notebooks and help() show: the function's."""
+        return self._function.__doc__
 
 
 class _Root(ModuleType):

@@ -101,7 +101,7 @@ def train(
     *,
     variants: str | Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None,
     seeds: Sequence[int] | None = None,
-    name: str = "own",
+    name: str | None = None,
     out: str | Path = "runs",
     jobs: int = 1,
     fresh: bool = False,
@@ -123,7 +123,7 @@ def train(
         variants: name or names of those to train; or new ones in place of the recipe's, each with
             its overrides, which are written to OUT/NAME.yaml as well.
         seeds: instead of the recipe's.
-        name: of a recipe that is written to OUT.
+        name: of a recipe that is written to OUT, by default own.
         out: root folder of the runs.
         jobs: runs at a time, each in a process of its own.
         fresh, allow_change: replace existing runs; resume those of a changed recipe.
@@ -133,13 +133,16 @@ def train(
 
     Raises:
         RecipeError: the recipe is wrong; says where and what would be right.
+        UsageError: `name` of a recipe that has one.
         MissingInputError, DataError: a file is not there or malformed.
         DivergedError: a loss or gradient is not finite.
     """
     plug_in(plugins)
     own = variants if isinstance(variants, Mapping) else None
     if isinstance(recipe, Mapping) or own is not None:
-        recipe = _written(recipe, own, Path(out), name)
+        recipe = _written(recipe, own, Path(out), name or "own")
+    elif name is not None:
+        raise UsageError(f"name={name!r} is for a dict or for new variants; {recipe} has a name")
     file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
     named = [] if variants is None or isinstance(variants, Mapping) else several(variants)
     settings = TrainingSettings(

@@ -167,6 +167,8 @@ def test_a_dict_is_a_recipe_whose_faults_have_places(
     recipe = {"task": "translation", "data": {"train": "a.csv"}, "train": {"lr": "fast"}}
     with pytest.raises(RecipeError, match=r"mine\.yaml:5:7: train\.lr: must be a number"):
         attnkit.train(recipe, out="runs", name="mine")
+    with pytest.raises(UsageError, match="name='mine' is for a dict"):
+        attnkit.train("quickstart", name="mine")
     assert str(tmp_path / "a.csv") in (tmp_path / "runs" / "mine.yaml").read_text()
 
 
@@ -268,6 +270,7 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(
 
 
 PACKAGE_AND_FUNCTION = """\
+import inspect
 import attnkit, attnkit.train.fit
 from attnkit.train import events
 try:
@@ -276,6 +279,8 @@ except attnkit.errors.MissingInputError as error:
     assert "no recipe 'no'" in str(error)
 else:
     raise AssertionError("attnkit.train is no function")
+assert inspect.signature(attnkit.train) == inspect.signature(attnkit.api.train)
+assert attnkit.train.__doc__.startswith("Train every variant")
 assert callable(attnkit.nbce.merge)
 assert "scaled-dot" in attnkit.mechanisms.names()
 """
