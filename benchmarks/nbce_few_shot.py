@@ -63,8 +63,6 @@ TASKS = {
                  4, 30, 250),
     "cola": Task("Sentence: {0}\nAcceptable:", {"unacceptable": " no", "acceptable": " yes"},
                  4, 30, 250),
-    "wic": Task("First: {0}\nSecond: {1}\nSame meaning:", {"different": " no", "same": " yes"},
-                4, 60, 250),
     "rte": Task("Premise: {0}\nHypothesis: {1}\nPrediction:",
                 {"not_entailment": " False", "entailment": " True"}, 2, 60, 50),
     "boolq": Task("Passage: {1}\nQuestion: {0}?\nAnswer:", {"no": " no", "yes": " yes"},
