@@ -29,6 +29,11 @@ mechanisms/sigmoid.py: scores - seen => scores + seen
 mechanisms/sink.py: k_pos < self.keep => k_pos <= self.keep
 mechanisms/sink.py: logs - total).exp() => logs).exp()
 mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window
+# mechanisms/test_stick_breaking.py mechanisms/test_entmax.py
+mechanisms/stick_breaking.py: return own.sub_(shared) => return own.sub_(shared - own)
+mechanisms/stick_breaking.py: mul_(scores.sigmoid()) => mul_(weights)
+mechanisms/entmax.py: NEWTON_HALF, HALVINGS = 16, 10, => NEWTON_HALF, HALVINGS = 16, 3,
+mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights
 # attention/test_blocks.py
 ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass
 ops/recomputed_blocks.py: ctx.autocast, torch.enable_grad() => torch.enable_grad()
