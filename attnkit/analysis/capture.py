@@ -215,7 +215,7 @@ class MapReader:
             "tokenizer": self.tokenizer.digest,
             "attnkit": __version__,
             "torch": torch.__version__,
-            "note": self.inputs.note(read),
+            "note": self.inputs.note(text, read),
         }
         captured = Capture(
             source=clean(text),

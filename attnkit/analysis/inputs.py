@@ -6,6 +6,7 @@ from typing import NamedTuple
 from attnkit.analysis.maps import Token
 from attnkit.analysis.recorder import attention_layers
 from attnkit.attention import Attention
+from attnkit.data.rare_words import rare_words, unlike_note
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, Vocabulary
 from attnkit.errors import DataError, UsageError
@@ -13,7 +14,6 @@ from attnkit.models.base import Model
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search_all
 from attnkit.search.decoding import clamp_max_length
-from attnkit.text import quoted
 
 BATCH_WEIGHTS = 2**24
 """Attention weights of a batch: 64 MB, unless one text has more."""
@@ -123,15 +123,12 @@ class InputBuilder:
             ids = ids[: self.model.limit - self._row_offset(source)]
         return ModelInput([] if self.prompts else source, ids, output, complete)
 
-    def note(self, read: ModelInput) -> str:
+    def note(self, text: str, read: ModelInput) -> str:
         """What to warn of: an input unlike the training's or longer, or an output that was cut."""
         longest = max(len(read.source), len(read.ids) - 1)
-        notes = []
-        if words := self._rare_words(read):
-            notes.append(
-                f"half of the words or more, such as {quoted(words[0])}, are not in the "
-                "vocabulary: the text is unlike the training's, so output and maps say little"
-            )
+        vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
+        unlike = unlike_note(rare_words(vocabulary, [text]))
+        notes = [unlike] if unlike else []
         if longest > self.longest:
             notes.append(
                 f"a side has {longest} tokens, and training had at most {self.longest}"
@@ -140,17 +137,6 @@ class InputBuilder:
         if not read.complete:
             notes.append(f"the output was cut at {len(read.output)} tokens")
         return "; ".join(notes)
-
-    def _rare_words(self, read: ModelInput) -> list[str]:
-        """Words of several pieces, if half of the input's are and words are what pieces are for."""
-        vocabulary = self.tokenizer.target if self.prompts else self.tokenizer.source
-        every = vocabulary.pieces(range(len(vocabulary)))
-        if sum(len(piece) > 3 and piece[0] == MARK for piece in every) < len(every) / 4:
-            return []
-        ids = read.ids[1 : len(read.ids) - len(read.output)] if self.prompts else read.source[:-1]
-        words = [word.split() for word in " ".join(vocabulary.pieces(ids)).split(MARK)[1:]]
-        rare = ["".join(word) for word in words if len([p for p in word if p.isalpha()]) > 1]
-        return rare if len(rare) * 2 >= len(words) else []
 
 
 def _check_length(tokens: int, limit: int | None, name: str) -> None:

@@ -1,6 +1,7 @@
 """Trained models and Hugging Face models as objects: texts in, texts and attention maps out."""
 
 import html
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,7 +141,10 @@ class LoadedModel(ABC):
         if target is not None:
             (target,) = several_texts([target], "the target")
         spec = self._search(search, sample) if search or sample else None
-        return TextAttention(self._capture(text, target, spec))
+        found = self._capture(text, target, spec)
+        if note := found.facts.get("note"):
+            warnings.warn(note, stacklevel=3)
+        return TextAttention(found)
 
     def _search(self, given: dict[str, Any], sample: bool) -> SearchConfig:
         if unknown := [name for name in given if name not in SEARCH]:
@@ -184,12 +188,17 @@ class RunModel(LoadedModel):
         return self.recipe.search
 
     def _generate(self, texts: list[str], spec: SearchConfig) -> list[str]:
-        from attnkit.search import answer_lines
+        from attnkit.data.rare_words import unlike_note
+        from attnkit.search import LineCounts, answer_lines
 
         if self.recipe.masks:
             raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
-        found = answer_lines(self.module, self.run.tokenizer(), texts, self.recipe, spec)
-        return [outputs[0][0] for outputs in found]
+        tokenizer, counts = self.run.tokenizer(), LineCounts()
+        found = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
+        written = [outputs[0][0] for outputs in found]
+        if note := unlike_note(counts.rare, counts.lines):
+            warnings.warn(note, stacklevel=4)  # of the caller of `generate`
+        return written
 
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
         from attnkit.analysis.capture import capture

@@ -190,7 +190,10 @@ def _show(
     answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None",
     several: bool,
 ) -> None:  # fmt: skip
-    """The answers to one prompt; of several prompts each answer is a line."""
+    """The answers to one prompt; of several prompts each answer is a line.
+
+    The source of a text is told beside it, on standard error: the text alone can be piped on.
+    """
     first, screen = answers[0], console.stdout()
     text, probabilities = first.reply.text.strip(), first.reply.probabilities
     if request.table:
@@ -211,11 +214,14 @@ def _show(
     else:
         text = " ".join(text.split()) if several else text
         console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
-    if probabilities and not request.table and not several:
+    if not request.table and not several:
         for choice, probability in probabilities.items():
             console.write(f"{probability:6.1%} {safe_text(choice)}\n")
-        if said := _from(first.reply, request):
+        said = _from(first.reply, request)
+        if said and probabilities:
             console.write(safe_text(said) + "\n")
+        elif said and not (request.trace and first.trace):  # a trace ends with the source
+            console.say(said)
     for one in answers:
         if request.trace and one.trace is not None:
             from attnkit.show.trace_screen import TraceScreen

@@ -8,7 +8,15 @@ from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs.demo import located
-from attnkit.runs.layout import MANIFEST, MODEL, TRIAL, is_results_file, require_runs, run_paths
+from attnkit.runs.layout import (
+    MANIFEST,
+    MODEL,
+    TRIAL,
+    is_results_file,
+    near,
+    require_runs,
+    run_paths,
+)
 from attnkit.runs.run import MAKES_RUNS, Run
 from attnkit.storage.files import require_folder
 
@@ -29,7 +37,7 @@ def is_run(name: str) -> bool:
     if path.is_dir() and not (path / CONFIG).exists():
         raise MissingInputError(
             f"{name}: neither a finished run ({MANIFEST}) nor a Hugging Face model ({CONFIG}) is "
-            "here; a run is a seed-N folder"
+            f"here{near(path) or '; a run is a seed-N folder'}"
         )
     if not path.exists() and len(path.parts) > 1 and Path(path.parts[0]).exists():
         require_folder(path, "folder", "; `attnkit train RECIPE` makes runs")

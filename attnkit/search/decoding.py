@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.profiler import record_function
 
+from attnkit.data.rare_words import rare_words
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.distributed import group
 from attnkit.errors import RecipeError
@@ -47,6 +48,8 @@ class LineCounts:
     """Lines whose best output was closed without an end token, at the maximum length."""
     unknown: Counter[str] = field(default_factory=Counter)
     """What of the lines has no piece, and how often; see `Vocabulary.unknown`."""
+    rare: Counter[str] = field(default_factory=Counter)
+    """A word of each line that is unlike the training text; see `rare_words`."""
 
 
 class Engine(Protocol):
@@ -130,6 +133,7 @@ def encode_lines(
     counts.unknown += vocabulary.unknown(
         text for text, ids in zip(texts, encoded, strict=True) if UNK in ids
     )
+    counts.rare.update(rare_words(vocabulary, texts))
     for ids in encoded:
         counts.truncated += len(ids) >= longest
         if ids:

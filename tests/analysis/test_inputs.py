@@ -28,6 +28,7 @@ def words(ids: list[int], *pieces: str, special: tuple[str, ...] = ()) -> list[i
     ("text", "told"),
     [
         ("The zebra ran.", "'zebra'"),
+        ("A quantum highway", "'quantum'"),
         ("The poor woman stole a zebra.", ""),
         ("The king laughs.", ""),
     ],

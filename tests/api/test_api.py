@@ -269,6 +269,16 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(
         Run.open("demo")
 
 
+def test_a_text_unlike_the_training_is_warned_of() -> None:
+    model = attnkit.load("demo", device="cpu")
+    for call in (model.generate, model.attention):
+        with pytest.warns(
+            UserWarning, match="such as 'zebra', are not in the vocabulary"
+        ) as caught:
+            call("A zebra crosses the quantum highway.")
+        assert [one.filename for one in caught] == [__file__]
+
+
 PACKAGE_AND_FUNCTION = """\
 import inspect
 import attnkit, attnkit.train.fit

@@ -122,6 +122,16 @@ def test_what_answers_in_the_place_of_a_pool(nbce: Any, runs: Any, method: str) 
     assert nbce(*ASK, "--pool", method).out == wanted + "\n"
 
 
+@pytest.mark.parametrize("method", ["retrieval", "best", "entropy", "window"])
+def test_a_text_names_its_source_beside_it_as_tables_do(nbce: Any, method: str) -> None:
+    table = nbce(*ASK, "--pool", method, "--baseline", "concat").out.splitlines()
+    told = [line.strip() for line in table if "from context" in line or "unclear" in line]
+    done = nbce(*ASK, "--pool", method)
+    said = [line for line in done.err.splitlines() if "attnkit: warning:" not in line]
+    assert (len(done.out.splitlines()), said) == (1, told)
+    assert len(told) == (method != "window")
+
+
 def test_a_choice_is_made_by_probability(nbce: Any, runs: Any) -> None:
     reader, words = open_run(runs["language-modeling"]), ["hund", "katze", "rote katzen"]
     (wanted,) = choose(reader, "entropy", [TEXTS], ["ein"], words)

@@ -22,7 +22,7 @@ from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import DataError, MissingInputError, OutputError, OutputPathError
 from attnkit.experiment.verification import verify
 from attnkit.recipe import Recipe, difference
-from attnkit.runs import Run, find_runs, run_path
+from attnkit.runs import Run, find_runs, is_run, run_path
 from attnkit.runs.layout import run_paths
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import statuses
@@ -249,6 +249,13 @@ def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -
         MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"
     ):
         Run.open(tmp_path)
+    with pytest.raises(
+        MissingInputError, match=r"\(config\.json\) is here; there are runs in .*copy"
+    ):
+        is_run(str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingInputError, match="is here; a run is a seed-N folder$"):
+        is_run(str(tmp_path / "empty"))
     (finished.path / "recipe.yaml").unlink()
     with pytest.raises(MissingInputError, match=r"recipe\.yaml is missing$"):
         Run.open(finished.path)

@@ -149,6 +149,7 @@ def generate(
 
 def _warn(counts: "LineCounts", longest: int) -> None:
     """Say what was not read or written as it is."""
+    from attnkit.data.rare_words import unlike_note
     from attnkit.data.tokenizer import unknown_note
 
     for count, what in (
@@ -157,8 +158,9 @@ def _warn(counts: "LineCounts", longest: int) -> None:
     ):
         if count:
             console.warn(f"{what}: {count:,}")
-    if note := unknown_note(counts.unknown):
-        console.warn(note)
+    for note in (unknown_note(counts.unknown), unlike_note(counts.rare, counts.lines)):
+        if note:
+            console.warn(note)
 
 
 def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int) -> None:

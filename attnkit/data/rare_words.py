@@ -1,0 +1,45 @@
+"""Texts unlike those of a training, told by their words: the tokenizer has no pieces for them."""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import lru_cache
+
+from attnkit.data.text_form import MARK
+from attnkit.data.tokenizer import Vocabulary
+from attnkit.text import quoted
+
+
+def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
+    """A word of each text half of whose words or more are cut into pieces, as it is written there.
+
+    Empty where words are not what the pieces of the vocabulary are for.
+    """
+    if not _has_words(vocabulary):
+        return Counter()
+    split = [text.split() for text in texts]
+    every = list(dict.fromkeys(word for words in split for word in words))
+    rare = {
+        word
+        for word, ids in zip(every, vocabulary.encode(every), strict=True)
+        if sum(piece.strip(MARK).isalpha() for piece in vocabulary.pieces(ids)) > 1
+    }
+    found = [(words, [word for word in words if word in rare]) for words in split]
+    return Counter(some[0] for words, some in found if some and len(some) * 2 >= len(words))
+
+
+def unlike_note(found: Counter[str], lines: int = 1) -> str:
+    """What to say of the `rare_words` of some lines; "" where nothing was found."""
+    if not found:
+        return ""
+    where = f"in {found.total():,} of {lines:,} lines " if lines > 1 else ""
+    return (
+        f"{where}half of the words or more, such as {quoted(found.most_common(1)[0][0])}, are not "
+        "in the vocabulary: such text is unlike the training's, so results say little"
+    )
+
+
+@lru_cache(4)
+def _has_words(vocabulary: Vocabulary) -> bool:
+    """Whether a quarter of the pieces or more begin words, or are ones, of three letters and up."""
+    every = vocabulary.pieces(range(len(vocabulary)))
+    return sum(len(piece) > 3 and piece[0] == MARK for piece in every) >= len(every) / 4

@@ -1,0 +1,29 @@
+"""Texts unlike those of a training."""
+
+from collections import Counter
+
+import pytest
+
+from attnkit.data.rare_words import rare_words, unlike_note
+from attnkit.runs import Run
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("The zebra ran.", "zebra"),
+        ("A Quantum highway", "Quantum"),  # whose Q has no piece
+        ("The poor woman stole a zebra.", None),
+        ("The king laughs.", None),
+        ("", None),
+    ],
+)
+def test_a_word_is_told_as_it_is_written(text: str, word: str | None) -> None:
+    found = rare_words(Run.open("demo").tokenizer().source, [text])
+    assert found == Counter([word] if word else [])
+
+
+def test_lines_are_counted() -> None:
+    found = rare_words(Run.open("demo").tokenizer().source, ["zebra", "The king laughs.", "zebra"])
+    assert unlike_note(found, 3).startswith("in 2 of 3 lines half of the words or more, such as 'z")
+    assert unlike_note(Counter()) == ""
