@@ -11,6 +11,7 @@ from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.experiment.resumption import recipe_of_run
 from attnkit.recipe import Recipe, RecipeFile, load
 from attnkit.runs import Run, layout, run_path
+from attnkit.runs.demo import located, named
 from attnkit.train.averaging import Weights, weights_of
 
 INIT = "train.init"
@@ -64,7 +65,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
 
 def manifest_entry(run: Run) -> dict[str, Any]:
     """What the manifest of a training says of the run that it began from."""
-    return {"run": run.path.as_posix(), "recipe": run.name, "variant": run.variant,
+    return {"run": named(run.path.as_posix()), "recipe": run.name, "variant": run.variant,
             "seed": run.seed, "weights": run.weights_sha256}  # fmt: skip
 
 
@@ -128,7 +129,7 @@ def mismatch(recipe: Recipe, run: Run) -> str:
 
 def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
     """The folder where the run should be."""
-    path = Path(given)
+    path = located(given)
     if layout.is_results_file(path):
         Run.open(path).require_weights()
     if Run(path).exists:

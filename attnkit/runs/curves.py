@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from attnkit.errors import DataError, UsageError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.runs.demo import DEMO, named
 from attnkit.runs.layout import WINDOWS
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
@@ -191,6 +192,8 @@ def _logs(runs: Sequence[Run], note: Note) -> Logs:
                 logs[run.path] = records
             elif run.finished and run.manifest["finished"].get("reason") == "converted":
                 untrained.append(str(run.path))
+            elif named(str(run.path)) == DEMO:
+                reasons.append(f"{DEMO}: the demo model came without its learning curve")
             else:
                 reasons.append(f"{run.log.path}: has no record yet")
         except DataError as error:

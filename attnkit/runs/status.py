@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.runs import layout
+from attnkit.runs.demo import located, named
 from attnkit.runs.find import BASELINE, open_runs, order
 from attnkit.runs.run import Run
 from attnkit.storage import files
@@ -63,7 +64,7 @@ def statuses(folder: Path) -> list[RunStatus]:
     """
     found: list[tuple[tuple[Any, ...], RunStatus]] = []
     damaged = []
-    for path, run in open_runs(folder):
+    for path, run in open_runs(located(folder)):
         if isinstance(run, Run):
             found.append((order(run), _status(run)))
         else:
@@ -180,7 +181,7 @@ def _status(run: Run) -> RunStatus:
             faults.append(layout.without_path(error, run.path))
     checkpoints = layout.checkpoint_folders(run.path) if state == "done" else []
     return RunStatus(
-        run.path,
+        Path(named(str(run.path))),
         run.name,
         run.variant,
         run.seed,

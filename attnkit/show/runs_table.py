@@ -16,7 +16,8 @@ def runs_tables(runs: Sequence[RunStatus], now: float) -> list[Table]:
     for folder in folders:
         group = [run for run in runs if _folder(run) == folder]
         notes = _notes(runs) if folder == folders[-1] else ()
-        tables.append(_table(folder.as_posix(), group, now, notes, folder))
+        title = "" if folder == Path() else folder.as_posix()
+        tables.append(_table(title, group, now, notes, folder))
     return tables
 
 

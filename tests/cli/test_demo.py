@@ -6,6 +6,8 @@ import pytest
 from helpers.called import Caller
 from helpers.shell import Command
 
+from attnkit.runs import Run
+
 
 @pytest.mark.slow
 def test_the_demo_writes_pages_and_says_what_to_try(command: Command, tmp_path: Path) -> None:
@@ -25,6 +27,18 @@ def test_demo_is_a_name_for_other_commands(here: Caller) -> None:
     assert "--from needs --to WORD" in wrong.refusal
     scored = here("eval", "demo", "search.max_length=3", "--format", "csv", "--metrics", "chrf")
     assert "random+vanilla" in scored.out, scored.err
+
+
+def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(here: Caller) -> None:
+    assert here("runs", "demo").out.splitlines()[-2].startswith("demo  done   850/850")
+    assert here("runs", "demo", "--format", "csv").out.splitlines()[1].startswith("demo,quickstart")
+    refused = here("plot", "demo").refusal
+    assert refused.endswith(" demo: the demo model came without its learning curve")
+    words = ("train.init=demo", "train.steps=1", "search.max_length=2", "--quiet")
+    done = here("train", "quickstart", "--variant", "random+vanilla", *words)
+    assert done.code == 0, done.err
+    assert Run.open("runs/quickstart/random+vanilla/seed-1").manifest["init"]["run"] == "demo"
+    assert "the weights of demo do not fit" in here("train", "quickstart", *words).refusal
 
 
 def test_a_text_unlike_the_training_is_told_once(here: Caller) -> None:
