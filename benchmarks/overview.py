@@ -41,10 +41,12 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
             name = next(name for name in names if name.rpartition("/")[2] == recipe)
             columns.append(replace(one, title=f"{kept[name][0].recipe.task}: {one.title}"))
     columns += costs()
-    for at, one in enumerate(columns):
+    shown = []
+    for one in columns:
         cells = {name: one.cells[name] for name in systems if name in one.cells}
-        columns[at] = replace(one, cells=cells)
-    return Overview(tuple(systems), tuple(columns), ())
+        if cells:  # not a recipe of other rows
+            shown.append(replace(one, cells=cells))
+    return Overview(tuple(systems), tuple(shown), ())
 
 
 def costs() -> tuple[OverviewColumn, OverviewColumn]:
