@@ -44,7 +44,7 @@ def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
     shown = []
     for one in columns:
         cells = {name: one.cells[name] for name in systems if name in one.cells}
-        if cells:  # not a recipe of other rows
+        if cells:  # else the recipe shares no row
             shown.append(replace(one, cells=cells))
     return Overview(tuple(systems), tuple(shown), ())
 

@@ -3,6 +3,7 @@
 import html
 import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -193,7 +194,7 @@ class RunModel(LoadedModel):
 
         if self.recipe.masks:
             raise UsageError(f"{self.name}: an encoder predicts masked tokens, it writes no text")
-        tokenizer, counts = self.run.tokenizer(), LineCounts()
+        tokenizer, counts = self.run.tokenizer(), LineCounts(rare=Counter())
         found = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
         written = [outputs[0][0] for outputs in found]
         if note := unlike_note(counts.rare, counts.lines):

@@ -10,9 +10,10 @@ from attnkit.text import quoted
 
 
 def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
-    """A word of each text half of whose words or more are cut into pieces, as it is written there.
+    """The first rare word of each text that is unlike the training's, as it is written there.
 
-    Empty where words are not what the pieces of the vocabulary are for.
+    A word is rare if the vocabulary cuts it into pieces, and a text unlike the training's if half
+    of its words or more are.  Empty if few pieces of the vocabulary are whole words.
     """
     if not _has_words(vocabulary):
         return Counter()
@@ -27,7 +28,7 @@ def rare_words(vocabulary: Vocabulary, texts: Iterable[str]) -> Counter[str]:
     return Counter(some[0] for words, some in found if some and len(some) * 2 >= len(words))
 
 
-def unlike_note(found: Counter[str], lines: int = 1) -> str:
+def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
     """What to say of the `rare_words` of some lines; "" where nothing was found."""
     if not found:
         return ""
@@ -40,6 +41,6 @@ def unlike_note(found: Counter[str], lines: int = 1) -> str:
 
 @lru_cache(4)
 def _has_words(vocabulary: Vocabulary) -> bool:
-    """Whether a quarter of the pieces or more begin words, or are ones, of three letters and up."""
+    """Whether a quarter of the pieces or more are words, or begin one, of at least three letters."""
     every = vocabulary.pieces(range(len(vocabulary)))
     return sum(len(piece) > 3 and piece[0] == MARK for piece in every) >= len(every) / 4

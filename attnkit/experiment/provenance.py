@@ -30,7 +30,7 @@ def machine(device: str = "cpu") -> str:
 
 
 def gpu(device: str) -> str:
-    """The GPU in words, with a comma behind; nothing if `device` is none of CUDA."""
+    """The GPU in words, with a comma behind; empty for other devices than CUDA's."""
     if not device.startswith("cuda"):
         return ""
     import torch

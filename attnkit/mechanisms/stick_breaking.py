@@ -30,17 +30,19 @@ STRAIGHT = 40.0
 
 
 class StickWeights(torch.autograd.Function):
-    """exp(s_ij - sum over m >= j of r_im), r_im = log(1 + e^s_im) = -log(1 - b_im) where i sees m.
+    """exp(log b_ij - sum over nearer m of r_im), r_im = log(1 + e^s_im) = -log(1 - b_im).
 
-    That is b_ij times the product of 1 - b_im over the nearer keys, as log b = s + log(1 - b).  The
-    gradient by s_im is that of its own weight, less b_im times those of it and all keys behind.
+    The gradient by s_im is that of its own weight, less b_im times the sum of those of key m and of
+    all keys farther away.
     """
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, hidden: Tensor) -> Tensor:
         rest = F.softplus(scores, threshold=STRAIGHT).masked_fill_(hidden, 0)
         nearer = rest.flip(-1).cumsum_(-1).flip(-1)  # sums from the near end lose no digits
-        weights = torch.sub(scores, nearer, out=nearer).exp_().masked_fill_(hidden, 0)
+        weights = F.softplus(-scores, threshold=STRAIGHT).neg_()  # log b, exact for any score
+        weights[..., :-1] -= nearer[..., 1:]
+        weights.exp_().masked_fill_(hidden, 0)
         ctx.save_for_backward(scores, hidden, weights)
         return weights
 

@@ -48,8 +48,8 @@ class LineCounts:
     """Lines whose best output was closed without an end token, at the maximum length."""
     unknown: Counter[str] = field(default_factory=Counter)
     """What of the lines has no piece, and how often; see `Vocabulary.unknown`."""
-    rare: Counter[str] = field(default_factory=Counter)
-    """A word of each line that is unlike the training text; see `rare_words`."""
+    rare: Counter[str] | None = None
+    """A word of each line that is unlike the training text (see `rare_words`); None: not wanted."""
 
 
 class Engine(Protocol):
@@ -133,7 +133,8 @@ def encode_lines(
     counts.unknown += vocabulary.unknown(
         text for text, ids in zip(texts, encoded, strict=True) if UNK in ids
     )
-    counts.rare.update(rare_words(vocabulary, texts))
+    if counts.rare is not None:
+        counts.rare.update(rare_words(vocabulary, texts))
     for ids in encoded:
         counts.truncated += len(ids) >= longest
         if ids:

@@ -141,3 +141,10 @@ def test_a_device_that_is_not_asked_takes_enough_steps(
     asked = of(scores, alpha)
     monkeypatch.setattr(entmax, "readable", lambda _: False)
     torch.testing.assert_close(of(scores, alpha), asked, rtol=0, atol=1e-12)
+
+
+def test_a_learned_alpha_that_rounds_to_two_is_sparsemax() -> None:
+    scores = drawn(40, 1.0)
+    scores[..., 30:] = -torch.inf
+    learned = EntmaxWeights.apply(scores, torch.full((3, 1, 1), 2.0, dtype=torch.float64))
+    torch.testing.assert_close(learned, of(scores, 2.0))

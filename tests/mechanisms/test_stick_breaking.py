@@ -52,6 +52,15 @@ def test_extreme_scores_are_finite_and_exact(size: float) -> None:
     assert gradient.isfinite().all()
 
 
+@pytest.mark.parametrize("size", [1e4, 1e8, 1e30, float("inf")])
+def test_a_large_score_takes_what_nearer_keys_leave(size: float) -> None:
+    scores = torch.tensor([[size, 0.0]], requires_grad=True)
+    weights = StickWeights.apply(scores, torch.zeros(1, 2, dtype=torch.bool))
+    assert weights.tolist() == [[0.5, 0.5]]
+    (gradient,) = torch.autograd.grad(weights.sum(), scores)
+    assert gradient.isfinite().all()
+
+
 @pytest.mark.parametrize("include_self", [False, True])
 @pytest.mark.parametrize("length", [2, 9, 40])
 def test_gradients_are_those_of_the_definition(length: int, include_self: bool) -> None:

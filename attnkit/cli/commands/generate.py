@@ -4,6 +4,7 @@ import json
 import math
 import os
 import sys
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -127,7 +128,7 @@ def generate(
     from attnkit.device import pick_device
     from attnkit.search import LineCounts, answer_lines
 
-    counts, place = LineCounts(), pick_device(device)
+    counts, place = LineCounts(rare=Counter()), pick_device(device)
     with open_lines(input if group.is_main_process() else os.devnull) as lines:
         typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
         if typed and streams.terminal(sys.stderr):
