@@ -41,6 +41,6 @@ def unlike_note(found: Counter[str] | None, lines: int = 1) -> str:
 
 @lru_cache(4)
 def _has_words(vocabulary: Vocabulary) -> bool:
-    """Whether a quarter of the pieces or more are words, or begin one, of at least three letters."""
+    """Whether at least a quarter of the pieces are or begin words of three letters or more."""
     every = vocabulary.pieces(range(len(vocabulary)))
     return sum(len(piece) > 3 and piece[0] == MARK for piece in every) >= len(every) / 4
