@@ -73,7 +73,9 @@ def main() -> None:
             facts = {
                 "command": f"`{command(options)}`",
                 "versions": versions("attnkit", "torch"),
-                "device": gpu(options.device).rstrip(", ") or options.device,
+                "device": gpu(options.device)
+                if options.device.startswith("cuda")
+                else options.device,
                 "this part took": taken,
                 **({"note": options.note} if options.note else {}),
             }

@@ -32,7 +32,7 @@ mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window
 # mechanisms/test_stick_breaking.py mechanisms/test_entmax.py
 mechanisms/stick_breaking.py: return own.sub_(shared) => return own.sub_(shared - own)
 mechanisms/stick_breaking.py: mul_(scores.sigmoid()) => mul_(weights)
-mechanisms/entmax.py: NEWTON_HALF, HALVINGS = 16, 12, => NEWTON_HALF, HALVINGS = 16, 3,
+mechanisms/entmax.py: NEWTON, HALVINGS = 16, => NEWTON, HALVINGS = 3,
 mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights
 # attention/test_blocks.py
 ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass

@@ -1,4 +1,4 @@
-"""The picture that README opens with: mechanisms by tasks, from kept runs, and by speed.
+"""The picture that README opens with: mechanisms by tasks, from kept runs, and by cost.
 
 `python benchmarks/publish.py` writes it, of the mechanisms that several tasks have.  The recipes of
 published/ are left out: each has rows of its own.  The columns of speed and memory are those

@@ -26,17 +26,16 @@ def machine(device: str = "cpu") -> str:
     lacks = "" if any(flag.startswith("amx") for flag in flags) else ", no amx"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{gpu(device)}{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+    words = f"{cores} cores of an {kind} ({has}{lacks}), {memory:.0f} GiB"
+    return f"{gpu(device)}, {words}" if device.startswith("cuda") else words
 
 
 def gpu(device: str) -> str:
-    """The GPU in words, with a comma behind; empty for other devices than CUDA's."""
-    if not device.startswith("cuda"):
-        return ""
+    """A CUDA device in words."""
     import torch
 
     found = torch.cuda.get_device_properties(device)
-    return f"{found.name} ({found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}), "
+    return f"{found.name} ({found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda})"
 
 
 @cache

@@ -31,12 +31,11 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
 
-NEWTON, NEWTON_HALF, HALVINGS = 16, 12, 60
-"""Most steps to a threshold, by Newton's (NEWTON_HALF up to alpha = 1.5) and by bisection.
+NEWTON, HALVINGS = 16, 60
+"""Most steps to a threshold, by Newton's and by bisection.
 
 Newton's stop once they no longer move it: for 65,536 keys of many distributions, in float64,
-after at most 10 up to alpha = 1.5 and 13 up to 2.  On a GPU all steps are run, since asking whether
-to stop would make it wait.
+after at most 13.  On a GPU all are run, since asking whether to stop would make it wait.
 """
 
 
@@ -60,7 +59,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
     tau = torch.full_like(z[..., :1], -1)  # at or below the threshold: the best key has 0
     tiny, small = torch.finfo(z.dtype).tiny, 4 * torch.finfo(z.dtype).eps
     above = torch.empty_like(z)  # one buffer for all steps: new memory costs more than the sums
-    for _ in range(NEWTON_HALF if fixed is not None and fixed <= 1.5 else NEWTON):
+    for _ in range(NEWTON):
         torch.sub(z, tau, out=above).clamp_min_(0)
         if two:
             count = (above > 0).sum(-1, keepdim=True)
@@ -102,17 +101,17 @@ class EntmaxWeights(torch.autograd.Function):
         if scores.numel():
             best = scores.amax(-1, keepdim=True)
             weights = entmax_weights(scores - best.masked_fill(best == -torch.inf, 0), alpha)
-        learned = isinstance(alpha, Tensor)
-        ctx.save_for_backward(weights, *((alpha,) if learned else ()))
-        ctx.fixed = None if learned else alpha
+        learned = alpha if isinstance(alpha, Tensor) else None
+        ctx.save_for_backward(weights, learned)
+        ctx.fixed = alpha if learned is None else None
         return weights
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         """d weight_i / d s_j = g_i [i = j] - g_i g_j / sum g, with g = weight^(2 - alpha)."""
-        weights, *learned = ctx.saved_tensors
-        alpha = learned[0] if learned else ctx.fixed
+        weights, learned = ctx.saved_tensors
+        alpha = ctx.fixed if learned is None else learned
         if ctx.fixed == 1.5:
             derivative = weights.sqrt()
         else:

@@ -188,10 +188,10 @@ def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
     named = splits_at_hand(data)
     for split in ("train", "valid"):
         if data.corpus is None and named and split not in named:
-            text = f"data.{named[0]} needs data.{split} beside it; name its file"
-            value = str(getattr(data, named[0]))
+            value, way = str(getattr(data, named[0])), "name its file"
             if value.startswith(HUGGING_FACE):
-                text = text.replace("name its file", f"set data.{split}={value} for its own split")
+                way = f"set data.{split}={value} for its own split"
+            text = f"data.{named[0]} needs data.{split} beside it; {way}"
             if split == "valid":
                 text += ", or take rows of data.train: data.split.valid=500"
             yield ValidationIssue(text, f"data.{named[0]}")
