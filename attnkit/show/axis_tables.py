@@ -32,7 +32,7 @@ def tables(comparison: Comparison) -> list[Table]:
     rows, scores = comparison.rows, ScoresByKey(comparison)
     splits = dict.fromkeys(row.split for row in rows)
     of_splits = [_axis_rows([row for row in rows if row.split == s], scores) for s in splits]
-    return [*of_splits[:-1], replace(of_splits[-1], notes=tuple(_axis_notes(comparison)))]
+    return [*of_splits[:-1], _with_notes(of_splits[-1], comparison)]
 
 
 def axis_of(rows: Iterable[ScoreRow]) -> str:
@@ -50,7 +50,7 @@ def axis_table(comparison: Comparison) -> Table:
     numbers for programs are those of `comparison_table`.
     """
     table = _axis_rows(comparison.rows, ScoresByKey(comparison))
-    return replace(table, notes=tuple(_axis_notes(comparison)))
+    return _with_notes(table, comparison)
 
 
 def _axis_rows(rows: Sequence[ScoreRow], scores: ScoresByKey) -> Table:
@@ -106,21 +106,22 @@ def _axis_cell(key: Key, metric: str, scores: ScoresByKey, digits: int) -> Cell:
     return Cell(f"{value:.{digits}f}{mark.strip()}", {}, scores.best(key, metric, digits))
 
 
-def _axis_notes(comparison: Comparison) -> list[str]:
+def _with_notes(table: Table, comparison: Comparison) -> Table:
+    """The table with the notes below it; the brief ones are about marks, seeds and the columns."""
     rows, asked = comparison.rows, axis_of(comparison.rows) == "contexts"
     first = [row for row in rows if asked or row.length == rows[0].length]
-    notes = signature_notes(first, metrics_of(rows))
+    columns = [] if asked else [_length_note(rows)]
     if asked:
-        notes += [_questions(split, rows) for split in dict.fromkeys(row.split for row in rows)]
+        columns += [_questions(split, rows) for split in dict.fromkeys(row.split for row in rows)]
         if any(row.contexts == 1 for row in rows):
-            notes.append("1 context: what the question needs, alone")
-        notes += _truncations(rows)
-    else:
-        notes.append(_length_note(rows))
-    notes += condition_notes(comparison)
-    if seeds := joined(row.seed for row in rows):
-        notes.append(f"seeds: {seeds}{' (means over seeds)' if ', ' in seeds else ''}")
-    return notes + tuning_notes(first) + _axis_significance(comparison, asked) + run_notes(rows)
+            columns.append("1 context: what the question needs, alone")
+        columns += _truncations(rows)
+    notes = [*signature_notes(first, metrics_of(rows)), *columns, *condition_notes(comparison)]
+    significance, seeds = _axis_significance(comparison, asked), []
+    if numbers := joined(row.seed for row in rows):
+        seeds = [f"seeds: {numbers}{' (means over seeds)' if ', ' in numbers else ''}"]
+    notes += [*seeds, *tuning_notes(first), *significance, *run_notes(rows)]
+    return replace(table, notes=tuple(notes), brief=frozenset([*columns, *seeds, *significance]))
 
 
 def _length_note(rows: Sequence[ScoreRow]) -> str:

@@ -69,6 +69,9 @@ def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
     table = axis_table(comparison(*rows))
     assert table.rows[0][2].text == "45.0"
     assert "seeds: 1, 2 (means over seeds)" in table.notes
+    short = table.with_notes("short").notes
+    assert "seeds: 1, 2 (means over seeds)" in short
+    assert 0 < len(short) < len(table.notes)
 
 
 def test_questions_that_need_more_contexts_are_counted_apart() -> None:
