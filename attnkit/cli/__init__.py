@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from threading import Timer
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -144,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _end(number: int, _: object) -> NoReturn:
     """A signal ends the command as Ctrl-C does: nothing that is half written stays."""
     console.signalled.append(number)
-    raise SystemExit(128 + number)
+    raise SystemExit(128 + console.signalled[0])
 
 
 def _again(ignored: Any) -> None:
@@ -153,7 +152,7 @@ def _again(ignored: Any) -> None:
     Not at once, which would be in this function.
     """
     if console.signalled and isinstance(ignored.exc_value, SystemExit):
-        Timer(0.01, os.kill, (os.getpid(), console.signalled[0])).start()
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
     else:
         sys.__unraisablehook__(ignored)
 
@@ -170,6 +169,7 @@ def script() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _end)
+    signal.signal(signal.SIGALRM, _end)
     sys.unraisablehook = _again
     try:
         code = main()

@@ -27,7 +27,7 @@ from attnkit.errors import (
     unreachable,
     write_failed,
 )
-from attnkit.text import safe_text
+from attnkit.text import hint, safe_text
 
 if TYPE_CHECKING:
     from attnkit.cli.printer import Printer
@@ -244,6 +244,9 @@ def _usage(error: Any) -> Outcome:
     text = " ".join(str(error.format_message()).split()).rstrip(".")
     if ours := OPTIONS.get(getattr(error, "option_name", "")):
         text = f"no such option: {error.option_name}; {ours}"
+    if found := re.fullmatch(r"(.*'(.*)') is not one of (.*)", text):
+        known = re.findall(r"[\w-]+", found[3])
+        text = f"{found[1]}: {hint(found[2], known)}"
     for theirs, ours in WORDING.items():
         text = re.sub(f": {theirs}", f": {ours}", text)
     path = error.ctx.command_path if error.ctx else PROGRAM

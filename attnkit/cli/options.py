@@ -11,83 +11,52 @@ from typer import Argument, Option
 from attnkit.cli import completion
 from attnkit.errors import UsageError
 from attnkit.recipe.search_settings import search_settings as search_settings
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
 
-def suggestion(word: str, known: Sequence[str]) -> str:
-    """What to type instead of an unknown word: the nearest known one, then all of them."""
-    near = nearest(word, known)
-    return f"{f'did you mean {near}? ' if near else ''}choose from {', '.join(known)}"
-
-
-def value(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """An option with a value, for `Annotated`; named as its parameter unless `names` say else."""
-    return Option(*names, metavar=metavar, help=help, **more)
+def value(metavar: str, help: str, *names: str, default: Any = None, **more: Any) -> Any:
+    """An option with a value, as a parameter's default; named as the parameter unless told else."""
+    return Option(default, *names, metavar=metavar, help=help, **more)
 
 
 def flag(name: str, help: str, *short: str) -> Any:
     """An option without a value, and without a --no- form."""
-    return Option(name, *short, help=help)
+    return Option(False, name, *short, help=help)
 
 
-def choice(
-    name: str, words: Sequence[str], help: str, metavar: str = "", *, keys: bool = False
-) -> Any:
-    """An option that takes one of some words; TAB completes them; `metavar` is NAME for --name.
+def argument(metavar: str, help: str, *, default: Any = ..., **more: Any) -> Any:
+    """What is named by its place; required unless it has a default."""
+    return Argument(default, metavar=metavar, help=help, **more)
 
-    With `keys` it also takes a dotted key of a recipe.
 
-    Its parameter is annotated with `str` or a `Literal`.  Any other word is a UsageError that
-    names the nearest one.
-    """
+def one_of(*words: str) -> dict[str, Any]:
+    """Of a repeatable option that takes some words only: typer has no lists of `Literal`."""
 
     def parse(word: str) -> str:
-        if word not in words and not (keys and "." in word):
-            raise UsageError(f"{name} {quoted(word)}: {suggestion(word, words)}")
+        if word not in words:
+            raise typer.BadParameter(f"{quoted(word)} is not one of {', '.join(words)}")
         return word
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]
 
-    return Option(
-        name, parser=parse, autocompletion=complete, help=help, metavar=metavar or name[2:].upper()
-    )
+    return {"parser": parse, "autocompletion": complete}
 
 
-class Numbers(tuple[int, ...]):
-    """What one --layer or --head names; a class, since typer has no lists of tuples."""
-
-    __slots__ = ()
-
-
-def numbers(name: str, metavar: str, what: str) -> Any:
-    """A repeatable option of numbers from 0, such as 3 or 0,2,5-7; annotated `list[Numbers]`."""
-
-    def parse(word: str) -> Numbers:
-        found: list[int] = []
-        for part in word.split(","):
-            first, _, last = part.partition("-")
-            if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
-                raise UsageError(
-                    f"{name} {quoted(word)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
-                )
-            found += range(int(first), int(last or first) + 1)
-        return Numbers(found)
-
-    help = f"{what}, from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"
-    return Option(name, parser=parse, metavar=metavar, help=help)
-
-
-def all_of(given: Sequence[Numbers] | None) -> tuple[int, ...]:
-    """The numbers that such an option was given."""
-    return tuple(number for some in given or () for number in some)
-
-
-FORMATS = ("table", "markdown", "latex", "csv", "json")
-FormatWord = Literal["table", "markdown", "latex", "csv", "json"]
+def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
+    """The numbers from 0 of a repeatable option, such as 3 or 0,2,5-7."""
+    found: list[int] = []
+    for part in [part for word in given or () for part in word.split(",")]:
+        first, _, last = part.partition("-")
+        if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
+            raise UsageError(
+                f"{option} {quoted(part)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
+            )
+        found += range(int(first), int(last or first) + 1)
+    return tuple(found)
 
 
 def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path] | None:
@@ -112,7 +81,8 @@ def _use_threads(threads: int | None) -> int | None:
 
 
 Processes = Annotated[
-    int, value("N", "Run N processes (ranks) on this machine, as torchrun does.", min=1)
+    int,
+    Option(metavar="N", help="Run N processes (ranks) on this machine, as torchrun does.", min=1),
 ]
 
 
@@ -158,7 +128,9 @@ Overrides = Annotated[
 ]
 Variants = Annotated[
     list[str] | None,
-    value("NAME", "Only this variant. Repeatable.", autocompletion=completion.variants),
+    Option(
+        metavar="NAME", help="Only this variant. Repeatable.", autocompletion=completion.variants
+    ),
 ]
 RunFolder = Annotated[
     Path,
@@ -186,10 +158,11 @@ Plugins = Annotated[
         is_eager=True,
     ),
 ]
-Layers = Annotated[list[Numbers] | None, numbers("--layer", "L", "Layer")]
-Heads = Annotated[list[Numbers] | None, numbers("--head", "H", "Head")]
-Out = Annotated[Path, value("DIR", "Root folder of runs.")]
-Device = Annotated[str, value("DEVICE", "auto, cpu, cuda, cuda:N or mps.")]
+NUMBERS = "from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"
+Layers = Annotated[list[str] | None, Option("--layer", metavar="L", help=f"Layer, {NUMBERS}")]
+Heads = Annotated[list[str] | None, Option("--head", metavar="H", help=f"Head, {NUMBERS}")]
+Out = Annotated[Path, Option(metavar="DIR", help="Root folder of runs.")]
+Device = Annotated[str, Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 Threads = Annotated[
     int | None,
     Option(
@@ -199,48 +172,59 @@ Threads = Annotated[
         is_eager=True,
     ),
 ]
-DataDir = Annotated[Path | None, value("DIR", "Folder of corpora. [default: $ATTNKIT_DATA]")]
-Yes = Annotated[bool, flag("--yes", "Do not ask for confirmation.", "-y")]
-Offline = Annotated[bool, flag("--offline", "Never download.")]
+DataDir = Annotated[
+    Path | None, Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]")
+]
+Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
+Offline = Annotated[bool, Option("--offline", help="Never download.")]
 Chat = Annotated[
     bool,
-    flag("--chat", "Apply the chat template of a Hugging Face model, and ask for a short answer."),
+    Option(
+        "--chat",
+        help="Apply the chat template of a Hugging Face model, and ask for a short answer.",
+    ),
 ]
 Template = Annotated[
     str,
-    value(
-        "TEXT",
-        "Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}; with --chat "
-        "{context}\\n\\nQuestion: {prompt}\\nAnswer in a few words:]",
+    Option(
+        metavar="TEXT",
+        help="Prompt template of a Hugging Face model. [default: {context}\\n\\n{prompt}; with "
+        "--chat {context}\\n\\nQuestion: {prompt}\\nAnswer in a few words:]",
     ),
 ]
 ModelType = Annotated[
     str,
-    value("TYPE", "Weights of a Hugging Face model: float32, bfloat16, float16 or auto."),
+    Option(
+        metavar="TYPE", help="Weights of a Hugging Face model: float32, bfloat16, float16 or auto."
+    ),
 ]
-Format = Annotated[FormatWord, choice("--format", FORMATS, "table, markdown, latex, csv or json.")]
+Format = Annotated[
+    Literal["table", "markdown", "latex", "csv", "json"],
+    Option(metavar="FORMAT", help="table, markdown, latex, csv or json."),
+]
 Notes = Annotated[
     Literal["none", "short", "full"] | None,
-    choice(
-        "--notes",
-        ("none", "short", "full"),
-        "Notes below a table: none, short or full. [default: full; in latex short]",
+    Option(
+        metavar="NOTES",
+        help="Notes below a table: none, short or full. [default: full; in latex short]",
     ),
 ]
 Columns = Annotated[
     str | None,
-    value("NAME,...", "Show these columns at any width. [default: as many as fit]"),
+    Option(metavar="NAME,...", help="Show these columns at any width. [default: as many as fit]"),
 ]
-Beam = Annotated[int | None, value("K", "Beam search with K beams; 1 is greedy.")]
-Sample = Annotated[bool, flag("--sample", "Sample instead of searching.")]
+Beam = Annotated[int | None, Option(metavar="K", help="Beam search with K beams; 1 is greedy.")]
+Sample = Annotated[bool, Option("--sample", help="Sample instead of searching.")]
 TopP = Annotated[
-    float | None, value("P", "Sample from the smallest set of tokens with total probability P.")
+    float | None,
+    Option(metavar="P", help="Sample from the smallest set of tokens with total probability P."),
 ]
 Temperature = Annotated[
-    float | None, value("T", "Sampling temperature: below 1 sharpens, above 1 flattens.")
+    float | None,
+    Option(metavar="T", help="Sampling temperature: below 1 sharpens, above 1 flattens."),
 ]
-Seed = Annotated[int | None, value("N", "Seed for sampling.")]
-MaxLength = Annotated[int | None, value("N", "Maximum output length in tokens.")]
+Seed = Annotated[int | None, Option(metavar="N", help="Seed for sampling.")]
+MaxLength = Annotated[int | None, Option(metavar="N", help="Maximum output length in tokens.")]
 
 
 def lengths(text: str | None) -> list[int] | None:

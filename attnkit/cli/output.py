@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import console
-from attnkit.cli.options import suggestion
 from attnkit.errors import OutputPathError, UsageError
 from attnkit.runs.layout import refuse_part_of_run
-from attnkit.text import quoted
+from attnkit.text import hint, quoted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -108,7 +107,7 @@ def choose(tables: Sequence["Table"], columns: str | None) -> list["Table"]:
     asked = ["-".join(name.split()).casefold() for name in columns.split(",")]
     for name in asked:
         if name not in titles:
-            raise UsageError(f"--columns {quoted(name)}: {suggestion(name, known)}")
+            raise UsageError(f"--columns {quoted(name)}: {hint(name, known)}")
     wanted = list(dict.fromkeys(title for name in asked for title in titles[name]))
     having = [one for one in tables if {*wanted} & {*map(str.casefold, one.names())}]
     return [table.choose(wanted) for table in having]

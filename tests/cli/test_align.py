@@ -108,9 +108,9 @@ def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
         ),
         ((*FILES, "--layer", "0", "--dev", "a", "b", "c"), 2, "use either --dev or --layer"),
         ((*SCORED, "--output", "x"), 2, "add --layer and --head, or --dev"),
-        ((*FILES, "--method", "argmin"), 2, "--method 'argmin': did you mean argmax? choose from"),
-        ((*FILES, "--step", "outptu"), 2, "--step 'outptu': did you mean output? choose from"),
-        ((*SCORED, "--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
+        ((*FILES, "--method", "argmin"), 2, "'--method': 'argmin': did you mean argmax?"),
+        ((*FILES, "--step", "outptu"), 2, "'--step': 'outptu': did you mean output?"),
+        ((*SCORED, "--format", "jsn"), 2, "--format': 'jsn': did you mean json?"),
         (("a.en", "short"), 65, "short ends after line 1, but a.en"),
         ((*FILES, "--gold", "short"), 65, "short: 1 lines for 3 sentence pairs"),
         (

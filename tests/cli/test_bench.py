@@ -54,7 +54,7 @@ def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--causal", "efficient"], "--causal: efficient cannot hide the future"),
         (["--heads", "0"], "'--heads'"),
         (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
-        (["--dtype", "int8"], "--dtype 'int8': choose from float32, float64"),
+        (["--dtype", "int8"], "'--dtype': 'int8': there are float32"),
         (["--device", "tpu"], "tpu"),
     ],
 )

@@ -57,7 +57,7 @@ def test_a_picture_has_the_size_that_is_asked_for(runs: Path, here: Caller, tmp_
         (("runs", "--y", "overview,score"), 2, "overview and differences stand alone"),
         (("runs", "--save", "p.svg", "--size", "3"), 2, "--size '3': must be two numbers"),
         (("nowhere",), 66, "nowhere: no such folder of runs"),
-        (("runs", "--x", "hours"), 2, "--x 'hours': choose from updates, tokens, time, parameters"),
+        (("runs", "--x", "hours"), 2, "--x 'hours': there are updates, tokens, time, parameters"),
         (("runs", "--y", "los"), 2, "--y 'los': "),
         (("runs", "--save", "p.jpg"), 2, "unknown suffix '.jpg'; choose from .png .svg .pdf"),
         ((), 2, "missing argument"),

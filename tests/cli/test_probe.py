@@ -34,9 +34,9 @@ def test_each_head_has_a_row_below_the_whole_model(probe: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--kind", "croos"), 2, "--kind 'croos': did you mean cross? choose from encoder"),
+        (("--kind", "croos"), 2, "'--kind': 'croos': did you mean cross?"),
         (("--rows", "0"), 2, "'--rows': must be >= 1"),
-        (("--format", "jsn"), 2, "--format 'jsn': did you mean json?"),
+        (("--format", "jsn"), 2, "--format': 'jsn': did you mean json?"),
         (("--metrics", "blue"), 2, "unknown metric 'blue': did you mean bleu?"),
         (("--layer", "7"), 2, "--layer 7: encoder attention has only layer 0"),
     ],

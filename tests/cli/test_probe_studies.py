@@ -119,7 +119,7 @@ def test_every_study_comes_in_every_format(
     [
         (("noise", "run", "--sigma", "0"), 2, "--sigma 0: must be above 0 and at most 20"),
         (("noise", "run", "--sigma", "a"), 2, "--sigma 'a': must be numbers such as 0.5,1,2"),
-        (("noise", "run", "--by", "head"), 2, "--by 'head': choose from model, kind, layer"),
+        (("noise", "run", "--by", "head"), 2, "'--by': 'head': there are model, kind"),
         (("noise", "run", "--seeds", "0"), 2, "'--seeds'"),
         (("noise", "nowhere"), 66, "nowhere: no such run"),
         (("noise", "run", "--split", "valid"), 66, "valid"),

@@ -191,10 +191,7 @@ def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
     assert out.splitlines()[0] == "recipe,corpus"
     code, _, err = run(capsys, "list", "--columns", "variant")
     assert code == 2
-    assert (
-        "--columns 'variant': did you mean variants? choose from recipe, time, variants, corpus"
-        in err
-    )
+    assert "--columns 'variant': did you mean variants?" in err
 
 
 def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:

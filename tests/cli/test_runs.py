@@ -142,7 +142,7 @@ def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, here: Cal
         (("runs", "nowhere"), 66, "nowhere: no such folder of runs; `attnkit train RECIPE` makes"),
         (("runs", "recipe.yaml"), 66, "recipe.yaml: is a file; a folder is needed; `attnkit train"),
         (("runs", "clean", "nowhere"), 66, "nowhere: no such folder of runs"),
-        (("runs", "--format", "xml"), 2, "--format 'xml'"),
+        (("runs", "--format", "xml"), 2, "'--format': 'xml': there are table"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -11,7 +11,7 @@ import pytest
 from helpers.called import called
 from helpers.questioned import make_run
 
-from attnkit.cli.commands.nbce import BASELINES
+from attnkit.nbce.answer import BASELINES
 from attnkit.nbce.merge import POOLS
 from attnkit.recipe import load
 

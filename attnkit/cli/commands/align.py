@@ -5,14 +5,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnkit.cli import console, options
 from attnkit.cli import output as results
 from attnkit.cli.input import destination, open_lines
-from attnkit.cli.options import choice, value
+from attnkit.cli.options import argument, value
 from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -29,58 +27,34 @@ Pair = tuple[str, str]
 
 def align(
     run: options.RunFolder,
-    source: Annotated[
-        str | None,
-        Argument(
-            metavar="SOURCE",
-            help="Source text, one sentence per line. [default: SOURCE ||| TARGET lines on "
-            "standard input]",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None, Argument(metavar="TARGET", help="Its translation, line by line.")
-    ] = None,
+    source: str | None = argument(
+        "SOURCE",
+        "Source text, one sentence per line. [default: SOURCE ||| TARGET lines on standard input]",
+        default=None,
+    ),
+    target: str | None = argument("TARGET", "Its translation, line by line.", default=None),
     *,
-    layer: Annotated[
-        int | None,
-        value(
-            "L",
-            "Decoder layer, from 0. [default: second to last, or the last of two, over all heads]",
-        ),
-    ] = None,
-    head: Annotated[
-        int | None, value("H", "Head, from 0. [default: average over all heads]")
-    ] = None,
-    step: Annotated[
-        Literal["output", "input"] | None,
-        choice(
-            "--step",
-            ("output", "input"),
-            "Use the weights of the step that predicts a target word (output) or of the next "
-            "step, which reads it (input). [default: output; --gold and --dev try both]",
-        ),
-    ] = None,
-    dev: Annotated[
-        tuple[str, str, str] | None,
-        value("SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."),
-    ] = None,
-    gold: Annotated[
-        str | None,
-        value(
-            "FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."
-        ),
-    ] = None,
-    method: Annotated[
-        Literal["argmax", "mutual", "threshold"],
-        choice(
-            "--method",
-            ("argmax", "mutual", "threshold"),
-            f"argmax, mutual or threshold (weights of at least {THRESHOLD}).",
-        ),
-    ] = "argmax",
-    output: Annotated[
-        Path | None, value("FILE", "Write the alignments to this file.", "--output", "-o")
-    ] = None,
+    layer: int | None = value(
+        "L", "Decoder layer, from 0. [default: second to last, or the last of two, over all heads]"
+    ),
+    head: int | None = value("H", "Head, from 0. [default: average over all heads]"),
+    step: Literal["output", "input"] | None = value(
+        "STEP",
+        "Use the weights of the step that predicts a target word (output) or of the next "
+        "step, which reads it (input). [default: output; --gold and --dev try both]",
+    ),
+    dev: tuple[str, str, str] | None = value(
+        "SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."
+    ),
+    gold: str | None = value(
+        "FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."
+    ),
+    method: Literal["argmax", "mutual", "threshold"] = value(
+        "METHOD",
+        f"argmax, mutual or threshold (weights of at least {THRESHOLD}).",
+        default="argmax",
+    ),
+    output: Path | None = value("FILE", "Write the alignments to this file.", "--output", "-o"),
     format: options.Format = "table",
     device: options.Device = "auto",
     plugins: options.Plugins = None,

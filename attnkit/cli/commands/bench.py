@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer import Argument
+from typer import Option
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.options import flag, value
+from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,57 +25,49 @@ app = typer.Typer(
 
 Variant = Annotated[
     str | None,
-    value(
-        "NAME",
-        "The variant to measure. [default: the first]",
+    Option(
+        metavar="NAME",
+        help="The variant to measure. [default: the first]",
         autocompletion=completion.variants,
     ),
 ]
 Trace = Annotated[
     Path | None,
-    value("FILE", "Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."),
+    Option(
+        metavar="FILE", help="Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."
+    ),
 ]
 TRACES = (".json", ".gz")
-DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 @app.command("attention")
 def attention(
-    words: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="WORD[:OPTION=VALUE,...]",
-            help="Mechanisms, with options as in local:window=128. [default: all]",
-            autocompletion=completion.mechanisms,
-        ),
-    ] = None,
+    words: list[str] | None = argument(
+        "WORD[:OPTION=VALUE,...]",
+        "Mechanisms, with options as in local:window=128. [default: all]",
+        default=None,
+        autocompletion=completion.mechanisms,
+    ),
     *,
-    lengths: Annotated[
-        str | None,
-        value(
-            "N,N,...",
-            "Sequence lengths; A..B doubles from A to B. [default: 128..16384, "
-            "and 65536 for linear-time mechanisms]",
-        ),
-    ] = None,
-    causal: Annotated[
-        bool, flag("--causal", "Causal attention. [default: every key is visible]")
-    ] = False,
-    layer: Annotated[
-        bool, flag("--layer", "Include the projections, not only the mechanism.")
-    ] = False,
-    batch: Annotated[int, value("N", "Batch size.", min=1)] = 1,
-    heads: Annotated[int, value("N", "Attention heads.", min=1)] = 8,
-    head_width: Annotated[int, value("N", "Width of each head.", min=1)] = 64,
-    dtype: Annotated[
-        str, options.choice("--dtype", DTYPES, f"{', '.join(DTYPES[:-1])} or {DTYPES[-1]}.", "TYPE")
-    ] = "float32",
+    lengths: str | None = value(
+        "N,N,...",
+        "Sequence lengths; A..B doubles from A to B. [default: 128..16384, "
+        "and 65536 for linear-time mechanisms]",
+    ),
+    causal: bool = flag("--causal", "Causal attention. [default: every key is visible]"),
+    layer: bool = flag("--layer", "Include the projections, not only the mechanism."),
+    batch: int = value("N", "Batch size.", default=1, min=1),
+    heads: int = value("N", "Attention heads.", default=8, min=1),
+    head_width: int = value("N", "Width of each head.", default=64, min=1),
+    dtype: Literal["float32", "float64", "bfloat16", "float16"] = value(
+        "TYPE", "float32, float64, bfloat16 or float16.", default="float32"
+    ),
     device: options.Device = "cpu",
-    threads: Annotated[int | None, value("N", "CPU threads. [default: torch's]", min=1)] = None,
-    repeats: Annotated[int, value("N", "Rounds; the median is reported.", min=1)] = 5,
-    budget: Annotated[
-        float, value("S", "Seconds per pass and length; slower ones are skipped.")
-    ] = 10.0,
+    threads: int | None = value("N", "CPU threads. [default: torch's]", min=1),
+    repeats: int = value("N", "Rounds; the median is reported.", default=5, min=1),
+    budget: float = value(
+        "S", "Seconds per pass and length; slower ones are skipped.", default=10.0
+    ),
     format: options.Format = "table",
     columns: options.Columns = None,
     plugins: options.Plugins = None,
@@ -135,7 +127,7 @@ def train(
     overrides: options.Overrides = None,
     *,
     variant: Variant = None,
-    updates: Annotated[int, value("N", "Updates to time, after a warm-up.", min=1)] = 20,
+    updates: int = value("N", "Updates to time, after a warm-up.", default=20, min=1),
     format: options.Format = "table",
     profile: Trace = None,
     device: options.Device = "auto",
@@ -176,22 +168,17 @@ def train(
 
 @app.command("decode")
 def decode(
-    recipe: Annotated[
-        str,
-        Argument(
-            metavar="RECIPE|RUN",
-            help="A recipe (path or name), or the folder of a finished run.",
-            autocompletion=completion.targets,
-        ),
-    ],
+    recipe: str = argument(
+        "RECIPE|RUN",
+        "A recipe (path or name), or the folder of a finished run.",
+        autocompletion=completion.targets,
+    ),
     overrides: options.Overrides = None,
     *,
     variant: Variant = None,
-    split: Annotated[str, value("S", "Split whose sources are decoded.")] = "test",
-    rows: Annotated[int, value("N", "Decode the first N rows.", min=1)] = 1000,
-    beam: Annotated[
-        int | None, value("N", "Beam size; 1 is greedy search. [default: the recipe's]")
-    ] = None,
+    split: str = value("S", "Split whose sources are decoded.", default="test"),
+    rows: int = value("N", "Decode the first N rows.", default=1000, min=1),
+    beam: int | None = value("N", "Beam size; 1 is greedy search. [default: the recipe's]"),
     format: options.Format = "table",
     profile: Trace = None,
     device: options.Device = "auto",

@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import argument
 
 if TYPE_CHECKING:
     from attnkit.contract import Result, Role
@@ -19,13 +18,8 @@ NOTE = (
 
 
 def check(
-    word: Annotated[
-        str,
-        Argument(metavar="WORD", help="Attention mechanism.", autocompletion=completion.mechanisms),
-    ],
-    options: Annotated[
-        list[str] | None, Argument(metavar="KEY=VALUE", help="Options of the mechanism.")
-    ] = None,
+    word: str = argument("WORD", "Attention mechanism.", autocompletion=completion.mechanisms),
+    options: list[str] | None = argument("KEY=VALUE", "Options of the mechanism.", default=None),
     *,
     format: options.Format = "table",
     plugins: options.Plugins = None,

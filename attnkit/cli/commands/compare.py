@@ -1,12 +1,10 @@
 """`attnkit compare`: the outputs of scored runs side by side, and where they differ."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from typer import Argument
+from typing import TYPE_CHECKING, Literal
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.options import choice, value
+from attnkit.cli.options import argument, value
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
@@ -17,63 +15,43 @@ EXAMPLES = 3
 
 
 def compare(
-    runs: Annotated[
-        list[Path],
-        Argument(
-            metavar="RUN",
-            help="A scored run, or a folder of them; the first is the baseline.",
-            autocompletion=completion.folders,
-        ),
-    ],
+    runs: list[Path] = argument(
+        "RUN",
+        "A scored run, or a folder of them; the first is the baseline.",
+        autocompletion=completion.folders,
+    ),
     *,
-    split: Annotated[
-        str | None, value("S", "Split to compare on. [default: the first that all are scored on]")
-    ] = None,
-    metric: Annotated[
-        str | None,
-        value(
-            "M",
-            "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is "
-            "stored]",
-            autocompletion=completion.metrics,
-        ),
-    ] = None,
-    sort: Annotated[
-        Literal["difference", "score", "length", "line"],
-        choice(
-            "--sort",
-            ("difference", "score", "length", "line"),
-            "Order of examples: difference (of the first two runs), score, length or line.",
-            "ORDER",
-        ),
-    ] = "difference",
-    number: Annotated[
-        int | None,
-        value(
-            "N",
-            f"Number of examples, by difference of either sign. [default: {EXAMPLES}; in JSON "
-            "lines all]",
-            "-n",
-            min=1,
-        ),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        value(
-            "NAME",
-            "For question answering: compare this method. Repeatable. [default: all methods of "
-            "one run, the first one of several runs]",
-        ),
-    ] = None,
-    format: Annotated[
-        Literal["table", "markdown", "latex", "csv", "json", "jsonl"],
-        choice(
-            "--format",
-            (*options.FORMATS, "jsonl"),
-            "table; markdown, latex or json: the tables without examples; csv: the first of them; "
-            "jsonl: an object for each sentence.",
-        ),
-    ] = "table",
+    split: str | None = value(
+        "S", "Split to compare on. [default: the first that all are scored on]"
+    ),
+    metric: str | None = value(
+        "M",
+        "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is stored]",
+        autocompletion=completion.metrics,
+    ),
+    sort: Literal["difference", "score", "length", "line"] = value(
+        "ORDER",
+        "Order of examples: difference (of the first two runs), score, length or line.",
+        default="difference",
+    ),
+    number: int | None = value(
+        "N",
+        f"Number of examples, by difference of either sign. [default: {EXAMPLES}; in JSON "
+        "lines all]",
+        "-n",
+        min=1,
+    ),
+    method: list[str] | None = value(
+        "NAME",
+        "For question answering: compare this method. Repeatable. [default: all methods of "
+        "one run, the first one of several runs]",
+    ),
+    format: Literal["table", "markdown", "latex", "csv", "json", "jsonl"] = value(
+        "FORMAT",
+        "table; markdown, latex or json: the tables without examples; csv: the first of them; "
+        "jsonl: an object for each sentence.",
+        default="table",
+    ),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     plugins: options.Plugins = None,

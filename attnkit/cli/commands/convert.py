@@ -3,73 +3,59 @@
 import math
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
-
-from typer import Argument
+from typing import Any
 
 from attnkit.cli import completion, console, options
-from attnkit.cli.options import check_options, flag, value
+from attnkit.cli.options import argument, check_options, flag, value
 from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run, run_path
 
 
 def convert(
-    model: Annotated[
-        Path,
-        Argument(
-            metavar="MODEL",
-            help="Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub "
-            "name.",
-            autocompletion=completion.runs,
-        ),
-    ],
-    overrides: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="KEY=VALUE",
-            help="Override recipe keys of the fine-tuning, search or scoring, as in train.lr=1e-4; "
-            "of a Hugging Face model train.lr, train.batch_tokens and train.precision.",
-            autocompletion=completion.keys,
-        ),
-    ] = None,
+    model: Path = argument(
+        "MODEL",
+        "Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub name.",
+        autocompletion=completion.runs,
+    ),
+    overrides: list[str] | None = argument(
+        "KEY=VALUE",
+        "Override recipe keys of the fine-tuning, search or scoring, as in train.lr=1e-4; "
+        "of a Hugging Face model train.lr, train.batch_tokens and train.precision.",
+        default=None,
+        autocompletion=completion.keys,
+    ),
     *,
-    attention: Annotated[
-        str,
-        value(
-            "WORD",
-            "The new mechanism, as model.attention in a recipe: linear, {encoder: nystrom}, "
-            "{name: performer, features: 128}. Places that are not named stay as they are.",
-        ),
-    ],
-    transfer: Annotated[
-        int,
-        value(
-            "N", "Updates of attention transfer: each new layer learns the old one's output.", min=0
-        ),
-    ] = 200,
-    tune: Annotated[
-        int, value("N", "Updates of fine-tuning of the whole model after that.", min=0)
-    ] = 500,
-    text: Annotated[
-        Path | None,
-        value("FILE", "For a Hugging Face model: plain text that it learns from, without labels."),
-    ] = None,
-    test: Annotated[
-        Path | None,
-        value("FILE", "Plain text for its perplexity; by default the last tenth of --text."),
-    ] = None,
-    length: Annotated[
-        int | None, value("N", "Tokens of its windows of text. [default: 256]", min=2)
-    ] = None,
+    attention: str = value(
+        "WORD",
+        "The new mechanism, as model.attention in a recipe: linear, {encoder: nystrom}, "
+        "{name: performer, features: 128}. Places that are not named stay as they are.",
+        default=...,
+    ),
+    transfer: int = value(
+        "N",
+        "Updates of attention transfer: each new layer learns the old one's output.",
+        default=200,
+        min=0,
+    ),
+    tune: int = value(
+        "N", "Updates of fine-tuning of the whole model after that.", default=500, min=0
+    ),
+    text: Path | None = value(
+        "FILE", "For a Hugging Face model: plain text that it learns from, without labels."
+    ),
+    test: Path | None = value(
+        "FILE", "Plain text for its perplexity; by default the last tenth of --text."
+    ),
+    length: int | None = value("N", "Tokens of its windows of text. [default: 256]", min=2),
     out: options.Out = Path("runs"),
-    fresh: Annotated[bool, flag("--fresh", "Start over, replacing converted runs.")] = False,
+    fresh: bool = flag("--fresh", "Start over, replacing converted runs."),
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    as_json: Annotated[bool, flag("--json", "Print events as JSON, one object per line.")] = False,
-    quiet: Annotated[bool, flag("--quiet", "Print only the final table.", "-q")] = False,
+    as_json: bool = flag("--json", "Print events as JSON, one object per line."),
+    quiet: bool = flag("--quiet", "Print only the final table.", "-q"),
     plugins: options.Plugins = None,
 ) -> None:
     """Replace the attention mechanism of a trained model, and measure what that costs.

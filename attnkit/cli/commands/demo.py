@@ -3,12 +3,9 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
-
-from typer import Argument
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import value
+from attnkit.cli.options import argument, value
 from attnkit.errors import OutputPathError
 
 SENTENCE = "The poor woman stole the letters."
@@ -16,11 +13,9 @@ MAPS, COMPARISON = "maps.html", "comparison.html"
 
 
 def demo(
-    text: Annotated[
-        str, Argument(metavar="TEXT", help="An English sentence of the quickstart's kind.")
-    ] = SENTENCE,
+    text: str = argument("TEXT", "An English sentence of the quickstart's kind.", default=SENTENCE),
     *,
-    out: Annotated[Path, value("DIR", "Folder for the pages.")] = Path("attnkit-demo"),
+    out: Path = value("DIR", "Folder for the pages.", default=Path("attnkit-demo")),
     threads: options.Threads = None,
 ) -> None:
     """Translate a sentence with a small trained model and write two pages of its attention.

@@ -4,10 +4,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
-from typer import Argument
 
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.found_runs import (
@@ -20,11 +19,11 @@ from attnkit.cli.found_runs import (
     sort_words,
     together,
 )
-from attnkit.cli.options import flag, suggestion, value
+from attnkit.cli.options import argument, flag, value
 from attnkit.cli.progress_bar import loading, progress_bar
 from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
 from attnkit.errors import UsageError
-from attnkit.text import quoted
+from attnkit.text import hint, quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe.schema import EvalConfig
@@ -48,86 +47,58 @@ class ScoredRows(NamedTuple):
 
 def eval(
     context: typer.Context,
-    targets: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="RECIPE|RUN|KEY=VALUE",
-            help="A recipe (its runs under --out), a folder of one or more runs, or with --model "
-            "a file of questions. "
-            "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
-            autocompletion=completion.targets,
-        ),
-    ] = None,
+    targets: list[str] | None = argument(
+        "RECIPE|RUN|KEY=VALUE",
+        "A recipe (its runs under --out), a folder of one or more runs, or with --model "
+        "a file of questions. "
+        "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
+        default=None,
+        autocompletion=completion.targets,
+    ),
     *,
-    hyp: Annotated[
-        list[str] | None,
-        value(
-            "FILE",
-            "Output of any system, one segment per line; - is standard input. Repeatable.",
-            "--hyp",
-        ),
-    ] = None,
-    ref: Annotated[
-        list[str] | None, value("FILE", "Reference for --hyp. Repeat for more references.", "--ref")
-    ] = None,
-    split: Annotated[
-        list[str] | None, value("S", "Split to score. [default: the recipe's]")
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        value(
-            "M,...",
-            "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
-            "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
-            "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, "
-            "balanced-accuracy, perplexity, word-perplexity, calibration-error, total-variation; "
-            "for question answering "
-            "answer-match, answer-f1, answer-contained, context-found; for classification "
-            "label-accuracy, matthews, f1. "
-            "[default: the recipe's, or bleu]",
-            autocompletion=completion.metrics,
-        ),
-    ] = None,
-    tokenize: Annotated[
-        str | None,
-        value(
-            "T,...",
-            "sacrebleu tokenizer; several give one BLEU each. [default: the recipe's, or 13a]",
-        ),
-    ] = None,
-    words: Annotated[
-        str | None,
-        options.choice(
-            "--words",
-            ("classic", "unicode"),
-            "How ROUGE, TER and answer metrics cut words: classic (for English) or unicode (for "
-            "all scripts). [default: the recipe's, or classic]",
-            "W",
-        ),
-    ] = None,
-    vectors: Annotated[
-        Path | None,
-        value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
-    ] = None,
-    lowercase: Annotated[
-        bool, flag("--lowercase", "Ignore case in BLEU, chrF, distinct-n and seq-rep-4.")
-    ] = False,
-    baseline: Annotated[
-        str | None,
-        value(
-            "NAME",
-            "Variant or run to compare the others with; for question answering also a method. "
-            "[default: the recipe's, or the first]",
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        value(
-            "NAME",
-            "Evaluate this model on the recipe's questions instead of its runs: a run, or a "
-            "Hugging Face model (name or folder). Repeatable.",
-        ),
-    ] = None,
+    hyp: list[str] | None = value(
+        "FILE",
+        "Output of any system, one segment per line; - is standard input. Repeatable.",
+        "--hyp",
+    ),
+    ref: list[str] | None = value(
+        "FILE", "Reference for --hyp. Repeat for more references.", "--ref"
+    ),
+    split: list[str] | None = value("S", "Split to score. [default: the recipe's]"),
+    metrics: str | None = value(
+        "M,...",
+        "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
+        "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
+        "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, "
+        "balanced-accuracy, perplexity, word-perplexity, calibration-error, total-variation; "
+        "for question answering "
+        "answer-match, answer-f1, answer-contained, context-found; for classification "
+        "label-accuracy, matthews, f1. "
+        "[default: the recipe's, or bleu]",
+        autocompletion=completion.metrics,
+    ),
+    tokenize: str | None = value(
+        "T,...", "sacrebleu tokenizer; several give one BLEU each. [default: the recipe's, or 13a]"
+    ),
+    words: Literal["classic", "unicode"] | None = value(
+        "W",
+        "How ROUGE, TER and answer metrics cut words: classic (for English) or unicode (for "
+        "all scripts). [default: the recipe's, or classic]",
+    ),
+    vectors: Path | None = value(
+        "FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."
+    ),
+    lowercase: bool = flag("--lowercase", "Ignore case in BLEU, chrF, distinct-n and seq-rep-4."),
+    baseline: str | None = value(
+        "NAME",
+        "Variant or run to compare the others with; for question answering also a method. "
+        "[default: the recipe's, or the first]",
+    ),
+    model: list[str] | None = value(
+        "NAME",
+        "Evaluate this model on the recipe's questions instead of its runs: a run, or a "
+        "Hugging Face model (name or folder). Repeatable.",
+    ),
     chat: options.Chat = False,
     template: options.Template = "",
     dtype: options.ModelType = "float32",
@@ -140,9 +111,7 @@ def eval(
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    fresh: Annotated[
-        bool, flag("--fresh", "Decode and score again, ignoring stored results.")
-    ] = False,
+    fresh: bool = flag("--fresh", "Decode and score again, ignoring stored results."),
     plugins: options.Plugins = None,
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
@@ -198,7 +167,7 @@ def eval(
 def _changes(
     metrics: str | None,
     tokenize: str | None,
-    words: str | None,
+    words: Literal["classic", "unicode"] | None,
     vectors: Path | None,
     lowercase: bool,
 ) -> dict[str, Any]:
@@ -211,7 +180,7 @@ def _changes(
     if tokenize is not None:
         names = list(dict.fromkeys(name.strip() for name in tokenize.split(",")))
         if wrong := [name for name in names if name not in TOKENIZERS]:
-            raise UsageError(f"--tokenize {quoted(wrong[0])}: {suggestion(wrong[0], TOKENIZERS)}")
+            raise UsageError(f"--tokenize {quoted(wrong[0])}: {hint(wrong[0], TOKENIZERS)}")
         changes["tokenize"] = names[0] if len(names) == 1 else tuple(names)
     if words is not None:
         changes["words"] = words
@@ -261,7 +230,7 @@ def _baseline(
         return dict.fromkeys(usual, name if name in variants else folder), None
     if name in methods:
         return usual, name
-    raise UsageError(f"--baseline {quoted(name)}: {suggestion(name, [*variants, *methods])}")
+    raise UsageError(f"--baseline {quoted(name)}: {hint(name, [*variants, *methods])}")
 
 
 def _models(

@@ -1,27 +1,24 @@
 """`attnkit export`: a trained model for transformers, CTranslate2 or ONNX."""
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-from typer import Argument
+from typing import Literal
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import choice
+from attnkit.cli.options import argument, value
 from attnkit.errors import UsageError
-from attnkit.recipe.export_rules import TARGETS, refusal
-
-WEIGHTS = ("int8", "int16", "float16", "bfloat16")
+from attnkit.recipe.export_rules import refusal
 
 
 def export(
     run: options.RunFolder,
-    folder: Annotated[Path, Argument(metavar="DIR", help="New or empty folder to write.")],
+    folder: Path = argument("DIR", "New or empty folder to write."),
     *,
-    to: Annotated[str, choice("--to", [*TARGETS], "huggingface, ctranslate2 or onnx.", "FORMAT")],
-    quantization: Annotated[
-        Literal["int8", "int16", "float16", "bfloat16"] | None,
-        choice("--quantization", WEIGHTS, f"Weights of ctranslate2: {', '.join(WEIGHTS)}.", "TYPE"),
-    ] = None,
+    to: Literal["huggingface", "ctranslate2", "onnx"] = value(
+        "FORMAT", "huggingface, ctranslate2 or onnx.", default=...
+    ),
+    quantization: Literal["int8", "int16", "float16", "bfloat16"] | None = value(
+        "TYPE", "Weights of ctranslate2: int8, int16, float16, bfloat16."
+    ),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     threads: options.Threads = None,

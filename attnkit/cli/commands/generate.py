@@ -7,13 +7,11 @@ import sys
 from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnkit.cli import console, options, streams
 from attnkit.cli.input import destination, open_lines
-from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.distributed import group
 from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError, UsageError
 
@@ -25,67 +23,44 @@ if TYPE_CHECKING:
     from attnkit.search.decoding import Engine, LineCounts
 
 BLOCK = 2048  # lines read before the first output
-ENGINES = ("attnkit", "ctranslate2", "auto")
-PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 
 
 def generate(
     run: options.RunFolder,
-    input: Annotated[
-        str, Argument(metavar="INPUT", help="Text, one sentence per line; - is standard input.")
-    ] = "-",
+    input: str = argument(
+        "INPUT", "Text, one sentence per line; - is standard input.", default="-"
+    ),
     *,
-    output: Annotated[
-        Path | None, value("FILE", "Write the output to this file.", "--output", "-o")
-    ] = None,
+    output: Path | None = value("FILE", "Write the output to this file.", "--output", "-o"),
     beam: options.Beam = None,
     sample: options.Sample = False,
     top_p: options.TopP = None,
-    top_k: Annotated[int | None, value("K", "Sample from the K most probable tokens.")] = None,
+    top_k: int | None = value("K", "Sample from the K most probable tokens."),
     temperature: options.Temperature = None,
     seed: options.Seed = None,
-    n_best: Annotated[int | None, value("N", "Print the N best outputs of each line.")] = None,
-    scores: Annotated[
-        bool, flag("--scores", "Print line number, score and text, separated by tabs.")
-    ] = False,
-    as_json: Annotated[
-        bool, flag("--json", 'Print {"line", "rank", "score", "text"} objects.')
-    ] = False,
-    batch_tokens: Annotated[
-        int | None, value("N", "Batch size: lines x beams x longest input.")
-    ] = None,
+    n_best: int | None = value("N", "Print the N best outputs of each line."),
+    scores: bool = flag("--scores", "Print line number, score and text, separated by tabs."),
+    as_json: bool = flag("--json", 'Print {"line", "rank", "score", "text"} objects.'),
+    batch_tokens: int | None = value("N", "Batch size: lines x beams x longest input."),
     max_length: options.MaxLength = None,
-    min_length: Annotated[int | None, value("N", "Minimum output length in tokens.")] = None,
-    length_penalty: Annotated[
-        float | None, value("A", "Rank by log-probability / length ** A.")
-    ] = None,
-    no_repeat_ngram: Annotated[
-        int | None, value("N", "Never repeat an n-gram of N tokens.")
-    ] = None,
-    block: Annotated[
-        int | None,
-        value(
-            "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
-        ),
-    ] = None,
-    engine: Annotated[
-        Literal["attnkit", "ctranslate2", "auto"],
-        choice(
-            "--engine",
-            ENGINES,
-            "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
-            "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
-        ),
-    ] = "attnkit",
-    precision: Annotated[
-        Literal["fp32", "bf16", "fp16", "int8"],
-        choice(
-            "--precision",
-            PRECISIONS,
-            "Precision of matrix products: fp32, or bf16, fp16 or int8 (CPUs only), which are "
-            "faster on some devices and change a few outputs.",
-        ),
-    ] = "fp32",
+    min_length: int | None = value("N", "Minimum output length in tokens."),
+    length_penalty: float | None = value("A", "Rank by log-probability / length ** A."),
+    no_repeat_ngram: int | None = value("N", "Never repeat an n-gram of N tokens."),
+    block: int | None = value(
+        "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
+    ),
+    engine: Literal["attnkit", "ctranslate2", "auto"] = value(
+        "ENGINE",
+        "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
+        "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
+        default="attnkit",
+    ),
+    precision: Literal["fp32", "bf16", "fp16", "int8"] = value(
+        "PRECISION",
+        "Precision of matrix products: fp32, or bf16, fp16 or int8 (CPUs only), which are "
+        "faster on some devices and change a few outputs.",
+        default="fp32",
+    ),
     nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,

@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import completion, console, options, output
+from attnkit.cli.options import argument
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,12 +26,9 @@ PRIORITIES = {"title": 1, "source": 2, "map": 3, "decoding": 4, "formula": 5}
 
 
 def mechanisms(
-    word: Annotated[
-        str | None,
-        Argument(
-            metavar="WORD", help="Explain this mechanism.", autocompletion=completion.mechanisms
-        ),
-    ] = None,
+    word: str | None = argument(
+        "WORD", "Explain this mechanism.", default=None, autocompletion=completion.mechanisms
+    ),
     *,
     format: options.Format = "table",
     columns: options.Columns = None,

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from attnkit.cli import console, nbce_output, options, output
 from attnkit.cli.input import open_lines
-from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.options import flag, search_settings, value
 from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
 from attnkit.text import quoted
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
 MERGING = ("entropy", "mean", "max", "weighted")
-METHODS = (*MERGING, "retrieval", "best", "concat", "window")
-BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 ALPHA = 0.5
 FILES = (".html", ".htm", ".json")
@@ -26,112 +24,77 @@ FILES = (".html", ".htm", ".json")
 def nbce(
     model: options.ModelName,
     *,
-    context: Annotated[
-        list[str] | None,
-        value(
-            "FILE ...",
-            "Contexts: files of text, .jsonl, .csv or .tsv, folders of them, patterns; - is "
-            "standard input. Repeatable.",
-        ),
-    ] = None,
-    contexts: Annotated[
-        str | None,
-        value(
-            "FILE",
-            'Contexts, one {"text": "..."} or JSON string per line, or a table; - is standard '
-            "input.",
-        ),
-    ] = None,
-    prompt: Annotated[list[str] | None, value("TEXT", "Prompt to answer. Repeatable.")] = None,
-    prompts: Annotated[
-        str | None,
-        value(
-            "FILE",
-            "Prompts, one per line; each is answered on one line, and those of standard input (-) "
-            "as they come.",
-        ),
-    ] = None,
-    choices: Annotated[
-        str | None,
-        value(
-            "A,B,...",
-            "Choose one of these answers by its probability instead of generating text.",
-        ),
-    ] = None,
-    pool: Annotated[
-        Literal["entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"],
-        choice(
-            "--pool",
-            METHODS,
-            "How the contexts' next-token distributions are merged: entropy selects the one "
-            "with the lowest entropy; mean, max and weighted combine all. Or what answers in "
-            "their place: retrieval, best, concat or window, as --baseline.",
-        ),
-    ] = "entropy",
-    beta: Annotated[
-        float, value("B", "Strength of contrast with the distribution without context.")
-    ] = 0.25,
-    eta: Annotated[
-        float, value("E", "Entropy bonus, in nats, for the previously selected context.")
-    ] = 0.1,
-    top_p: Annotated[
-        float,
-        value("P", "For each context keep the smallest set of tokens with total probability P."),
-    ] = 0.95,
-    weights: Annotated[
-        str | None,
-        value(
-            "W,W,...",
-            "Context weights for --pool weighted. [default: softmax of negative entropies]",
-        ),
-    ] = None,
-    window: Annotated[
-        int | None, value("N", "Split each context into windows of N tokens.", min=1)
-    ] = None,
-    overlap: Annotated[
-        int, value("N", "Tokens that consecutive windows have in common.", min=0)
-    ] = 0,
-    baseline: Annotated[
-        list[str] | None,
-        choice(
-            "--baseline",
-            BASELINES,
-            "Also answer by this method, side by side. Repeatable. concat: all contexts in one "
-            "row, cut to the length of training or to what fits; window: parallel context "
-            "windows; cad: context-aware decoding; best: the most probable of the single-context "
-            "answers; retrieval: the context under which the prompt has the lowest perplexity; "
-            "none: no context.",
-            "METHOD",
-        ),
-    ] = None,
-    alpha: Annotated[float, value("A", "Strength of contrast of cad.")] = ALPHA,
-    trace: Annotated[bool, flag("--trace", "Show which context each token came from.")] = False,
-    save: Annotated[
-        list[Path] | None, value("FILE", "Write the trace to a .html or .json file. Repeatable.")
-    ] = None,
-    as_json: Annotated[bool, flag("--json", "Print a JSON object per prompt and method.")] = False,
-    beam: Annotated[int | None, value("K", "Beam search with K beams. [default: greedy]")] = None,
+    context: list[str] | None = value(
+        "FILE ...",
+        "Contexts: files of text, .jsonl, .csv or .tsv, folders of them, patterns; - is "
+        "standard input. Repeatable.",
+    ),
+    contexts: str | None = value(
+        "FILE",
+        'Contexts, one {"text": "..."} or JSON string per line, or a table; - is standard input.',
+    ),
+    prompt: list[str] | None = value("TEXT", "Prompt to answer. Repeatable."),
+    prompts: str | None = value(
+        "FILE",
+        "Prompts, one per line; each is answered on one line, and those of standard input (-) "
+        "as they come.",
+    ),
+    choices: str | None = value(
+        "A,B,...", "Choose one of these answers by its probability instead of generating text."
+    ),
+    pool: Literal[
+        "entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"
+    ] = value(
+        "POOL",
+        "How the contexts' next-token distributions are merged: entropy selects the one "
+        "with the lowest entropy; mean, max and weighted combine all. Or what answers in "
+        "their place: retrieval, best, concat or window, as --baseline.",
+        default="entropy",
+    ),
+    beta: float = value(
+        "B", "Strength of contrast with the distribution without context.", default=0.25
+    ),
+    eta: float = value(
+        "E", "Entropy bonus, in nats, for the previously selected context.", default=0.1
+    ),
+    top_p: float = value(
+        "P",
+        "For each context keep the smallest set of tokens with total probability P.",
+        default=0.95,
+    ),
+    weights: str | None = value(
+        "W,W,...", "Context weights for --pool weighted. [default: softmax of negative entropies]"
+    ),
+    window: int | None = value("N", "Split each context into windows of N tokens.", min=1),
+    overlap: int = value("N", "Tokens that consecutive windows have in common.", default=0, min=0),
+    baseline: list[str] | None = value(
+        "METHOD",
+        "Also answer by this method, side by side. Repeatable. concat: all contexts in one "
+        "row, cut to the length of training or to what fits; window: parallel context "
+        "windows; cad: context-aware decoding; best: the most probable of the single-context "
+        "answers; retrieval: the context under which the prompt has the lowest perplexity; "
+        "none: no context.",
+        **options.one_of("concat", "window", "cad", "best", "retrieval", "none"),
+    ),
+    alpha: float = value("A", "Strength of contrast of cad.", default=ALPHA),
+    trace: bool = flag("--trace", "Show which context each token came from."),
+    save: list[Path] | None = value(
+        "FILE", "Write the trace to a .html or .json file. Repeatable."
+    ),
+    as_json: bool = flag("--json", "Print a JSON object per prompt and method."),
+    beam: int | None = value("K", "Beam search with K beams. [default: greedy]"),
     sample: options.Sample = False,
-    temperature: Annotated[
-        float | None, value("T", "Sample at temperature T; 0 is greedy search.")
-    ] = None,
+    temperature: float | None = value("T", "Sample at temperature T; 0 is greedy search."),
     seed: options.Seed = None,
-    max_length: Annotated[
-        int | None,
-        value("N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"),
-    ] = None,
+    max_length: int | None = value(
+        "N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"
+    ),
     chat: options.Chat = False,
     template: options.Template = "",
     dtype: options.ModelType = "float32",
-    quantize: Annotated[
-        Literal["8bit", "4bit"] | None,
-        choice(
-            "--quantize",
-            ("8bit", "4bit"),
-            "Quantise the weights of a Hugging Face model: 8bit or 4bit.",
-            "BITS",
-        ),
-    ] = None,
+    quantize: Literal["8bit", "4bit"] | None = value(
+        "BITS", "Quantise the weights of a Hugging Face model: 8bit or 4bit."
+    ),
     offline: options.Offline = False,
     device: options.Device = "auto",
     plugins: options.Plugins = None,

@@ -1,63 +1,40 @@
 """`attnkit plot`: learning curves of runs, and their scores against what they cost."""
 
 from pathlib import Path
-from typing import Annotated
-
-from typer import Argument
 
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
-from attnkit.cli.options import choice, value
+from attnkit.cli.options import argument, value
 from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
 
-AXES = ("updates", "tokens", "time", "parameters", "state", "length")
-
 
 def plot(
-    folders: Annotated[
-        list[Path],
-        Argument(
-            metavar="RUNS",
-            help="Folders of one or more runs, finished or not.",
-            autocompletion=completion.folders,
-        ),
-    ],
+    folders: list[Path] = argument(
+        "RUNS", "Folders of one or more runs, finished or not.", autocompletion=completion.folders
+    ),
     *,
-    y: Annotated[
-        str | None,
-        value(
-            "NAME,...",
-            "training-loss, validation-loss, validation-metric (train.monitor), learning-rate, "
-            "gradient-norm, tokens-per-second; score (first metric of the evaluation), or a metric "
-            "by its name; overview (differences to the baseline, systems by tasks) or differences "
-            "(with their intervals), of runs of any tasks. [default: training-loss and what is "
-            "validated]",
-            autocompletion=completion.curves,
-        ),
-    ] = None,
-    x: Annotated[
-        str | None,
-        choice(
-            "--x",
-            AXES,
-            "updates, tokens (target tokens so far) or time (of training); for scores also "
-            "parameters, state (bytes that a decoder keeps of its text) or length (eval.lengths). "
-            "A key that was tuned or swept, such as train.lr, for validation scores. "
-            "[default: updates; for scores time]",
-            "AXIS",
-            keys=True,
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None, value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib).")
-    ] = None,
-    size: Annotated[
-        str | None, value("WxH", "Width and height of the picture in inches, such as 3.3x2.4.")
-    ] = None,
-    font_size: Annotated[
-        float, value("PT", "Size of its text in points.", "--font-size", min=1)
-    ] = 10.0,
+    y: str | None = value(
+        "NAME,...",
+        "training-loss, validation-loss, validation-metric (train.monitor), learning-rate, "
+        "gradient-norm, tokens-per-second; score (first metric of the evaluation), or a metric "
+        "by its name; overview (differences to the baseline, systems by tasks) or differences "
+        "(with their intervals), of runs of any tasks. [default: training-loss and what is "
+        "validated]",
+        autocompletion=completion.curves,
+    ),
+    x: str | None = value(
+        "AXIS",
+        "updates, tokens (target tokens so far) or time (of training); for scores also "
+        "parameters, state (bytes that a decoder keeps of its text) or length (eval.lengths). "
+        "A key that was tuned or swept, such as train.lr, for validation scores. "
+        "[default: updates; for scores time]",
+    ),
+    save: Path | None = value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib)."),
+    size: str | None = value("WxH", "Width and height of the picture in inches, such as 3.3x2.4."),
+    font_size: float = value(
+        "PT", "Size of its text in points.", "--font-size", default=10.0, min=1
+    ),
     plugins: options.Plugins = None,
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer import Argument
+from typer import Option
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.options import choice, value
+from attnkit.cli.options import argument, value
 from attnkit.cli.progress_bar import progress_bar
 from attnkit.errors import UsageError
 from attnkit.text import quoted
@@ -23,19 +23,24 @@ if TYPE_CHECKING:
 KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
 VALID = "valid"
 """The split that is read by default."""
-BY = ("model", "kind", "layer")
 
-Split = Annotated[str | None, value("S", "Split to read. [default: valid]")]
-Rows = Annotated[int | None, value("N", "Only the first N rows. [default: all]", min=1)]
+Split = Annotated[str | None, Option(metavar="S", help="Split to read. [default: valid]")]
+Rows = Annotated[
+    int | None, Option(metavar="N", help="Only the first N rows. [default: all]", min=1)
+]
 Kinds = Annotated[
     list[str] | None,
-    choice("--kind", KINDS, "encoder, decoder or cross. Repeatable. [default: all]"),
+    Option(
+        metavar="KIND",
+        help="encoder, decoder or cross. Repeatable. [default: all]",
+        **options.one_of(*KINDS),
+    ),
 ]
 Metrics = Annotated[
     str | None,
-    value(
-        "M,...",
-        "perplexity and accuracy are fast; bleu, rouge and others decode again. "
+    Option(
+        metavar="M,...",
+        help="perplexity and accuracy are fast; bleu, rouge and others decode again. "
         "[default: perplexity]",
     ),
 ]
@@ -115,8 +120,8 @@ def heads(
             rows_of(trained, split, rows, data_dir, offline),
             metrics=names,
             kinds=kinds_of(kind),
-            layers=options.all_of(layer),
-            heads=options.all_of(head),
+            layers=options.numbers("--layer", layer),
+            heads=options.numbers("--head", head),
             device=device,
             progress=lambda done, total: progress("", done, total),
         )
@@ -130,14 +135,13 @@ def heads(
 def noise(
     run: options.RunFolder,
     *,
-    sigma: Annotated[
-        str, value("S,...", "Standard deviations of the noise, up to 20.")
-    ] = "0.25,0.5,1,2,4",
-    by: Annotated[
-        str,
-        choice("--by", BY, "Parts that get noise together: model, kind or layer."),
-    ] = "model",
-    seeds: Annotated[int, value("N", "Number of noise draws.", min=1)] = 3,
+    sigma: str = value(
+        "S,...", "Standard deviations of the noise, up to 20.", default="0.25,0.5,1,2,4"
+    ),
+    by: Literal["model", "kind", "layer"] = value(
+        "BY", "Parts that get noise together: model, kind or layer.", default="model"
+    ),
+    seeds: int = value("N", "Number of noise draws.", default=3, min=1),
     split: Split = None,
     rows: Rows = None,
     metrics: Metrics = None,
@@ -162,7 +166,7 @@ def noise(
     from attnkit.runs import Run
 
     check_sigmas(sigmas)
-    names, kinds, layers = metrics_of(metrics), kinds_of(kind), options.all_of(layer)
+    names, kinds, layers = metrics_of(metrics), kinds_of(kind), options.numbers("--layer", layer)
     trained = Run.open(run)
     with progress_bar("scorings") as progress:
         effects = probe_noise(
@@ -188,10 +192,9 @@ def noise(
 def entropy(
     run: options.RunFolder,
     *,
-    step: Annotated[
-        list[int] | None,
-        value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
-    ] = None,
+    step: list[int] | None = value(
+        "N", "Only the checkpoint of this step, besides start and end. Repeatable."
+    ),
     split: Split = None,
     rows: Rows = None,
     kind: Kinds = None,
@@ -222,8 +225,8 @@ def entropy(
             rows_of(trained, split, rows, data_dir, offline),
             steps=step,
             kinds=kinds_of(kind),
-            layers=options.all_of(layer),
-            heads=options.all_of(head),
+            layers=options.numbers("--layer", layer),
+            heads=options.numbers("--head", head),
             device=device,
             progress=progress,
         )
@@ -235,14 +238,9 @@ def entropy(
 
 @app.command()
 def rank(
-    folders: Annotated[
-        list[Path],
-        Argument(
-            metavar="RUNS",
-            help="Folders of one or more finished runs.",
-            autocompletion=completion.folders,
-        ),
-    ],
+    folders: list[Path] = argument(
+        "RUNS", "Folders of one or more finished runs.", autocompletion=completion.folders
+    ),
     *,
     split: Split = None,
     rows: Rows = None,
@@ -277,8 +275,8 @@ def rank(
                 run,
                 rows_of(run, split, rows, data_dir, offline),
                 kinds=kinds_of(kind),
-                layers=options.all_of(layer),
-                heads=options.all_of(head),
+                layers=options.numbers("--layer", layer),
+                heads=options.numbers("--head", head),
                 device=device,
                 progress=partial(progress, name),
             )

@@ -5,21 +5,20 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
-from typer import Argument
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import (
     Overrides,
     RecipeName,
     Variants,
+    argument,
     check_options,
-    choice,
     flag,
     value,
-)  # fmt: skip
+)
 from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
 from attnkit.errors import (
@@ -34,15 +33,13 @@ if TYPE_CHECKING:
     from attnkit.recipe import RecipeFile
     from attnkit.show.recipe_tables import Cost
 
-FORMATS = ("table", "markdown", "latex", "json")  # csv holds one table
-
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_recipes(
     *,
-    corpora: Annotated[bool, flag("--corpora", "List the known corpora instead.")] = False,
+    corpora: bool = flag("--corpora", "List the known corpora instead."),
     format: options.Format = "table",
     columns: options.Columns = None,
 ) -> None:
@@ -92,16 +89,15 @@ def explain(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    defaults: Annotated[bool, flag("--all", "Show default values too, as in a pipe.")] = False,
-    quick: Annotated[bool, flag("--quick", "Read no data and measure no time.")] = False,
-    format: Annotated[
-        Literal["table", "markdown", "latex", "json"],
-        choice("--format", FORMATS, "table, markdown, latex or json."),
-    ] = "table",
-    device: Annotated[str, value("DEVICE", "Device to measure time on.")] = "cpu",
+    defaults: bool = flag("--all", "Show default values too, as in a pipe."),
+    quick: bool = flag("--quick", "Read no data and measure no time."),
+    format: Literal["table", "markdown", "latex", "json"] = value(
+        "FORMAT", "table, markdown, latex or json.", default="table"
+    ),
+    device: str = value("DEVICE", "Device to measure time on.", default="cpu"),
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
-    download: Annotated[bool, flag("--download", "Download the data if it is missing.")] = False,
+    download: bool = flag("--download", "Download the data if it is missing."),
     plugins: options.Plugins = None,
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
@@ -142,9 +138,7 @@ def explain(
 @app.command("copy")
 def copy(
     recipe: RecipeName,
-    to: Annotated[
-        Path | None, Argument(metavar="TO", help="File or folder. [default: the current folder]")
-    ] = None,
+    to: Path | None = argument("TO", "File or folder. [default: the current folder]", default=None),
     *,
     plugins: options.Plugins = None,
 ) -> None:

@@ -2,14 +2,12 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Argument
+from typing import TYPE_CHECKING
 
 from attnkit.cli import completion, console, options
 from attnkit.cli import output as files
 from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
-from attnkit.cli.options import flag, value
+from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,32 +17,22 @@ PAGES, MARKDOWN = (".html", ".htm"), ".md"
 
 
 def report(
-    folders: Annotated[
-        list[str],
-        Argument(
-            metavar="RUNS",
-            help="Folders of one or more scored runs.",
-            autocompletion=completion.folders,
-        ),
-    ],
+    folders: list[str] = argument(
+        "RUNS", "Folders of one or more scored runs.", autocompletion=completion.folders
+    ),
     *,
-    output: Annotated[
-        Path,
-        value(
-            "FILE",
-            "A page (.html), Markdown (.md) with its drawings in a folder beside it, or a picture "
-            "(.svg, .png, .pdf) of systems by tasks.",
-            "--output",
-            "-o",
-        ),
-    ] = Path("report.html"),
-    sentence: Annotated[
-        str | None,
-        value("TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"),
-    ] = None,
-    no_maps: Annotated[
-        bool, flag("--no-maps", "Leave out attention maps, for which models are loaded.")
-    ] = False,
+    output: Path = value(
+        "FILE",
+        "A page (.html), Markdown (.md) with its drawings in a folder beside it, or a picture "
+        "(.svg, .png, .pdf) of systems by tasks.",
+        "--output",
+        "-o",
+        default=Path("report.html"),
+    ),
+    sentence: str | None = value(
+        "TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"
+    ),
+    no_maps: bool = flag("--no-maps", "Leave out attention maps, for which models are loaded."),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     plugins: options.Plugins = None,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer import Argument, Option
+from typer import Argument
 
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.help import Group
-from attnkit.cli.options import flag
+from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -105,26 +105,18 @@ def clean(
 
 @app.command("pack")
 def pack(
-    folders: Annotated[
-        list[str],
-        Argument(
-            metavar="RUN",
-            help="A finished run, or a folder of several.",
-            autocompletion=completion.folders,
-        ),
-    ],
+    folders: list[str] = argument(
+        "RUN", "A finished run, or a folder of several.", autocompletion=completion.folders
+    ),
     *,
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="DIR", help="Write below this folder.")
-    ] = Path("results"),
-    results: Annotated[
-        bool,
-        flag(
-            "--results",
-            "Pack recipe, manifest, thinned log, scores, outputs and their statistics, without "
-            "weights. (Whole runs are folders, for tar.)",
-        ),
-    ] = False,
+    output: Path = value(
+        "DIR", "Write below this folder.", "--output", "-o", default=Path("results")
+    ),
+    results: bool = flag(
+        "--results",
+        "Pack recipe, manifest, thinned log, scores, outputs and their statistics, without "
+        "weights. (Whole runs are folders, for tar.)",
+    ),
     plugins: options.Plugins = None,
 ) -> None:
     """Pack the results of finished runs, one small file each.

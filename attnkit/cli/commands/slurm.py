@@ -5,12 +5,9 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from string import Template
-from typing import Annotated
-
-from typer import Argument
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import value
+from attnkit.cli.options import argument, value
 from attnkit.errors import StoppedError, UsageError
 from attnkit.recipe import load
 from attnkit.text import quoted
@@ -63,18 +60,14 @@ AHEAD = 120
 
 def slurm(
     recipe: options.RecipeName,
-    words: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="WORD",
-            help="Further arguments of `attnkit train`: KEY=VALUE, or -- and options.",
-        ),
-    ] = None,
+    words: list[str] | None = argument(
+        "WORD", "Further arguments of `attnkit train`: KEY=VALUE, or -- and options.", default=None
+    ),
     *,
-    nodes: Annotated[int, value("N", "Machines for each run.", min=1)] = 1,
-    gpus: Annotated[int, value("G", "GPUs per machine, one per process; 0: CPUs.", min=0)] = 1,
-    time: Annotated[str, value("T", "Time limit as in Slurm: 90, 12:00:00, 2-00.")] = "24:00:00",
-    save: Annotated[Path | None, value("FILE", "Write to this file instead.")] = None,
+    nodes: int = value("N", "Machines for each run.", default=1, min=1),
+    gpus: int = value("G", "GPUs per machine, one per process; 0: CPUs.", default=1, min=0),
+    time: str = value("T", "Time limit as in Slurm: 90, 12:00:00, 2-00.", default="24:00:00"),
+    save: Path | None = value("FILE", "Write to this file instead."),
 ) -> None:
     """Write a batch script that trains a recipe on a cluster with Slurm.
 

@@ -6,17 +6,10 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import (
-    Overrides,
-    RecipeName,
-    Variants,
-    check_options,
-    flag,
-    value,
-)  # fmt: skip
+from attnkit.cli.options import Overrides, RecipeName, Variants, check_options, flag, value
 from attnkit.device import load_note
 from attnkit.distributed import group
 from attnkit.errors import RecipeError, UsageError
@@ -40,42 +33,29 @@ def train(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    seed: Annotated[
-        list[int] | None, value("N", "Use this seed instead of the recipe's. Repeatable.")
-    ] = None,
-    jobs: Annotated[int, value("N", "Train N runs at a time, each in its own process.")] = 1,
+    seed: list[int] | None = value("N", "Use this seed instead of the recipe's. Repeatable."),
+    jobs: int = value("N", "Train N runs at a time, each in its own process.", default=1),
     nproc: options.Processes = 1,
     out: options.Out = Path("runs"),
-    fresh: Annotated[bool, flag("--fresh", "Start over, replacing existing runs.")] = False,
-    allow_change: Annotated[
-        bool,
-        flag(
-            "--allow-change",
-            "Resume a run although its recipe has changed. A finished run can only be "
-            "continued for more steps. The manifest records the changes.",
-        ),
-    ] = False,
-    tune: Annotated[
-        str | None,
-        value(
-            "KEY=V1,V2,...",
-            "Choose the value of a train or model key for each variant on validation data, by a "
-            "trial for each value, then train with it.",
-        ),
-    ] = None,
-    tune_steps: Annotated[
-        int | None, value("N", "Updates of a trial of --tune. [default: train.steps]")
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
-    ] = False,
+    fresh: bool = flag("--fresh", "Start over, replacing existing runs."),
+    allow_change: bool = flag(
+        "--allow-change",
+        "Resume a run although its recipe has changed. A finished run can only be "
+        "continued for more steps. The manifest records the changes.",
+    ),
+    tune: str | None = value(
+        "KEY=V1,V2,...",
+        "Choose the value of a train or model key for each variant on validation data, by a "
+        "trial for each value, then train with it.",
+    ),
+    tune_steps: int | None = value("N", "Updates of a trial of --tune. [default: train.steps]"),
+    dry_run: bool = flag("--dry-run", "Print what would be trained, skipped or refused, and stop."),
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    as_json: Annotated[bool, flag("--json", "Print events as JSON, one object per line.")] = False,
-    quiet: Annotated[bool, flag("--quiet", "Print only the final table.", "-q")] = False,
+    as_json: bool = flag("--json", "Print events as JSON, one object per line."),
+    quiet: bool = flag("--quiet", "Print only the final table.", "-q"),
     plugins: options.Plugins = None,
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.

@@ -3,12 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from typer import Argument
+from typing import TYPE_CHECKING
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.options import value
+from attnkit.cli.options import argument, value
 from attnkit.cli.progress_bar import progress_bar
 from attnkit.errors import DataError, MissingInputError
 
@@ -19,22 +17,18 @@ if TYPE_CHECKING:
 
 
 def verify(
-    targets: Annotated[
-        list[str],
-        Argument(
-            metavar="RECIPE|RUN",
-            help="A run, a folder of several, or a recipe (its runs under --out).",
-            autocompletion=completion.targets,
-        ),
-    ],
+    targets: list[str] = argument(
+        "RECIPE|RUN",
+        "A run, a folder of several, or a recipe (its runs under --out).",
+        autocompletion=completion.targets,
+    ),
     *,
-    lines: Annotated[
-        int, value("N", "Decode N lines of each split again; 0 decodes none.", min=0)
-    ] = 20,
-    table: Annotated[
-        Path | None,
-        value("FILE.json", "Also check the scores of this table: eval --format json."),
-    ] = None,
+    lines: int = value(
+        "N", "Decode N lines of each split again; 0 decodes none.", default=20, min=0
+    ),
+    table: Path | None = value(
+        "FILE.json", "Also check the scores of this table: eval --format json."
+    ),
     format: options.Format = "table",
     columns: options.Columns = None,
     out: options.Out = Path("runs"),

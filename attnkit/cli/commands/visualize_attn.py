@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
-
-from typer import Argument
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attnkit.cli import console, options, output
 from attnkit.cli.input import open_lines
-from attnkit.cli.options import choice, flag, search_settings, value
+from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
 from attnkit.text import safe_text
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
-VIEWS = ("full", "grid", "numbers")
 NUMBERS = (".npz", ".safetensors", ".csv")
 PAGES = (".html", ".htm")
 PREFERRED: tuple[KindWord, ...] = ("cross", "decoder", "encoder")
@@ -51,75 +48,50 @@ class Look(NamedTuple):
 
 def visualize_attn(
     model: options.ModelName,
-    text: Annotated[
-        str, Argument(metavar="TEXT", help="Input of the model; - reads a line of standard input.")
-    ],
+    text: str = argument("TEXT", "Input of the model; - reads a line of standard input."),
     *,
-    target: Annotated[
-        str | None, value("TEXT", "Use this output instead of the one the model generates.")
-    ] = None,
-    kind: Annotated[
-        KindWord | None,
-        choice(
-            "--kind",
-            PREFERRED,
-            "cross, decoder or encoder. [default: the first of these the model has]",
-        ),
-    ] = None,
+    target: str | None = value("TEXT", "Use this output instead of the one the model generates."),
+    kind: KindWord | None = value(
+        "KIND", "cross, decoder or encoder. [default: the first of these the model has]"
+    ),
     layer: options.Layers = None,
     head: options.Heads = None,
-    step: Annotated[
-        Literal["output", "input"],
-        choice(
-            "--step",
-            ("output", "input"),
-            "Name the rows of cross-attention by the token that the step predicts (output) or by "
-            "the token that it reads (input).",
-        ),
-    ] = "output",
-    other: Annotated[
-        list[str] | None, value("MODEL", "Compare with this model. Repeatable.", "--with")
-    ] = None,
-    reader: Annotated[
-        str | None, value("WORD", "Rank heads by what this word reads of --to.", "--from")
-    ] = None,
-    read: Annotated[str | None, value("WORD", "The word that --from reads.", "--to")] = None,
-    reference: Annotated[
-        bool, flag("--reference", "Compare with exact softmax on the same queries and keys.")
-    ] = False,
-    save: Annotated[
-        list[Path] | None,
-        value(
-            "FILE",
-            "Write a .png, .svg, .pdf, .html, .npz, .safetensors or .csv file instead of "
-            "drawing on the terminal. Repeatable.",
-        ),
-    ] = None,
-    view: Annotated[
-        list[str] | None,
-        choice("--view", VIEWS, "full, grid or numbers. Repeatable. [default: full and grid]"),
-    ] = None,
-    scale: Annotated[
-        ScaleWord,
-        choice(
-            "--scale",
-            ("linear", "log", "row"),
-            "Colour scale: linear, log, or row (each row relative to its maximum).",
-        ),
-    ] = "linear",
-    words: Annotated[
-        bool,
-        flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
-    ] = False,
-    hide_special: Annotated[bool, flag("--hide-special", "Hide begin and end tokens.")] = False,
-    hide_first: Annotated[
-        bool,
-        flag(
-            "--hide-first",
-            "Hide the first column, the attention sink of many decoders, and scale colours to "
-            "the others.",
-        ),
-    ] = False,
+    step: Literal["output", "input"] = value(
+        "STEP",
+        "Name the rows of cross-attention by the token that the step predicts (output) or by "
+        "the token that it reads (input).",
+        default="output",
+    ),
+    other: list[str] | None = value("MODEL", "Compare with this model. Repeatable.", "--with"),
+    reader: str | None = value("WORD", "Rank heads by what this word reads of --to.", "--from"),
+    read: str | None = value("WORD", "The word that --from reads.", "--to"),
+    reference: bool = flag(
+        "--reference", "Compare with exact softmax on the same queries and keys."
+    ),
+    save: list[Path] | None = value(
+        "FILE",
+        "Write a .png, .svg, .pdf, .html, .npz, .safetensors or .csv file instead of "
+        "drawing on the terminal. Repeatable.",
+    ),
+    view: list[str] | None = value(
+        "VIEW",
+        "full, grid or numbers. Repeatable. [default: full and grid]",
+        **options.one_of("full", "grid", "numbers"),
+    ),
+    scale: ScaleWord = value(
+        "SCALE",
+        "Colour scale: linear, log, or row (each row relative to its maximum).",
+        default="linear",
+    ),
+    words: bool = flag(
+        "--words", "Merge subwords: sum the weights over keys, average them over queries."
+    ),
+    hide_special: bool = flag("--hide-special", "Hide begin and end tokens."),
+    hide_first: bool = flag(
+        "--hide-first",
+        "Hide the first column, the attention sink of many decoders, and scale colours to "
+        "the others.",
+    ),
     max_length: options.MaxLength = None,
     offline: options.Offline = False,
     device: options.Device = "auto",
@@ -150,7 +122,8 @@ def visualize_attn(
         with open_lines("-") as lines:
             text = next(iter(lines), "")
     request = Request(
-        text, target, max_length, kind, options.all_of(layer), options.all_of(head), reference,
+        text, target, max_length, kind, options.numbers("--layer", layer),
+        options.numbers("--head", head), reference,
         step, device, offline,
         bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
     )  # fmt: skip
