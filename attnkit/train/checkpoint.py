@@ -1,7 +1,6 @@
 """Checkpoints: the whole state of a training, on disk whole or not at all.
 
     checkpoints/step-<n>/tensors.safetensors    model.<name>, optimizer.<name>.exp_avg, rng.cpu, ...
-                         shard-...safetensors   the same in parts, one a rank, of sharded training
                          state.json             everything that is not a tensor
                          manifest.json          sizes and SHA-256 of the two, that of the log until
                                                 then, versions
@@ -14,7 +13,7 @@ is found by looking at what is there, never by a pointer.  Nothing is pickled.
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,13 +46,11 @@ class Checkpoint(NamedTuple):
 def save(
     run: "Run",
     step: int,
-    values: Mapping[str, Tensor] | Callable[[Path], None],
+    values: Mapping[str, Tensor],
     state: Mapping[str, Any],
     keep: Collection[int] = (),
 ) -> Path:
     """Save the state after `step` updates and return its folder.
-
-    In place of the tensors there may be a function that writes them, as shards, into a folder.
 
     The log of the run is forced to the disk first, so that a checkpoint never knows more than the
     log.  Afterwards the new checkpoint, the newest one before it and the steps in `keep` remain.
@@ -67,8 +64,8 @@ def save(
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
     if json.loads(text) != state or len(text) > files.JSON_LIMIT:
         raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
-    if not callable(values):
-        require_finite(step, values)
+    if (bad := tensors.not_finite(values)) is not None:
+        raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
     run.log.flush()
     fs = run.fs
     final = run.checkpoints / f"step-{step}"
@@ -99,21 +96,14 @@ def save(
 def _prepare(
     folder: Path,
     step: int,
-    values: Mapping[str, Tensor] | Callable[[Path], None],
+    values: Mapping[str, Tensor],
     state: bytes,
     log: str | None,
     fs: Filesystem,
 ) -> None:
     """Write the files of a checkpoint and force them and their folder to the disk."""
     fs.mkdir(folder)
-    written: dict[str, dict[str, Any]] = {}
-    if callable(values):
-        values(folder)
-        for path in sorted(folder.iterdir()):
-            written[path.name] = {"size": path.stat().st_size, "sha256": files.sha256_file(path)}
-    else:
-        size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
-        written[_TENSORS] = {"size": size, "sha256": digest}
+    size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
     files.write_synced(folder / _STATE, state, fs)
     manifest = {
         "step": step,
@@ -121,19 +111,13 @@ def _prepare(
         "python": platform.python_version(),
         "torch": str(torch.__version__),
         "files": {
-            **written,
+            _TENSORS: {"size": size, "sha256": digest},
             _STATE: {"size": len(state), "sha256": hashlib.sha256(state).hexdigest()},
         },
         "log": log,
     }
     files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)), fs)
     fs.fsync_path(folder)
-
-
-def require_finite(step: int, values: Mapping[str, Tensor]) -> None:
-    """Refuse to save NaN.  Raises DivergedError."""
-    if (bad := tensors.not_finite(values)) is not None:
-        raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
 
 
 def latest(run: "Run") -> Checkpoint | None:
@@ -190,24 +174,14 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     Raises:
         DataError: anything is missing, damaged or not finite; says the path and why.
     """
-    state = load_state(path)
-    if sharded(path):
+    if (fault := fault_of(path)) is not None:
+        raise DataError(f"{path}: damaged checkpoint: {fault}")
+    state = files.read_json(path / _STATE)
+    if not (path / _TENSORS).exists():
         from attnkit.train.parallel import read_shards
 
         return read_shards(path, prefix), state
     return tensors.read(path / _TENSORS, prefix=prefix), state
-
-
-def load_state(path: Path) -> dict[str, Any]:
-    """The state alone, after the same checks.  Raises DataError."""
-    if (fault := fault_of(path)) is not None:
-        raise DataError(f"{path}: damaged checkpoint: {fault}")
-    return files.read_json(path / _STATE)
-
-
-def sharded(path: Path) -> bool:
-    """Whether a checkpoint holds shards."""
-    return not (path / _TENSORS).exists()
 
 
 def _steps(run: "Run") -> list[tuple[int, Path]]:
@@ -229,7 +203,7 @@ def fault_of(path: Path) -> str | None:
                 return f"{name}: must be {entry['size']} bytes long, is {size}"
             if files.sha256_file(path / name) != entry["sha256"]:
                 return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
-        for one in sorted(path.glob("*.safetensors")):  # of shards, all that are there are read
+        for one in sorted(path.glob("*.safetensors")):  # all that are there are read of shards
             if one.name not in manifest["files"]:
                 return f"{one.name}: is not recorded in {_MANIFEST}"
     except (AttnkitError, OSError) as error:

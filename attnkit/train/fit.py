@@ -333,20 +333,15 @@ class Training(TrainingState):
         self._measure_memory()
         progress.recent = sorted(self.averaging.recent)
         values, state = self.pack()
-        write = self.shard_writer(values)
+        values = self.full_state_dict(values, everywhere=False)
         if group.is_main_process():
             run.require_locked()
-            checkpoint.save(run, progress.step, write or values, state, keep=set(progress.recent))
-        elif write:
-            write()
+            checkpoint.save(run, progress.step, values, state, keep=set(progress.recent))
         self.saved = progress.step
 
     def _load(self, newest: checkpoint.Checkpoint) -> None:
         run = self.job.run
-        if checkpoint.sharded(newest.path):
-            self.unpack(newest.path, newest.path, checkpoint.load_state(newest.path))
-        else:
-            self.unpack(newest.path, *checkpoint.load(newest.path))
+        self.unpack(newest.path, *checkpoint.load(newest.path))
         self.saved = newest.step
         self._open_stream()
         if group.is_main_process():

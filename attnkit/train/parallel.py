@@ -5,7 +5,7 @@ the target tokens of all of them.
 """
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -14,19 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import (
-    HuggingFaceStorageReader,
-    HuggingFaceStorageWriter,
-)
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from attnkit.data.preparation import PreparedData
 from attnkit.distributed import group
-from attnkit.errors import DataError, OutputError, RecipeError, UsageError
+from attnkit.errors import DataError, RecipeError, UsageError
 from attnkit.layers import Block
 from attnkit.recipe import Recipe, digest
 from attnkit.recipe.capability import ranks_issue
@@ -106,9 +102,17 @@ def communicating(module: nn.Module, last: bool) -> AbstractContextManager[objec
     return nullcontext()
 
 
-def full_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same with sharded tensors gathered; all ranks call it."""
-    return {n: t.full_tensor() if isinstance(t, DTensor) else t for n, t in weights.items()}
+def full_state_dict(weights: Mapping[str, Tensor], everywhere: bool = True) -> dict[str, Tensor]:
+    """The same with sharded tensors gathered in main memory; all ranks call it.
+
+    Unless they are wanted `everywhere`, the main process alone gets them.
+    """
+    found = {}
+    for name, tensor in weights.items():
+        whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        if everywhere or group.is_main_process():
+            found[name] = whole.cpu() if isinstance(tensor, DTensor) else whole
+    return found
 
 
 def like(stored: Tensor, live: Tensor) -> Tensor:
@@ -142,65 +146,18 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
         )
 
 
-def own_parts(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What this rank holds of each tensor."""
-    return {n: t.to_local() if isinstance(t, DTensor) else t for n, t in values.items()}
-
-
-def save_together(values: Mapping[str, Tensor], folder: Path | None = None) -> None:
-    """Write the shards of all ranks; rank 0 names the folder, and every rank calls this.
-
-    Raises:
-        OutputError: a rank could not write.
-    """
-    save_shards(group.broadcast_object(folder), values)
-
-
-def save_shards(folder: Path, values: Mapping[str, Tensor]) -> None:
-    """Each rank writes its shards into an existing folder, as safetensors; all ranks call it.
-
-    Raises:
-        OutputError: one of them could not.
-    """
-    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
-    try:
-        save(dict(values), storage_writer=writer)
-    except CheckpointException as error:
-        number, (fault, _) = next(iter(error.failures.items()))
-        text = " ".join(f"{fault}".split())
-        raise OutputError(f"{folder}: rank {number}: writing failed: {text}") from error
-
-
-def load_shards(folder: Path, live: Mapping[str, Tensor]) -> None:
-    """Overwrite tensors, sharded in any way or not at all, with those of these names.
-
-    Raises:
-        ValueError: one is missing, or has another shape.
-    """
+def read_shards(folder: Path, prefix: str) -> dict[str, Tensor]:
+    """Tensors of a checkpoint in shards, as earlier versions saved them, by the start of names."""
     reader = HuggingFaceStorageReader(str(folder))
+    found = {
+        name: torch.empty(one.size, dtype=one.properties.dtype)
+        for name, one in dict[str, Any](reader.read_metadata().state_dict_metadata).items()
+        if name.startswith(prefix)
+    }
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
-            load(dict(live), storage_reader=reader, no_dist=True)
+            load(found, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
-        raise ValueError(" ".join(str(error).split())[:200]) from error
-
-
-def names_in_shards(folder: Path) -> Collection[str]:
-    """The names of the tensors in a folder of shards."""
-    return _described(folder).keys()
-
-
-def read_shards(folder: Path, prefix: str = "") -> dict[str, Tensor]:
-    """Whole tensors in main memory: those whose names begin with `prefix`."""
-    found = {
-        name: torch.empty(one.size, dtype=one.properties.dtype)
-        for name, one in _described(folder).items() if name.startswith(prefix)
-    }  # fmt: skip
-    load_shards(folder, found)
+        raise DataError(f"{folder}: {' '.join(str(error).split())[:200]}") from error
     return found
-
-
-def _described(folder: Path) -> Mapping[str, Any]:
-    described = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
-    return dict(described)

@@ -1,8 +1,6 @@
 """The state of a training: what a checkpoint stores and restores."""
 
 import math
-from collections.abc import Callable, Collection
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,6 @@ from attnkit.train.averaging import Averaging, Weights, kept, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import MonitoredScore, Validator
-
-Stored = dict[str, Tensor] | Path
-"""The tensors of a checkpoint: in memory, or the folder of shards to read them from."""
 
 
 class TrainingProgress(json_files.Schema):
@@ -137,26 +132,16 @@ class TrainingState:
         self.part.zero_()
         return int(sums[1])
 
-    def full_state_dict(self, weights: Weights) -> Weights:
-        """The same with sharded tensors gathered; all ranks call it."""
+    def full_state_dict(self, weights: Weights, everywhere: bool = True) -> Weights:
+        """The same with sharded tensors gathered; all ranks call it.
+
+        Those of all ranks, or where they are not wanted `everywhere` of the main one.
+        """
         if not self.sharded:
             return weights
         from attnkit.train.parallel import full_state_dict
 
-        return full_state_dict(weights)
-
-    def shard_writer(self, values: Weights) -> Callable[..., None] | None:
-        """Where tensors are sharded, what writes them; all ranks call it.
-
-        Raises:
-            DivergedError: this rank's part of a tensor holds NaN.
-        """
-        if not self.sharded:
-            return None
-        from attnkit.train.parallel import own_parts, save_together
-
-        checkpoint.require_finite(self.progress.step, own_parts(values))
-        return partial(save_together, values)
+        return full_state_dict(weights, everywhere)
 
     def weights_at(self, run: Run, step: int) -> Weights:
         """Those of a checkpoint, for the average of the last validations.
@@ -173,7 +158,7 @@ class TrainingState:
         return {name: like(weights[name], live) for name, live in weights_of(self.model).items()}
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a checkpoint, and the rest of it as plain values."""
+        """The tensors of a checkpoint, perhaps sharded, and the rest of it as plain values."""
         tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
         for name, moments in self.moments().items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
@@ -188,7 +173,7 @@ class TrainingState:
         values = {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
         return tensors, values
 
-    def unpack(self, path: Path, tensors: Stored, values: dict[str, Any]) -> None:
+    def unpack(self, path: Path, tensors: Weights, values: dict[str, Any]) -> None:
         """Restore what `pack` gave; `path` is named in errors.
 
         Raises:
@@ -206,7 +191,7 @@ class TrainingState:
             _copy({"interval": self.interval}, tensors, "")
             if self.averaging.moving is not None:
                 _copy(self.averaging.moving, tensors, "ema.")
-            if any(name.startswith("best.") for name in _names(tensors)):
+            if any(name.startswith("best.") for name in tensors):
                 self.best = kept(weights_of(self.model))
                 _copy(self.best, tensors, "best.")
             self._forget_other_best()
@@ -224,7 +209,7 @@ class TrainingState:
                 f"train.steps: {steps}, but {done} are done; set at least {done}, or train again "
                 "with --fresh"
             )
-        if self.device.type == "cuda" and not isinstance(tensors, Path) and "rng.cuda" in tensors:
+        if self.device.type == "cuda" and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 
     def _forget_other_best(self) -> None:
@@ -252,21 +237,8 @@ class TrainingState:
         return out
 
 
-def _names(stored: Stored) -> Collection[str]:
-    if isinstance(stored, Path):
-        from attnkit.train.parallel import names_in_shards
-
-        return names_in_shards(stored)
-    return stored.keys()
-
-
-def _copy(live: Weights, stored: Stored, prefix: str) -> None:
+def _copy(live: Weights, stored: Weights, prefix: str) -> None:
     """Overwrite live tensors, which may be sharded, with those stored under the prefix."""
-    if isinstance(stored, Path):
-        from attnkit.train.parallel import load_shards
-
-        load_shards(stored, {prefix + name: tensor.detach() for name, tensor in live.items()})
-        return
     with torch.no_grad():
         for name, tensor in live.items():
             new = stored[prefix + name]

@@ -419,7 +419,7 @@ def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any
     session(tmp_path, valid_every=1, lr=1e-9, steps=7, allow_change=True, **change)
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     assert run.manifest["finished"]["step"] in (6, 7)
-    counters = checkpoint.load_state(run.checkpoints / "step-7")["counters"]
+    counters = checkpoint.load(run.checkpoints / "step-7")[1]["counters"]
     assert counters["best_step"] in (6, 7)
     assert counters["monitor"] == change.get("monitor", "loss")
 

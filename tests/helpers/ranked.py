@@ -24,7 +24,7 @@ from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
-from attnkit.train.parallel import full_state_dict, own_parts
+from attnkit.train.parallel import full_state_dict
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_through
 
@@ -149,16 +149,3 @@ def _exhausted(*_: Any) -> None:
 def meet() -> None:
     """Ranks with command lines of their own."""
     group.join(["train", os.environ["RANK"]])
-
-
-def held(folder: Path, recipe: Recipe) -> tuple[int, int]:
-    """Bytes of parameters and moments that this rank keeps after an update, and parameters."""
-    group.join()
-    training = Training(_job(folder, recipe))
-    training.resume()
-    training.advance()
-    kept = dict(training.model.named_parameters())
-    size = sum(parameter.numel() for parameter in kept.values())
-    for number, state in enumerate(training.optimizer.state.values()):
-        kept |= {f"{number}.{name}": t for name, t in state.items() if t.dim()}
-    return sum(t.numel() * t.element_size() for t in own_parts(kept).values()), size

@@ -17,6 +17,8 @@ import safetensors.torch
 import torch
 from helpers.faults import FAULTS, Faulty, Killed
 from torch import Tensor
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from attnkit.errors import AttnkitError, DataError, DivergedError, OutputError, OutputPathError
 from attnkit.runs import Run, json_files, layout
@@ -141,16 +143,27 @@ def _size(run: Run, name: str) -> int:
     return (run.checkpoints / name / "tensors.safetensors").stat().st_size
 
 
-@pytest.mark.parametrize("saved", ["tensors.safetensors", "shard-1.safetensors"])
-@pytest.mark.parametrize("added", ["tensors.safetensors", "shard-1.safetensors", "z.safetensors"])
-def test_tensors_that_are_not_recorded_are_not_read(saved: str, added: str, tmp_path: Path) -> None:
-    """Of a checkpoint in shards all files were, and one more name made it one without."""
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_shards_of_earlier_versions_are_read_and_no_others(tmp_path: Path) -> None:
+    path = checkpoint.save(at(tmp_path), 1, {}, {"step": 1})
+    (path / "tensors.safetensors").unlink()
+    shards = HuggingFaceStorageWriter(str(path), save_distributed=True)
+    parts = {"model.x": torch.arange(3.0), "optimizer.x": torch.ones(2)}
+    save(parts, storage_writer=shards, no_dist=True)
+    (shard,) = path.glob("shard-*.safetensors")
+    forge(path, shard.name, shard.read_bytes(), instead="tensors.safetensors")
+    found, state = checkpoint.load(path, prefix="model.")
+    assert ({name: x.tolist() for name, x in found.items()}, state["step"]) == (
+        {"model.x": [0, 1, 2]}, 1
+    )  # fmt: skip
+    safetensors.torch.save_file({"x": torch.zeros(1)}, path / "tensors.safetensors")
+    with pytest.raises(DataError, match="tensors.safetensors"):
+        checkpoint.load(path)
 
-    def write(folder: Path) -> None:
-        safetensors.torch.save_file({"x": torch.ones(1)}, folder / saved)
 
-    path = checkpoint.save(at(tmp_path), 1, write, {})
-    assert checkpoint.fault_of(path) is None
+@pytest.mark.parametrize("added", ["shard-1.safetensors", "z.safetensors"])
+def test_tensors_that_are_not_recorded_are_not_read(added: str, tmp_path: Path) -> None:
+    path = checkpoint.save(at(tmp_path), 1, {"x": torch.ones(1)}, {})
     safetensors.torch.save_file({"x": torch.zeros(1)}, path / added)
     fault = checkpoint.fault_of(path)
     assert fault is not None
@@ -386,10 +399,11 @@ def _retensor(change: Callable[[dict[str, Tensor]], object]) -> Mutation:
     return mutate
 
 
-def forge(path: Path, name: str, data: bytes) -> None:
-    """Replace a file and make the manifest agree."""
+def forge(path: Path, name: str, data: bytes, instead: str = "") -> None:
+    """Replace a file, perhaps one of another name, and make the manifest agree."""
     (path / name).write_bytes(data)
     manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"].pop(instead, None)
     manifest["files"][name] = {"size": len(data), "sha256": sha256(data).hexdigest()}
     manifest.pop("sha256", None)
     (path / "manifest.json").write_text(json.dumps(json_files.sealed(manifest)))

@@ -134,7 +134,7 @@ def test_gradient_descent_in_float64_ends_at_the_same_weights(
 
 @pytest.mark.slow
 def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) -> None:
-    """With shards; the command line's test has the plain one."""
+    """With FSDP; the command line's test has DDP."""
     recipe = recipe_in(tmp_path, parallel="fsdp", average=2, choose="best", steps=8)
     succeed(pool.run(2, ranked.train, tmp_path / "whole", recipe))
     succeed(pool.run(2, ranked.train, tmp_path / "parts", recipe, 3))
@@ -146,7 +146,7 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) 
 
 
 @pytest.mark.slow
-def test_shards_of_any_number_of_ranks_are_read_by_any_other(
+def test_a_checkpoint_of_sharded_weights_is_read_by_any_number_of_ranks(
     tmp_path: Path, pool: RankPool
 ) -> None:
     """Also by one process alone, which goes on to the end, and by ranks that do not shard."""
