@@ -6,24 +6,18 @@ those of the same tokens given as the target, and decoding is neither slowed nor
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attnkit import __version__
-from attnkit.analysis.inputs import (
-    InputBuilder,
-    ModelInput,
-    batches_of,
-    describe_search,
-    portions,
-    tokens_of,
-)
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step, Token
-from attnkit.analysis.recorder import RecordedLayers, choose_layers, record
+from attnkit.analysis.inputs import InputBuilder, ModelInput, describe_search, tokens_of
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token
+from attnkit.analysis.recorder import LayerMaps, choose_layers, half_l1_distance, record
 from attnkit.data.text_form import clean
 from attnkit.data.tokenizer import EOS
 from attnkit.device import pick_device
@@ -33,13 +27,38 @@ from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search.decoding import pad
 
-BLOCK = 256
-"""Texts that are decoded together."""
 TEXT_WEIGHTS = 2**30
 """Attention weights of one text, at most: 4.3 GB."""
+BATCH_WEIGHTS = 2**24
+"""Attention weights of a batch of texts: 64 MB."""
+BATCH_TOKENS = 4096
+"""Rows x longest side of a batch, at most."""
+REFERENCE = "scaled-dot"
+"""The mechanism of reference layers."""
 
-Target = str | Sequence[int] | None
-"""An output as text, or as ids without begin and end token; None: the model writes it."""
+Array = NDArray[np.float32]
+
+
+class RecordedLayer(NamedTuple):
+    """One layer of a batch that was read."""
+
+    layer: MapLayer
+    maps: Float[Array, "B H T S"]
+    distances: Float[Array, "B H T"] | None = None
+    """From exact softmax, where the map is effective."""
+    exact: "RecordedLayer | None" = None
+    """If requested: exact softmax on the same queries and keys, where the layer has both."""
+
+
+class PaddedAxis(NamedTuple):
+    """One axis of a text's maps, and its columns in the padded maps of the batch."""
+
+    tokens: tuple[Token, ...]
+    columns: NDArray[np.int64]
+
+
+Axes = tuple[PaddedAxis, PaddedAxis]
+"""Queries and keys."""
 
 
 class MapReader:
@@ -70,107 +89,71 @@ class MapReader:
             UsageError: the model has no such kind, layer or head.
             MissingInputError, DataError, UnavailableError: as `Run.model` and `pick_device`.
         """
-        self.run, self.recipe = run, run.recipe
-        self.kinds, self.layers, self.heads, self.reference = kinds, layers, heads, reference
-        self.step = step
-        self.model = run.model(pick_device(device))
-        self.tokenizer = run.tokenizer()
-        self.prompts = self.recipe.prompts
-        longest = self.recipe.data.max_length
-        self.inputs = InputBuilder(
-            self.model, self.tokenizer, prompts=self.prompts, longest=longest
-        )
-        chosen = choose_layers(self.model, kinds, layers, heads)
-        if not chosen:
-            raise UsageError(f"{run.path}: this model has no attention")
+        self.run, self.recipe, self.reference, self.step = run, run.recipe, reference, step
+        self.model, self.tokenizer = run.model(pick_device(device)), run.tokenizer()
+        self.inputs = InputBuilder(self.model, self.tokenizer, self.recipe)
+        self.chosen = {"kinds": kinds, "layers": layers, "heads": heads}
+        found = choose_layers(self.model, kinds, layers, heads)
+        self.heads = {kind: columns for kind, (_, columns) in found.items()}
         self.maps_of = {  # how many maps each kind has
             kind: len(parts) * len(columns) * (1 + reference)
-            for kind, (parts, columns) in chosen.items()
+            for kind, (parts, columns) in found.items()
         }
 
     def read(
-        self, texts: Iterable[tuple[str, Target]], search: SearchConfig | None = None
-    ) -> Iterator[Capture]:
-        """Captures of texts with their targets, in order; only some are in memory.
-
-        Args:
-            texts: each with its target, or None where the model writes it.
-            search: how it does; the run's own search section when None.
+        self, text: str, target: str | None = None, search: SearchConfig | None = None
+    ) -> Capture:
+        """The maps of one text with its target, or where that is None with what the model writes.
 
         Raises:
-            UsageError: a text is empty, or a target is given to a model without decoder.
-            DataError: a text is longer than the model reads, or its maps exceed TEXT_WEIGHTS.
+            UsageError: the text is empty, or a target is given to a model without decoder.
+            DataError: the text is longer than the model reads, or its maps exceed TEXT_WEIGHTS.
             NotFiniteError: the model answers NaN or infinity.
         """
-        remaining, first = iter(texts), 0
-        while block := list(islice(remaining, BLOCK)):
-            yield from self.read_block(block, search or self.recipe.search, first)
-            first += len(block)
-
-    def read_block(
-        self, texts: Sequence[tuple[str, Target]], spec: SearchConfig, first: int
-    ) -> Iterator[Capture]:
-        """Captures of a block of texts, read in batches of similar length.
-
-        `first` is the number of the first text, from 0: seeds sampling and names texts in errors.
-        """
-        inputs = self._inputs(texts, spec, first)
-        weights = sum(self.maps_of.values())
-        for portion in portions([self._weights(read) for read in inputs]):
-            done: dict[int, Capture] = {}
-            for batch in batches_of([inputs[row] for row in portion], weights):
-                rows = [portion[index] for index in batch]
-                recorded = self._pass([inputs[row] for row in rows])
-                longest = max(len(inputs[row].source) for row in rows)
-                for place, row in enumerate(rows):
-                    text, target = texts[row]
-                    origin = describe_search(spec) if target is None else "given"
-                    done[row] = self._capture(recorded, place, text, inputs[row], longest, origin)
-            yield from (done.pop(row) for row in portion)
-
-    def _inputs(
-        self, texts: Sequence[tuple[str, Target]], spec: SearchConfig, first: int
-    ) -> list[ModelInput]:
-        """What the model reads of each text."""
-        names = [f"text {first + number}" for number in range(1, len(texts) + 1)]
-        names = ["the text"] if names == ["text 1"] else names
-        encode = self.inputs.encode
-        sources = [encode(text, name) for (text, _), name in zip(texts, names, strict=True)]
-        alone = [ModelInput([], x, []) if self.prompts else ModelInput(x, [], []) for x in sources]
-        for read, name in zip(alone, names, strict=True):
-            self._check_memory(read, name)  # before a search that may take long
+        search = search or self.recipe.search
+        source = self.inputs.encode(text, "the text")
+        self._check_memory(source, "the text")  # before a search that may take long
         if self.inputs.shape == "encoder":
-            if any(target is not None for _, target in texts):
+            if target is not None:
                 raise UsageError(f"{self.run.path}: an encoder has no output, so give no target")
-            return alone
-        found = {
-            row: self.inputs.with_target(sources[row], target, names[row])
-            for row, (_, target) in enumerate(texts)
-            if target is not None
-        }
-        rows = [row for row in range(len(texts)) if row not in found]
-        lines = [first + row for row in rows]
-        answers = self.inputs.with_search([sources[row] for row in rows], spec, lines)
-        found |= dict(zip(rows, answers, strict=True))
-        for row, name in enumerate(names):
-            self._check_memory(found[row], name)
-        return [found[row] for row in range(len(texts))]
+            read = source
+        elif target is None:
+            read = self.inputs.with_search(source, search)
+        else:
+            read = self.inputs.with_target(source, target, "the text")
+        self._check_memory(read, "the text")
+        how = ("given" if target is not None else describe_search(search)) if read.ids else ""
+        return next(self._captures([(text, read)], how))
 
-    def _weights(self, read: ModelInput) -> int:
-        """How many weights the maps of a text have together."""
-        return sum(count * self._map_sizes(read)[kind] for kind, count in self.maps_of.items())
+    def read_pairs(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Capture]:
+        """The maps of sources with their targets, in order; a batch of them is in memory.
 
-    def _map_sizes(self, read: ModelInput) -> dict[Kind, int]:
-        """Pairs of query and key; a decoder alone reads source and output in one row."""
-        source, ids = len(read.source), len(read.ids)
-        row = ids + source if self.inputs.shape == "decoder" else ids
-        return {"encoder": source**2, "decoder": row**2, "cross": source * ids}
+        Raises as `read`.
+        """
+        batch: list[tuple[str, ModelInput]] = []
+        longest = 0
+        for number, (source, target) in enumerate(pairs, 1):
+            name = f"text {number}"
+            read = self.inputs.with_target(self.inputs.encode(source, name), target, name)
+            self._check_memory(read, name)
+            longest = max(longest, len(read.source), len(read.ids))
+            tokens = (len(batch) + 1) * longest
+            weights = tokens * longest * sum(self.maps_of.values())
+            if batch and (tokens > BATCH_TOKENS or weights > BATCH_WEIGHTS):
+                yield from self._captures(batch, "given")
+                batch, longest = [], max(len(read.source), len(read.ids))
+            batch.append((source, read))
+        if batch:
+            yield from self._captures(batch, "given")
 
     def _check_memory(self, read: ModelInput, name: str) -> None:
         """Refuse a text whose maps would fill the memory; a layer is made with all its heads."""
-        sizes = self._map_sizes(read)
+        source, ids = len(read.source), len(read.ids)
+        # a decoder alone reads source and output in one row
+        row = ids + source if self.inputs.shape == "decoder" else ids
+        sizes: dict[Kind, int] = {"encoder": source**2, "decoder": row**2, "cross": source * ids}
         layer = self.recipe.model.heads * max(sizes[kind] for kind in self.maps_of)
-        weights = max(self._weights(read), layer)
+        weights = max(sum(many * sizes[kind] for kind, many in self.maps_of.items()), layer)
         if weights > TEXT_WEIGHTS:
             needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
             raise DataError(
@@ -179,71 +162,86 @@ class MapReader:
             )
 
     @torch.inference_mode()
-    def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, RecordedLayers]:
+    def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, list[RecordedLayer]]:
         """Read a batch once, as in evaluation."""
+        found: dict[Kind, list[RecordedLayer]] = {kind: [] for kind in self.heads}
+
+        def keep(maps: LayerMaps) -> None:
+            exact = maps.exact() if self.reference or not maps.layer.exact else None
+            distances = reference = None
+            if exact is not None and not maps.layer.exact:
+                distances = _array(half_l1_distance(maps.weights, exact))
+            if exact is not None and self.reference:
+                reference = RecordedLayer(MapLayer(maps.layer.number, REFERENCE), _array(exact))
+            one = RecordedLayer(maps.layer, _array(maps.weights), distances, reference)
+            found[maps.kind].append(one)
+
         device = self.model.output.weight.device
         source = pad([read.source for read in batch], device) if batch[0].source else None
         ids = pad([read.ids for read in batch], device) if batch[0].ids else None
-        with record(
-            self.model, kinds=self.kinds, layers=self.layers, heads=self.heads,
-            references=self.reference,
-        ) as recorded:  # fmt: skip
+        with record(self.model, keep, **self.chosen):  # type: ignore[arg-type]
             self.model.hidden(source, ids)
-        for layers in recorded.values():
-            if layers.maps is None or not np.isfinite(layers.maps).all():
-                raise NotFiniteError(
-                    f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; "
-                    "train again"
-                )
-        return recorded
+        if not all(np.isfinite(one.maps).all() for layers in found.values() for one in layers):
+            raise NotFiniteError(
+                f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; "
+                "train again"
+            )
+        return found
 
-    def _capture(
-        self,
-        recorded: dict[Kind, RecordedLayers],
-        place: int,
-        text: str,
-        read: ModelInput,
-        longest: int,
-        origin: str,
-    ) -> Capture:
-        """One text of a batch whose longest source has `longest` tokens."""
-        axes = self._axes(read, longest)
+    def _captures(self, batch: Sequence[tuple[str, ModelInput]], how: str) -> Iterator[Capture]:
+        """What is captured of the texts of a batch."""
+        found = self._pass([read for _, read in batch])
+        longest = max(len(read.source) for _, read in batch)
         manifest = self.run.manifest
-        facts = {
+        model = f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}"
+        known = {
             "weights": (manifest.get("files") or {}).get(MODEL),
             "recipe": (manifest.get("hashes") or {}).get("recipe"),
             "tokenizer": self.tokenizer.digest,
             "attnkit": __version__,
             "torch": torch.__version__,
-            "note": self.inputs.note(text, read),
         }
-        captured = Capture(
-            source=clean(text),
-            output=self.tokenizer.target.decode([read.output])[0],
-            how=origin if read.ids else "",
-            model=f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}",
-            maps={kind: self._maps(layers, place, axes) for kind, layers in recorded.items()},
-            facts={name: str(value) for name, value in facts.items() if value},
-        )
-        if not self.reference:
-            return captured
-        exact = {
-            kind: self._maps(layers.reference, place, axes)
-            for kind, layers in recorded.items()
-            if layers.reference is not None and layers.reference.layers
-        }
-        name = f"{captured.model}, exact softmax on the same queries and keys"
-        rest = {fact: value for fact, value in captured.facts.items() if fact != "note"}
-        return replace(captured, reference=replace(captured, model=name, maps=exact, facts=rest))
+        facts = {name: str(value) for name, value in known.items() if value}
+        for row, (text, read) in enumerate(batch):
+            axes = self._axes(read, longest)
+            maps = {kind: self._maps(some, kind, row, axes[kind]) for kind, some in found.items()}
+            output = self.tokenizer.target.decode([read.output])[0]
+            note = self.inputs.note(text, read)
+            noted = facts | ({"note": note} if note else {})
+            captured = Capture(clean(text), output, how, model, maps, noted)
+            if self.reference:
+                exact = {
+                    kind: self._maps(some, kind, row, axes[kind])
+                    for kind, layers in found.items()
+                    if (some := [one.exact for one in layers if one.exact is not None])
+                }
+                name = f"{model}, exact softmax on the same queries and keys"
+                reference = replace(captured, model=name, maps=exact, facts=facts)
+                captured = replace(captured, reference=reference)
+            yield captured
 
-    def _maps(self, recorded: RecordedLayers, place: int, axes: "Axes") -> AttentionMaps:
-        """The maps of one text of a batch, without its pads."""
-        step = self.step if recorded.kind == "cross" else "input"
-        maps = _maps(recorded, place, *axes[recorded.kind], step)
-        return replace(maps, alone=self.inputs.shape == "decoder")
+    def _maps(
+        self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes
+    ) -> AttentionMaps:
+        """The maps of one text of a batch, without its pads; distances averaged over queries."""
+        queries, keys = axes
+        weights = np.stack([one.maps[row] for one in recorded])
+        if weights.shape[2:] != (len(queries.tokens), len(keys.tokens)):
+            weights = weights[:, :, queries.columns[:, None], keys.columns]
+        layers = []
+        for layer, _, distances, _ in recorded:
+            if distances is not None:
+                means = distances[row][:, queries.columns].mean(1, dtype=np.float64)
+                layer = layer._replace(distance=tuple(means.tolist()))
+            layers.append(layer)
+        step = self.step if kind == "cross" else "input"
+        return AttentionMaps(
+            kind, weights, tuple(layers), self.heads[kind], queries.tokens, keys.tokens, step,
+            alone=self.inputs.shape == "decoder",
+        )  # fmt: skip
 
-    def _axes(self, read: ModelInput, longest: int) -> "Axes":
-        """Queries and keys of each kind."""
+    def _axes(self, read: ModelInput, longest: int) -> dict[Kind, Axes]:
+        """Queries and keys of each kind; the longest source of the batch has `longest` tokens."""
         # letters and digits that are kept whole are text; only marks stand between texts
         special = [piece for piece in self.recipe.tokenizer.special if not piece.isalnum()]
         source = (self.tokenizer.source, read.source)
@@ -266,41 +264,16 @@ class MapReader:
         return {"encoder": (sources, sources), "decoder": (rows, rows), "cross": (targets, sources)}
 
 
-class PaddedAxis(NamedTuple):
-    """One axis of a text's maps, and its columns in the padded maps of the batch."""
-
-    tokens: tuple[Token, ...]
-    columns: NDArray[np.int64]
-
-
-Axes = dict[Kind, tuple[PaddedAxis, PaddedAxis]]
-
-
-def _maps(
-    recorded: RecordedLayers, place: int, queries: PaddedAxis, keys: PaddedAxis, step: Step
-) -> AttentionMaps:
-    """Maps of the columns of a batch; distances are averaged over queries."""
-    assert recorded.maps is not None
-    weights = recorded.maps[:, place]
-    if weights.shape[2:] != (len(queries.tokens), len(keys.tokens)):
-        weights = weights[:, :, queries.columns[:, None], keys.columns]
-    layers = []
-    for layer in recorded.layers:
-        if layer.number in recorded.distances:
-            rows = recorded.distances[layer.number][place][:, queries.columns]  # [H, T]
-            layer = layer._replace(distance=tuple(rows.mean(1, dtype=np.float64).tolist()))
-        layers.append(layer)
-    weights = np.ascontiguousarray(weights)
-    heads = recorded.heads
-    axes = queries.tokens, keys.tokens
-    return AttentionMaps(recorded.kind, weights, tuple(layers), heads, *axes, step)
+def _array(x: Tensor) -> Array:
+    """A tensor as float32 in main memory."""
+    return cast(Array, x.float().cpu().numpy())
 
 
 def capture(
     run: Run,
     text: str,
     *,
-    target: Target = None,
+    target: str | None = None,
     search: SearchConfig | None = None,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
@@ -316,4 +289,4 @@ def capture(
     reader = MapReader(
         run, kinds=kinds, layers=layers, heads=heads, reference=reference, step=step, device=device
     )
-    return next(reader.read([(text, target)], search))
+    return reader.read(text, target, search)

@@ -118,8 +118,6 @@ def probe_heads(
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
     wanted = chosen_heads(model, kinds, layers, heads)
-    if not wanted:
-        raise UsageError(f"{run.path}: this model has no attention")
     scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
     whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}

@@ -1,6 +1,6 @@
-"""Texts as the ids that a run's model reads: encoded, completed by search, checked, batched."""
+"""Texts as the ids that a run's model reads: encoded, completed by search, checked."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from attnkit.analysis.maps import Token
@@ -11,16 +11,11 @@ from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, Vocabulary
 from attnkit.errors import DataError, UsageError
 from attnkit.models.base import Model
+from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search_all
 from attnkit.search.decoding import clamp_max_length
 
-BATCH_WEIGHTS = 2**24
-"""Attention weights of a batch: 64 MB, unless one text has more."""
-BATCH_TOKENS = 8192
-"""Rows x longest side of a batch, at most."""
-HELD_WEIGHTS = 2**26
-"""Attention weights of all texts in memory: 256 MB, unless one text has more."""
 MARKS = frozenset({PAD, BOS, EOS})
 """Ids that stand for no text."""
 
@@ -48,15 +43,14 @@ def describe_search(spec: SearchConfig) -> str:
 class InputBuilder:
     """Builds the inputs of one model from texts."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, *, prompts: bool, longest: int) -> None:
-        """`prompts`: the model continues texts; `longest`: the data.max_length of its training."""
+    def __init__(self, model: Model, tokenizer: Tokenizer, recipe: Recipe) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.prompts, self.longest = prompts, longest
+        self.prompts, self.longest = recipe.prompts, recipe.data.max_length
         self.shape = str(model.shape)
         self.source_limit = source_limit(model)
 
-    def encode(self, text: str, name: str) -> list[int]:
-        """Source ids with EOS, or a prompt with BOS.
+    def encode(self, text: str, name: str) -> ModelInput:
+        """A source with EOS, or a prompt with BOS, without an output.
 
         Raises:
             UsageError: there is no text.
@@ -66,62 +60,54 @@ class InputBuilder:
         ids = vocabulary.encode([text])[0]
         if not ids:
             raise UsageError(f"{name} is empty: give at least one word")
-        ids = [BOS, *ids] if self.prompts else [*ids, EOS]
         if self.shape == "decoder":
-            _check_length(len(ids) + (not self.prompts), self.model.limit, name)
+            _check_length(len(ids) + 1 + (not self.prompts), self.model.limit, name)
         else:
-            _check_length(len(ids), self.source_limit, name)
-        return ids
+            _check_length(len(ids) + 1, self.source_limit, name)
+        if self.prompts:
+            return ModelInput([], [BOS, *ids], [])
+        return ModelInput([*ids, EOS], [], [])
 
-    def with_target(self, source: list[int], target: str | Sequence[int], name: str) -> ModelInput:
-        """The input with a given output, as text or as ids without BOS and EOS.
+    def with_target(self, source: ModelInput, target: str, name: str) -> ModelInput:
+        """The input with a given output.
 
         Raises:
             UsageError: the target is empty.
             DataError: it is longer than the model reads.
         """
-        vocabulary = self.tokenizer.target
-        output = [*map(int, vocabulary.encode([target])[0] if isinstance(target, str) else target)]
+        output = self.tokenizer.target.encode([target])[0]
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
-        if outside := [id_ for id_ in output if not 0 <= id_ < len(vocabulary)]:
-            raise UsageError(
-                f"the target of {name}: id {outside[0]} is not below {len(vocabulary)}"
-            )
-        read = self._input(source, output, complete=True)
+        read = self._with_output(source, output, complete=True)
         length = self._row_offset(source) + len(read.ids)
         _check_length(length, self.model.limit, f"{name} with its target")
         return read
 
-    def with_search(
-        self, sources: Sequence[list[int]], spec: SearchConfig, lines: Sequence[int]
-    ) -> list[ModelInput]:
-        """The inputs with the best output that the search finds for each source.
+    def with_search(self, source: ModelInput, spec: SearchConfig) -> ModelInput:
+        """The input with the best output that the search finds.
 
         Raises:
-            UsageError: a search ends without an output.
+            UsageError: the search ends without an output.
             DataError: the model answers NaN, or has no position left for an output.
         """
         spec = clamp_max_length(self.model, spec.model_copy(update={"n_best": 1}), self.longest)
-        found = search_all(self.model, sources, spec, lines=lines, prompts=self.prompts)
-        if not all(found):
+        sources = [source.ids if self.prompts else source.source]
+        (found,) = search_all(self.model, sources, spec, lines=[0], prompts=self.prompts)
+        if not found:
             raise UsageError("the search found no output: loosen its constraints")
-        return [
-            self._input(source, best.ids, best.complete)
-            for source, (best,) in zip(sources, found, strict=True)
-        ]
+        return self._with_output(source, found[0].ids, found[0].complete)
 
-    def _row_offset(self, source: list[int]) -> int:
+    def _row_offset(self, source: ModelInput) -> int:
         """Where the output begins in the one row of a decoder that reads a source before it."""
-        return len(source) if self.shape == "decoder" and not self.prompts else 0
+        return len(source.source) if self.shape == "decoder" else 0
 
-    def _input(self, source: list[int], output: list[int], complete: bool) -> ModelInput:
+    def _with_output(self, source: ModelInput, output: list[int], complete: bool) -> ModelInput:
         """An output behind what the model reads before it."""
-        ids = [*source, *output] if self.prompts else [BOS, *output]
+        ids = [*(source.ids or [BOS]), *output]
         if not complete and self.model.limit is not None:
             # the last token that a model has room to write is one that it never reads
             ids = ids[: self.model.limit - self._row_offset(source)]
-        return ModelInput([] if self.prompts else source, ids, output, complete)
+        return ModelInput(source.source, ids, output, complete)
 
     def note(self, text: str, read: ModelInput) -> str:
         """What to warn of: an input unlike the training's or longer, or an output that was cut."""
@@ -178,32 +164,3 @@ def tokens_of(
             inside = True
             tokens.append(Token(piece, id_, word))
     return tuple(tokens)
-
-
-def portions(sizes: Sequence[int]) -> Iterator[list[int]]:
-    """Indices in order, with at most HELD_WEIGHTS weights together, but always one text."""
-    portion: list[int] = []
-    total = 0
-    for index, size in enumerate(sizes):
-        if portion and total + size > HELD_WEIGHTS:
-            yield portion
-            portion, total = [], 0
-        portion.append(index)
-        total += size
-    if portion:
-        yield portion
-
-
-def batches_of(inputs: Sequence[ModelInput], weights: int) -> Iterator[list[int]]:
-    """Indices of inputs of similar length that are read together, longest first.
-
-    `weights` is how many weights each pair of tokens has: layers x heads of all kinds.
-    """
-    sizes = [max(len(read.source), len(read.ids)) for read in inputs]
-    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
-    start = 0
-    while start < len(order):
-        longest = max(1, sizes[order[start]])
-        rows = max(1, min(BATCH_TOKENS // longest, BATCH_WEIGHTS // (longest**2 * weights)))
-        yield order[start : start + rows]
-        start += rows

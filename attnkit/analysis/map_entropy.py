@@ -17,8 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnkit.analysis.map_statistics import SLACK
-from attnkit.analysis.map_stream import LayerMaps, encoded_for, stream_maps
+from attnkit.analysis.map_stream import encoded_for, sum_over_rows
 from attnkit.analysis.maps import Kind, MapLayer
+from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError
@@ -60,47 +61,21 @@ class HeadEntropy:
 
 def spread_sums(
     weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]
-) -> Float[Tensor, "3 H"]:
-    """Sums over queries of entropy (bits), its share of the largest, and the gradient."""
-    p = weights.double()
-    bits = torch.special.entr(p).sum(-1) / math.log(2)  # [B, H, T]
+) -> Float[Tensor, "6 H"]:
+    """Sums over queries of entropy (bits), its share of the largest, and the gradient.
+
+    Then how many queries see a key, how many see two or more, and how many rows are no
+    distributions.
+    """
     seen = visible.sum(-1)  # [B, 1, T]
+    off = (weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]
+    wrong = (off > SLACK) | (weights < -SLACK).any(-1)
+    p = weights.clamp_min(0).double()
+    bits = torch.special.entr(p).sum(-1) / math.log(2)  # [B, H, T]
     share = torch.where(seen > 1, bits / seen.clamp_min(2).double().log2(), 0)
     gradient = (1 - p.square().sum(-1)) * (seen > 0)
-    return torch.stack([numbers.sum((0, 2)) for numbers in (bits, share, gradient)])
-
-
-class _LayerSums:
-    """Running sums of one layer."""
-
-    def __init__(self, maps: LayerMaps) -> None:
-        self.kind, self.layer, self.heads = maps.kind, maps.layer, maps.heads
-        self.softmax = maps.softmax
-        self.sums = torch.zeros(3, len(self.heads), dtype=torch.float64)
-        self.defined = torch.ones(len(self.heads), dtype=torch.bool)
-        self.queries = self.several = 0  # those that see a key, and those that see two or more
-
-    def add(self, maps: LayerMaps) -> None:
-        """Add the rows of a batch."""
-        seen = maps.visible.sum(-1)  # [B, 1, T]
-        off = (maps.weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]
-        wrong = (off > SLACK) | (maps.weights < -SLACK).any(-1)
-        self.defined &= ~wrong.any(2).any(0).cpu()
-        weights = maps.weights.clamp_min(0)
-        self.sums += spread_sums(weights, maps.visible).cpu()
-        self.queries += int((seen > 0).sum())
-        self.several += int((seen > 1).sum())
-
-    def head(self, place: int) -> Spread:
-        """The means of one head."""
-        if not self.defined[place]:
-            return Spread(None, None, None)
-        bits, share, gradient = self.sums[:, place].tolist()
-        return Spread(
-            bits / max(1, self.queries),
-            share / self.several if self.several else None,
-            gradient / max(1, self.queries) if self.softmax else None,
-        )
+    numbers = bits, share, gradient, seen > 0, seen > 1, wrong
+    return torch.stack([some.double().expand_as(bits).sum((0, 2)) for some in numbers])
 
 
 def probe_entropy(
@@ -131,27 +106,31 @@ def probe_entropy(
     """
     place = pick_device(device)
     encoded = encoded_for(run, rows)
-    found = []
-    for stage, model in stages(run, steps):
-        sums: dict[tuple[int, int], _LayerSums] = {}
-        tell = None if progress is None else partial(progress, stage.name)
-        stream_maps(
-            model.to(place), encoded, partial(_add, sums),
-            kinds=kinds, layers=layers, heads=heads, progress=tell,
-        )  # fmt: skip
-        found += [
-            HeadEntropy(stage, sums[at].kind, sums[at].layer, head, sums[at].head(column))
-            for at in sorted(sums)
-            for column, head in enumerate(sums[at].heads)
-        ]
-    return found
+
+    def measure(maps: LayerMaps) -> Float[Tensor, "6 H"]:
+        return spread_sums(maps.weights, maps.visible)
+
+    return [
+        HeadEntropy(stage, layer.kind, layer.layer, head, _means(column, layer.softmax))
+        for stage, model in stages(run, steps)
+        for layer in sum_over_rows(
+            model.to(place), encoded, measure, kinds=kinds, layers=layers, heads=heads,
+            progress=None if progress is None else partial(progress, stage.name),
+        )
+        for head, column in zip(layer.heads, layer.sums.T.tolist(), strict=True)
+    ]  # fmt: skip
 
 
-def _add(sums: dict[tuple[int, int], _LayerSums], maps: LayerMaps) -> None:
-    """Add a batch to the sums of its layer."""
-    if maps.place not in sums:
-        sums[maps.place] = _LayerSums(maps)
-    sums[maps.place].add(maps)
+def _means(sums: Sequence[float], softmax: bool) -> Spread:
+    """The means of one head."""
+    bits, share, gradient, queries, several, wrong = sums
+    if wrong:
+        return Spread(None, None, None)
+    return Spread(
+        bits / max(1, queries),
+        share / several if several else None,
+        gradient / max(1, queries) if softmax else None,
+    )
 
 
 def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage, Model]]:

@@ -6,15 +6,16 @@ of effective dimensionality", section 2).  The numerical rank counts the singula
 share of the largest one.  The map of linear attention with f features has rank f at most.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attnkit.analysis.map_stream import LayerMaps, encoded_for, stream_maps
+from attnkit.analysis.map_stream import Progress, encoded_for, sum_over_rows
 from attnkit.analysis.maps import Kind, MapLayer
+from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.runs import Run
@@ -63,7 +64,7 @@ def probe_rank(
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
     device: str = "auto",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> list[LayerRanks]:
     """Ranks of the maps of a run by layer, averaged over rows.
 
@@ -78,28 +79,26 @@ def probe_rank(
         UsageError: no such kind, layer or head; no attention.
         MissingInputError: no rows; the run is not finished.
     """
-    encoded = encoded_for(run, rows)
-    found: dict[tuple[int, int], LayerRanks] = {}
+    encoded, model = encoded_for(run, rows), run.model(pick_device(device))
+    found = sum_over_rows(
+        model, encoded, _sums, kinds=kinds, layers=layers, heads=heads, progress=progress
+    )
+    return [
+        LayerRanks(
+            one.kind,
+            one.layer,
+            {
+                head: Ranks(*means)
+                for head, means in zip(one.heads, (one.sums.T / len(encoded)).tolist(), strict=True)
+            },
+        )
+        for one in found
+    ]
 
-    def add(maps: LayerMaps) -> None:
-        means = (_sums(maps) / len(encoded)).tolist()
-        before = found.get(maps.place, LayerRanks(maps.kind, maps.layer, {})).heads
-        heads = {
-            head: Ranks(*map(sum, zip(before.get(head, (0, 0, 0)), mean, strict=True)))
-            for head, mean in zip(maps.heads, means, strict=True)
-        }
-        found[maps.place] = LayerRanks(maps.kind, maps.layer, heads)
 
-    model = run.model(pick_device(device))
-    stream_maps(model, encoded, add, kinds=kinds, layers=layers, heads=heads, progress=progress)
-    return [found[place] for place in sorted(found)]
-
-
-def _sums(maps: LayerMaps) -> Float[Tensor, "H 3"]:
+def _sums(maps: LayerMaps) -> Float[Tensor, "3 H"]:
     """The fields of `Ranks` of each head, summed over the rows of a batch."""
     effective, numerical = ranks(maps.weights)  # [B, H]
     queries, keys = (maps.visible.any(axis).sum(-1) for axis in (3, 2))  # [B, 1]
     share = effective / torch.minimum(queries, keys).clamp_min(1)
-    return torch.stack(
-        [numbers.double().sum(0).cpu() for numbers in (effective, share, numerical)], 1
-    )
+    return torch.stack([numbers.double().sum(0) for numbers in (effective, share, numerical)])

@@ -150,8 +150,6 @@ def _parts(
         UsageError: there is no such layer, or one forms no scores.
     """
     chosen = choose_layers(model, kinds, layers)
-    if not chosen:
-        raise UsageError(f"a {model.shape} model without attention has no scores")
     scored = [
         kind
         for kind, (parts, _) in chosen.items()

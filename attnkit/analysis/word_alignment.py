@@ -122,7 +122,7 @@ def align(
     layers = sorted({head.layer for head in wanted})
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
     pairs, read = tee(pairs)
-    captures = reader.read(pair if all(map(words, pair)) else BLANK for pair in read)
+    captures = reader.read_pairs(pair if all(map(words, pair)) else BLANK for pair in read)
     notes: list[str] = []
     for number, ((source, target), capture) in enumerate(zip(pairs, captures, strict=True), 1):
         if note := capture.facts.get("note"):

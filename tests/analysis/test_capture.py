@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import LENGTH, cases, run_of, sections
+from helpers.recorded import LENGTH, cases, recorded, run_of, sections, stacked
 from helpers.trained import ROWS, tokenizer
 
 from attnkit.analysis import capture as capture_run
@@ -59,39 +59,27 @@ def same(one: Capture, other: Capture, atol: float = 0) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("how", SEARCHES)
-def test_what_is_written_is_what_generate_writes(
+def test_maps_are_those_of_the_ids_that_generate_writes(
     runs: dict[str, Run], shape: str, how: str
 ) -> None:
     run, spec = runs[shape], SEARCHES[how]
-    texts = [row.source for row in ROWS]
-
-    def generated() -> list[str]:
-        answers = translate(
-            run.model(), tokenizer(), texts, spec, max_source=LENGTH, prompts=shape == "causal"
-        )
-        return [best[0][0] for best in answers]
-
-    before = generated()
     state = torch.get_rng_state()
-    found = list(MapReader(run, device="cpu").read([(text, None) for text in texts], spec))
+    found = capture(run, TEXT, search=spec, step="input", device="cpu")
     assert torch.equal(torch.get_rng_state(), state)
-    assert [one.output for one in found] == before
-    assert {one.how for one in found} == {how}
-    assert generated() == before
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("how", SEARCHES)
-def test_maps_of_an_output_equal_those_of_its_ids_as_target(
-    runs: dict[str, Run], shape: str, how: str
-) -> None:
-    reader = MapReader(runs[shape], step="input", device="cpu")
-    (written,) = reader.read([(TEXT, None)], SEARCHES[how])
-    queries = [token.id for token in written.maps["decoder"].queries]
-    before = {"pair": 1, "causal": 1 + len(ids(TEXT)), "joint": len(ids(TEXT)) + 2}[shape]
-    (given,) = reader.read([(TEXT, queries[before:])])
-    assert (written.how, given.how, given.output) == (how, "given", written.output)
-    same(written, given)
+    (((output, _),),) = translate(
+        run.model(), tokenizer(), [TEXT], spec, max_source=LENGTH, prompts=shape == "causal"
+    )
+    assert (found.output, found.how) == (output, how)
+    maps, model = found.maps["decoder"], run.model()
+    read = torch.tensor([[token.id for token in maps.queries]])
+    source = torch.tensor([[*ids(TEXT), EOS]]) if shape != "causal" else None
+    if shape == "joint":
+        read = read[:, len(ids(TEXT)) + 1 :]
+    with recorded(model) as told, torch.inference_mode():
+        model.hidden(source, read)
+    for kind, layers in told.items():
+        plain = stacked(layers)[:, 0].numpy()
+        np.testing.assert_array_equal(found.maps[kind].weights, plain)  # type: ignore[index]
 
 
 def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Run]) -> None:
@@ -195,16 +183,14 @@ def test_letters_and_digits_that_are_kept_whole_are_text(tmp_path: Path) -> None
 def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
     runs: dict[str, Run], shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts: list[tuple[str, Any]] = [(row.source, row.target) for row in ROWS]
+    texts = [(row.source, row.target) for row in ROWS]
     alone = [capture(runs[shape], text, target=target, device="cpu") for text, target in texts]
-    for kept in (1, 2**26):
-        monkeypatch.setattr("attnkit.analysis.inputs.HELD_WEIGHTS", kept)
-        for block in (2, 256):
-            monkeypatch.setattr(capture_run, "BLOCK", block)
-            together = list(MapReader(runs[shape], device="cpu").read(iter(texts)))
-            for one, other in zip(alone, together, strict=True):
-                assert (one.source, one.output) == (other.source, other.output)
-                same(one, other, atol=1e-5)
+    for most in (1, 40, 8192):
+        monkeypatch.setattr(capture_run, "BATCH_TOKENS", most)
+        together = list(MapReader(runs[shape], device="cpu").read_pairs(iter(texts)))
+        for one, other in zip(alone, together, strict=True):
+            assert (one.source, one.output) == (other.source, other.output)
+            same(one, other, atol=1e-5)
 
 
 @pytest.mark.sampled(7)
@@ -216,45 +202,33 @@ def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: 
     section = sections(word, role, shape="encoder-decoder")
     reader = MapReader(run_of(tmp_path, section), reference=True, device="cpu")
     texts = [(row.source, row.target) for row in ROWS]
-    together = list(reader.read(texts))
+    together = list(reader.read_pairs(texts))
     for text, found in zip(texts, together, strict=True):
-        (alone,) = reader.read([text])
+        alone = reader.read(*text)
         same(alone, found, atol=2e-5)
         assert alone.reference is not None
         assert found.reference is not None
         same(alone.reference, found.reference, atol=2e-5)
 
 
-def test_numbers_of_sampled_lines_are_those_of_the_input(runs: dict[str, Run]) -> None:
-    """The third text draws what it draws as the third line of an input."""
-    spec = SEARCHES["sampled, seed 4"]
-    texts = [(row.source, None) for row in ROWS]
-    reader = MapReader(runs["pair"], device="cpu")
-    whole = list(reader.read(texts, spec))
-    (third,) = reader.read_block(texts[2:3], spec, first=2)
-    (first,) = reader.read(texts[2:3], spec)
-    assert third.output == whole[2].output != first.output
-
-
 @pytest.mark.parametrize(
-    ("shape", "text", "target", "error", "words"),
+    ("text", "target", "words"),
     [
-        ("pair", " ", None, UsageError, "the text is empty: give at least one word"),
-        ("pair", "cat", "", UsageError, "the target of the text is empty"),
-        ("pair", "cat", [99999], UsageError, "id 99999 is not below"),
+        (" ", None, "the text is empty: give at least one word"),
+        ("cat", "", "the target of the text is empty"),
     ],
 )
 def test_texts_that_cannot_be_read_are_refused(
-    runs: dict[str, Run], shape: str, text: str, target: Any, error: type, words: str
+    runs: dict[str, Run], text: str, target: str | None, words: str
 ) -> None:
-    with pytest.raises(error, match=words) as found:
-        capture(runs[shape], text, target=target, device="cpu")
+    with pytest.raises(UsageError, match=words) as found:
+        capture(runs["pair"], text, target=target, device="cpu")
     assert "\n" not in str(found.value)
 
 
 def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
     with pytest.raises(UsageError, match="text 2 is empty"):
-        list(MapReader(runs["pair"], device="cpu").read([("cat", "a"), ("", "a")]))
+        list(MapReader(runs["pair"], device="cpu").read_pairs([("cat", "a"), ("", "a")]))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +284,7 @@ def test_a_damaged_model_is_told(tmp_path: Path) -> None:
     with torch.no_grad():
         reader.model.output.weight[5:].fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="the model answers NaN or infinity"):
-        list(reader.read([("cat", "a cat")]))
+        reader.read("cat", "a cat")
 
 
 @pytest.mark.parametrize(

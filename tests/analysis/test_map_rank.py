@@ -43,7 +43,7 @@ def test_ranks_of_a_run_are_means_over_its_texts(tmp_path: Path) -> None:
         (kind, layer) for kind in ("encoder", "decoder", "cross") for layer in (0, 1)
     ]
     texts = [(row.source, row.target) for row in ROWS]
-    captures = list(MapReader(run, step="input", device="cpu").read(texts))
+    captures = list(MapReader(run, step="input", device="cpu").read_pairs(texts))
     for one in found:
         for head, rank in one.heads.items():
             numbers = []

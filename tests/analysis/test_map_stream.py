@@ -1,14 +1,16 @@
 """Maps batch by batch: those that are recorded, without their pads, in batches of bounded size."""
 
+from typing import Any
+
 import pytest
 import torch
 from helpers.model_types import BASELINES
-from helpers.recorded import build, cases, sections
+from helpers.recorded import build, cases, recorded, sections
 from helpers.trained import LENGTH, ROWS, tokenizer
 
 from attnkit.analysis import map_stream
-from attnkit.analysis.map_stream import LayerMaps, stream_maps
-from attnkit.analysis.recorder import record
+from attnkit.analysis.map_stream import stream_maps
+from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.encoded import Encoded
 from attnkit.data.tokenizer import BOS
 from attnkit.errors import NotFiniteError, UsageError
@@ -19,9 +21,9 @@ from attnkit.scoring.teacher_forced import encode_rows
 ENCODED = encode_rows(ROWS, tokenizer(), LENGTH, stream=False)
 
 
-def streamed(model: Model, encoded: Encoded = ENCODED, **options: object) -> list[LayerMaps]:
+def streamed(model: Model, encoded: Encoded = ENCODED, **options: Any) -> list[LayerMaps]:
     found: list[LayerMaps] = []
-    stream_maps(model, encoded, found.append, **options)  # type: ignore[arg-type]
+    stream_maps(model, encoded, found.append, **options)
     return found
 
 
@@ -38,11 +40,9 @@ def test_they_are_the_recorded_maps_of_each_row_alone(word: str, role: str) -> N
     for row in range(len(encoded)):
         ids = torch.tensor([[BOS, *encoded.target[row].tolist()]])
         source = None if encoded.source is None else torch.tensor([encoded.source[row].tolist()])
-        with record(model, kinds=[role], layers=[1]) as recorded, torch.no_grad():  # type: ignore[list-item]
+        with recorded(model, kinds=[role], layers=[1]) as told, torch.no_grad():
             model.hidden(source, ids)
-        maps = recorded[role].maps  # type: ignore[index]
-        assert maps is not None
-        apart += torch.from_numpy(maps).double().square().sum((0, 1, 3, 4))
+        apart += told[role][0].weights.square().sum((0, 2, 3))
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-5)
 
 

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from helpers.recorded import build, cases, heard, sections
+from helpers.recorded import build, cases, heard, recorded, sections, stacked
 from torch import Tensor
 
-from attnkit.analysis.recorder import attention_layers, record
+from attnkit.analysis.recorder import attention_layers
 from attnkit.attention import mix
 from attnkit.errors import UsageError
 from attnkit.models import Model
@@ -31,15 +30,14 @@ def test_maps_times_values_are_what_the_layer_computed(word: str, role: str) -> 
     with torch.no_grad():
         plain = read(model)
         computed = {name: calls[-1] for name, calls in found.items()}
-        with record(model) as recorded:
+        with recorded(model) as told:
             again = read(model)
     assert torch.equal(plain, again)
     names = {part: name for name, part in model.named_modules()}
     lengths = SOURCES if role == "encoder" else TARGETS
     for number, layer in enumerate(attention_layers(model)[role]):  # type: ignore[index]
-        maps = recorded[role].maps[number]  # type: ignore[index]
         v, y = computed[names[layer]]
-        ours = mix(torch.from_numpy(maps).double(), v)
+        ours = mix(told[role][number].weights, v)
         for row, length in enumerate(lengths):
             torch.testing.assert_close(ours[row, :, :length], y[row, :, :length], rtol=0, atol=2e-5)
 
@@ -64,14 +62,13 @@ def test_scores_carried_biases_and_shared_keys_are_in_the_maps(
     with torch.no_grad():
         read(test_of)
         computed = {name: calls[-1] for name, calls in found.items()}
-        with record(test_of) as recorded:
+        with recorded(test_of) as told:
             read(test_of)
     last = attention_layers(test_of)[role][1]  # type: ignore[index]
     name = next(name for name, part in test_of.named_modules() if part is last)
     v, y = computed[name]
-    maps = torch.from_numpy(recorded[role].maps[1]).double()  # type: ignore[index]
     length = SOURCES[0] if role == "encoder" else TARGETS[0]
-    ours = mix(maps, v)[0, :, :length]
+    ours = mix(told[role][1].weights, v)[0, :, :length]
     torch.testing.assert_close(ours, y[0, :, :length], rtol=0, atol=2e-5)
 
 
@@ -82,45 +79,43 @@ def test_training_mode_random_state_and_gradients_stay_as_they_are() -> None:
     read(plain).sum().backward()
     state = torch.get_rng_state()
     torch.manual_seed(3)
-    with record(watched) as recorded:
+    with recorded(watched) as told:
         read(watched).sum().backward()
     assert torch.equal(torch.get_rng_state(), state)
     assert all(part.training for part in watched.modules())
     for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)  # type: ignore[arg-type]
-    assert recorded["cross"].maps is not None
+    assert len(told["cross"]) == 2
 
 
 def test_maps_of_a_model_in_training_are_those_of_evaluation() -> None:
     section = sections(options={"attention_dropout": 0.5, "score_noise": 1.0}, dropout=0.0)
     model = build(section)
-    with record(model, kinds=["encoder"], layers=[0]) as still:
+    with recorded(model, kinds=["encoder"], layers=[0]) as still:
         read(model)
     model.train()
-    with record(model, kinds=["encoder"], layers=[0]) as moving:
+    with recorded(model, kinds=["encoder"], layers=[0]) as moving:
         read(model)
-    assert np.array_equal(still["encoder"].maps, moving["encoder"].maps)  # type: ignore[arg-type]
+    assert torch.equal(still["encoder"][0].weights, moving["encoder"][0].weights)
 
 
 def test_only_the_chosen_layers_and_heads_are_kept() -> None:
     model = build(sections())
-    with record(model) as whole:
+    with recorded(model) as whole:
         read(model)
-    with record(model, kinds=["cross"], layers=[1], heads=[3, 1]) as part:
+    with recorded(model, kinds=["cross"], layers=[1], heads=[3, 1]) as part:
         read(model)
     assert list(part) == ["cross"]
-    assert part["cross"].heads == (1, 3)
-    assert [layer.number for layer in part["cross"].layers] == [1]
-    assert part["cross"].maps is not None
-    assert whole["cross"].maps is not None
-    assert np.array_equal(part["cross"].maps, whole["cross"].maps[1:, :, [1, 3]])
+    (one,) = part["cross"]
+    assert (one.heads, one.layer.number) == ((1, 3), 1)
+    assert torch.equal(one.weights, whole["cross"][1].weights[:, [1, 3]])
 
 
 def test_layers_say_what_they_are() -> None:
     model = build(sections("nystrom", "encoder", shape="encoder-decoder"))
-    with record(model) as recorded:
+    with recorded(model) as told:
         read(model)
-    nystrom, dot = recorded["encoder"].layers[1], recorded["cross"].layers[0]
+    nystrom, dot = told["encoder"][1].layer, told["cross"][0].layer
     assert (nystrom.number, nystrom.mechanism, nystrom.exact, nystrom.static) == (
         1, "nystrom", False, False,
     )  # fmt: skip
@@ -134,16 +129,13 @@ def test_layers_say_what_they_are() -> None:
 )  # fmt: skip
 def test_a_map_is_static_when_nothing_of_the_text_is_read(word: str, static: bool) -> None:
     model = build(sections(word, "encoder"))
-    with record(model, kinds=["encoder"]) as recorded:
+    with recorded(model, kinds=["encoder"]) as told:
         read(model)
-    one = recorded["encoder"].maps
     other = torch.where(SOURCE == 0, 0, SOURCE.flip(1).masked_fill(SOURCE.flip(1) == 0, 9))
-    with record(model, kinds=["encoder"]) as again, torch.no_grad():
+    with recorded(model, kinds=["encoder"]) as again, torch.no_grad():
         model(other, TARGET)
-    assert recorded["encoder"].layers[0].static is static
-    assert one is not None
-    assert again["encoder"].maps is not None
-    assert np.array_equal(one, again["encoder"].maps) is static
+    assert told["encoder"][0].layer.static is static
+    assert torch.equal(stacked(told["encoder"]), stacked(again["encoder"])) is static
 
 
 @pytest.mark.parametrize(
@@ -156,14 +148,14 @@ def test_a_map_is_static_when_nothing_of_the_text_is_read(word: str, static: boo
 )
 def test_what_is_not_there_is_refused(asked: dict[str, Any], text: str) -> None:
     model = build(sections(role="decoder"))
-    with pytest.raises(UsageError) as error, record(model, **asked):
+    with pytest.raises(UsageError) as error, recorded(model, **asked):
         pass
     assert str(error.value) == text
 
 
 def test_no_hook_stays_after_an_error() -> None:
     model = build(sections())
-    with pytest.raises(RuntimeError, match="stop"), record(model):
+    with pytest.raises(RuntimeError, match="stop"), recorded(model):
         raise RuntimeError("stop")
     assert not any(part._forward_pre_hooks for part in model.modules())
 
@@ -171,6 +163,6 @@ def test_no_hook_stays_after_an_error() -> None:
 def test_decoding_step_by_step_is_refused_under_a_recording() -> None:
     model = build(sections())
     _, state = model.step(TARGET[:, :1], model.start(SOURCE))
-    with record(model), pytest.raises(ValueError, match="step by step"):
+    with recorded(model), pytest.raises(ValueError, match="step by step"):
         model.step(TARGET[:, 1:2], state)
     model.step(TARGET[:, 1:2], state)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.recorded import build, cases, layer, run_of, sections
+from helpers.recorded import build, cases, layer, recorded, run_of, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 from torch import Tensor
 
-from attnkit.analysis.recorder import attention_layers, visited
+from attnkit.analysis.recorder import attention_layers
 from attnkit.analysis.score_noise import NoisyPart, noisy, probe_noise
 from attnkit.attention import Mask, Scored
 from attnkit.errors import MissingInputError, UsageError
@@ -147,12 +147,13 @@ def test_recorded_maps_are_those_with_noise() -> None:
     """So that other studies can look at a noisy model."""
     model = build(sections())
     (layer, _) = attention_layers(model)["encoder"]
-    seen: list[torch.Tensor] = []
     source = torch.tensor([[7, 9, 11, 3]])
-    for sigma in (0.0, 5.0):
-        with noisy(model, [layer], sigma, 1), visited(layer, lambda maps, _: seen.append(maps)):
-            model.hidden(source, torch.tensor([[2, 8]]))
-    assert not torch.allclose(seen[0], seen[1], atol=0.05)
+    with recorded(model, kinds=["encoder"], layers=[0]) as seen:
+        for sigma in (0.0, 5.0):
+            with noisy(model, [layer], sigma, 1):
+                model.hidden(source, torch.tensor([[2, 8]]))
+    plain, moved = (one.weights for one in seen["encoder"])
+    assert not torch.allclose(plain, moved, atol=0.05)
 
 
 @pytest.mark.parametrize(

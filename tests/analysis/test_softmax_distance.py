@@ -7,17 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.recorded import build, run_of, sections
+from helpers.recorded import build, recorded, run_of, sections
 from helpers.saved_maps import load
 
 from attnkit.analysis.capture import capture
 from attnkit.analysis.map_files import save
-from attnkit.analysis.recorder import (
-    attention_layers,
-    exact_softmax,
-    half_l1_distance,
-    record,
-)
+from attnkit.analysis.recorder import exact_softmax, half_l1_distance
 from attnkit.attention.mask import Mask
 from attnkit.models import Model
 
@@ -59,49 +54,43 @@ def test_plain_attention_is_its_own_reference(
     role: str, options: dict[str, Any], more: dict[str, Any]
 ) -> None:
     model = build(sections("scaled-dot", role, options, "encoder-decoder", **more))
-    with record(model, references=True) as found:
+    with recorded(model) as found:
         read(model)
-    stack = found[role]  # type: ignore[index]
-    assert stack.reference is not None
-    assert stack.maps is not None
-    assert stack.distances == {}
-    np.testing.assert_allclose(stack.maps, stack.reference.maps, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("word", ["linear", "performer", "efficient", "nystrom", "linformer"])
-def test_effective_maps_are_as_far_as_their_reference_is(word: str) -> None:
-    section = sections(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
-    model = build(section.model_copy(update={"shape": "encoder-decoder"}))
-    with record(model, kinds=["encoder"], heads=[1], references=True) as found:
-        read(model)
-    stack = found["encoder"]
-    assert stack.maps is not None
-    assert stack.reference is not None
-    assert stack.reference.maps is not None
-    for number in (0, 1):
-        far = np.abs(stack.maps[number] - stack.reference.maps[number]).sum(-1) / 2
-        np.testing.assert_allclose(stack.distances[number], far, rtol=0, atol=1e-6)
-        assert far[0].max() > 0.01
-
-
-def test_few_tokens_make_nystrom_exact() -> None:
-    model = build(sections("nystrom", "encoder", shape="encoder-decoder"))
-    with record(model, kinds=["encoder"]) as found:
-        read(model)
-    assert max(rows.max() for rows in found["encoder"].distances.values()) < 1e-6
+    for one in found[role]:
+        torch.testing.assert_close(one.weights, one.exact(), rtol=0, atol=1e-6)
 
 
 def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
     model = build(sections("local", "encoder", {"window": 1}, "encoder-decoder"))
-    with record(model, kinds=["encoder"], references=True) as found:
+    with recorded(model, kinds=["encoder"]) as found:
         read(model)
-    stack = found["encoder"]
-    assert stack.reference is not None
-    assert stack.reference.maps is not None
-    assert stack.maps is not None
-    assert (stack.maps[:, 0, :, 0, 2:] == 0).all()
-    assert (stack.reference.maps[:, 0, :, 0] > 0).all()
-    assert (stack.reference.maps[:, 1, :, :, 3:] == 0).all()
+    for one in found["encoder"]:
+        exact = one.exact()
+        assert exact is not None
+        assert (one.weights[0, :, 0, 2:] == 0).all()
+        assert (exact[0] > 0).all()
+        assert (exact[1, :, :, 3:] == 0).all()
+
+
+@pytest.mark.parametrize("word", ["linear", "performer", "efficient", "nystrom", "linformer"])
+def test_effective_maps_are_as_far_as_their_reference_is(word: str, tmp_path: Path) -> None:
+    section = sections(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
+    run = run_of(tmp_path, section.model_copy(update={"shape": "encoder-decoder"}))
+    found = capture(
+        run, "two red dogs and a cat", target="ein hund", heads=[1], reference=True, device="cpu"
+    )
+    assert found.reference is not None
+    maps, exact = found.maps["encoder"], found.reference.maps["encoder"]
+    for number, layer in enumerate(maps.layers):
+        far = np.abs(maps.weights[number] - exact.weights[number]).sum(-1).mean(-1) / 2
+        assert layer.distance == pytest.approx(tuple(far), abs=1e-6)
+        assert far.max() > 0.01
+
+
+def test_few_tokens_make_nystrom_exact(tmp_path: Path) -> None:
+    run = run_of(tmp_path, sections("nystrom", "encoder", shape="encoder-decoder"))
+    found = capture(run, "a cat", target="ein hund", device="cpu")
+    assert max(max(layer.distance or (1,)) for layer in found.maps["encoder"].layers) < 1e-6
 
 
 @pytest.mark.parametrize("word", ["synthesizer-dense", "synthesizer-random", "fixed-pattern"])
@@ -131,14 +120,3 @@ def test_a_capture_has_a_distance_for_each_head_and_its_reference(tmp_path: Path
     assert again.reference is not None
     assert again.maps["decoder"].layers == maps.layers
     assert np.array_equal(again.reference.maps["decoder"].weights, exact.weights)
-
-
-def test_rows_beside_longer_ones_are_as_far_as_alone() -> None:
-    model = build(sections("linear", "encoder", shape="encoder-decoder"))
-    with record(model, kinds=["encoder"]) as both:
-        read(model)
-    with record(model, kinds=["encoder"]) as alone, torch.no_grad():
-        model(SOURCE[1:, :3], TARGET[1:])
-    for number in range(len(attention_layers(model)["encoder"])):
-        padded = both["encoder"].distances[number][1, :, :3]
-        np.testing.assert_allclose(alone["encoder"].distances[number][0], padded, atol=1e-6)

@@ -1,6 +1,8 @@
 """Small models and runs whose attention maps are recorded."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attnkit import mechanisms, models
+from attnkit.analysis.recorder import LayerMaps, record
 from attnkit.attention import Attention
 from attnkit.layers import MultiHead
 from attnkit.models import Model
@@ -99,6 +102,19 @@ def run_of(
     run.write_tokenizer(tokenizer())
     run.finish(build(section).state_dict(), step=7, seconds=1.0, reason="steps")
     return run
+
+
+@contextmanager
+def recorded(model: nn.Module, **chosen: Any) -> Iterator[dict[str, list[LayerMaps]]]:
+    """The maps of each layer in a pass inside, by kind."""
+    found: dict[str, list[LayerMaps]] = defaultdict(list)
+    with record(model, lambda maps: found[maps.kind].append(maps), **chosen):
+        yield found
+
+
+def stacked(layers: list[LayerMaps]) -> Tensor:
+    """The maps of layers [L, B, H, T, S]."""
+    return torch.stack([one.weights for one in layers])
 
 
 def heard(model: nn.Module) -> dict[str, list[Heard]]:

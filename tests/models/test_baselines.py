@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.model_types import BASELINES, MODEL_TYPES
+from helpers.recorded import recorded, stacked
 from torch import Tensor
 
 from attnkit import mechanisms
-from attnkit.analysis.recorder import attention_layers, record
+from attnkit.analysis.recorder import attention_layers
 from attnkit.data.batch import Batch
 from attnkit.models import Decode, Model, build
 from attnkit.recipe.schema import AttentionConfig, Layers, ModelConfig, Roles, SearchConfig
@@ -181,12 +182,12 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(model: Model) -> Non
 
 def test_maps_are_distributions_over_the_tokens_of_the_source(model: Model) -> None:
     source, target = padded(), ids(3, 6, 1)
-    with record(model, kinds=["cross"]) as recorded:
+    with recorded(model, kinds=["cross"]) as found:
         before = model(source, target)
     torch.testing.assert_close(before, model(source, target))
-    maps = torch.from_numpy(recorded["cross"].maps)  # [L, B, H, T, S]
+    maps = stacked(found["cross"])  # [L, B, H, T, S]
     assert len(maps) == len(attention_layers(model)["cross"])
-    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
+    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=maps.dtype))
     assert not maps[:, source[:, None, None, :].expand(maps.shape[1:]) == 0].any()
 
 
