@@ -1,10 +1,11 @@
-"""Text at the edges: made safe to show, and the nearest word for suggestions."""
+"""Text at the edges: made safe to show, told by token, and the nearest word for suggestions."""
 
 import difflib
 import re
 import string
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from os.path import commonprefix
 
 RESERVED = ("<pad>", "<unk>", "<s>", "</s>")
 """Pieces that every vocabulary begins with."""
@@ -111,3 +112,18 @@ def short_number(text: str) -> str:
         return text
     digits, _, exponent = f"{number:.11e}".partition("e")
     return f"{float(digits):.12g}e{int(exponent)}"
+
+
+def token_texts(decode: Callable[[Sequence[int]], str], ids: Sequence[int]) -> list[str]:
+    """What each token adds to the text of all of them; one behind the other they are that text.
+
+    A character of several tokens belongs to the one that completes it, and text that later tokens
+    change (spaces before punctuation) to those that settle it.
+    """
+    whole = decode(ids)
+    ends = [0]
+    for count in range(1, len(ids)):
+        settled = len(commonprefix((decode(ids[:count]), whole)))
+        ends.append(max(ends[-1], settled))
+    ends.append(len(whole))
+    return [whole[start:end] for start, end in zip(ends, ends[1:], strict=False)][: len(ids)]

@@ -13,10 +13,23 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnkit.analysis.huggingface_tokens import Speller, encode
-from attnkit.analysis.huggingface_weights import FIELDS, choose, find_sources, weights
+from attnkit.analysis.huggingface_tokens import encode, tokens_of
+from attnkit.analysis.huggingface_weights import (
+    FIELDS,
+    WeightsSource,
+    find_sources,
+    weights,
+)
 from attnkit.analysis.inputs import describe_search
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token
+from attnkit.analysis.maps import (
+    AttentionMaps,
+    Capture,
+    Kind,
+    MapLayer,
+    Step,
+    Token,
+    choose_indices,
+)
 from attnkit.errors import (
     AttnkitError,
     DataError,
@@ -44,11 +57,10 @@ class HuggingFaceInput(NamedTuple):
     """What an encoder reads; empty for a decoder."""
     ids: list[int]
     """What a decoder reads: start token and output, or prompt and output; empty for an encoder."""
-    text: str
-    """What `ids` spell."""
-    output: str
-    how: str
-    note: str = ""
+    output: str = ""
+    how: str = ""
+    cut: int = 0
+    """Tokens of an output that has no end."""
 
 
 def capture(
@@ -85,28 +97,52 @@ def capture(
         if kind not in fields:
             raise UsageError(f"--kind {kind}: this model has {' and '.join(fields)} attention only")
     builder = _HuggingFaceInputBuilder(model)
-    source = builder.source(text)
-    short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
     with quiet(), _transformers_errors(model), torch.inference_mode():
+        source = builder.source(text)
+        short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
         with model.eager():
             sources = find_sources(model, builder.arguments(short))
-        chosen = choose(model, sources, kinds, layers, heads)
+        chosen = {
+            kind: _choose(model, kind, found, layers, heads)
+            for kind, found in sources.items()
+            if kinds is None or kind in kinds
+        }
         read = builder.with_output(source, text, target, search)
+        every = [one for found in sources.values() for one in found]
         with model.eager():
-            found = weights(model, builder.arguments(read), sources, chosen)
-    axes = builder.axes(read, text, step)
+            found = weights(model, builder.arguments(read), every, chosen)
+        axes = builder.axes(read, step)
     maps: dict[Kind, AttentionMaps] = {}
     for kind, (rows, columns) in chosen.items():
         _check(model, kind, found[kind])
         names = [type(model.model if row.module is None else row.module).__name__ for row in rows]
         described = [MapLayer(r.number, f"softmax ({n})") for r, n in zip(rows, names, strict=True)]
         shown = found[kind][:, :, : len(axes[kind][0])]
-        named = step if kind == "cross" else "input"
         maps[kind] = AttentionMaps(
-            kind, shown, tuple(described), columns, *axes[kind], named, model.shape == "decoder"
+            kind, shown, tuple(described), tuple(columns), *axes[kind],
+            step=step if kind == "cross" else "input", alone=model.shape == "decoder",
+        )  # fmt: skip
+    note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
+    return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
+
+
+def _choose(
+    model: Pretrained,
+    kind: Kind,
+    sources: Sequence[WeightsSource],
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> tuple[list[WeightsSource], list[int]]:
+    """The chosen layers and heads of a kind; as many heads in each."""
+    if not sources:
+        raise DataError(
+            f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
+            "also with attn_implementation eager"
         )
-    facts = model.facts | ({"note": read.note} if read.note else {})
-    return Capture(text, read.output, read.how, model.name, maps, facts)
+    least = min(source.heads for source in sources)
+    numbers = [source.number for source in sources]
+    rows, columns = choose_indices(kind, numbers, range(least), layers, heads)
+    return [sources[row] for row in rows], columns
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
@@ -148,20 +184,13 @@ class _HuggingFaceInputBuilder:
 
     def __init__(self, model: Pretrained) -> None:
         self.model = model
-        self.speller = Speller(model.tokenizer)
 
     def source(self, text: str) -> HuggingFaceInput:
-        """The text alone.
-
-        Raises:
-            UsageError: there is none.
-            DataError: it is too long, or no text.
-        """
+        """The text alone.  Raises UsageError or DataError: there is none, or it is too long."""
         ids = self._encode(text, "the text")
         if self.model.shape == "decoder":
-            return HuggingFaceInput([], ids, text, "", "")
-        start = [self._start()] if self.model.shape == "encoder-decoder" else []
-        return HuggingFaceInput(ids, start, "", "", "")
+            return HuggingFaceInput([], ids)
+        return HuggingFaceInput(ids, [self._start()] if self.model.shape != "encoder" else [])
 
     def with_output(
         self, source: HuggingFaceInput, text: str, target: str | None, search: SearchConfig | None
@@ -179,13 +208,12 @@ class _HuggingFaceInputBuilder:
             raise UsageError("the target is empty: give at least one word")
         if self.model.shape == "decoder":
             space = "" if text[-1:].isspace() or target[:1].isspace() else " "
-            whole = text + space + target
-            ids = self._encode(whole, "the text with its target")
-            return HuggingFaceInput([], ids, whole, target, "given")
+            ids = self._encode(text + space + target, "the text with its target")
+            return HuggingFaceInput([], ids, target, "given")
         ids = self._without_end(self._encode(target, "the target", target=True))
         ids = [self._start(), *ids]
         self._fits(ids, "the target")
-        return HuggingFaceInput(source.source, ids, target, target, "given")
+        return HuggingFaceInput(source.source, ids, target, "given")
 
     def arguments(self, read: HuggingFaceInput) -> dict[str, Tensor]:
         """The arguments of a pass."""
@@ -195,26 +223,22 @@ class _HuggingFaceInputBuilder:
         return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
     def axes(
-        self, read: HuggingFaceInput, text: str, step: Step
+        self, read: HuggingFaceInput, step: Step
     ) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
         """Queries and keys of each kind."""
-        source = self.speller.tokens_of(read.source, text)
-        target = self.speller.tokens_of(read.ids, read.text, target=bool(read.source))
+        source, target = (tokens_of(self.model.tokenizer, ids) for ids in (read.source, read.ids))
         named = target
         if step == "output" and read.source and read.ids:
-            end = [] if read.note else self._ends()[:1]  # what follows a cut output is not known
-            named = self.speller.tokens_of([*read.ids[1:], *end], read.text, target=True)
+            end = [] if read.cut else self._ends()[:1]  # what follows a cut output is not known
+            named = tokens_of(self.model.tokenizer, [*read.ids[1:], *end])
         return {"encoder": (source, source), "decoder": (target, target), "cross": (named, source)}
 
     def _encode(self, text: str, name: str, *, target: bool = False) -> list[int]:
         if not text.strip():
             raise UsageError(f"{name} is empty: give at least one word")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise DataError(f"{name} has lone surrogates, which no tokenizer reads") from None
-        with quiet():
-            ids = encode(self.model.tokenizer, text, target=target)
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise DataError(f"{name} has lone surrogates, which no tokenizer reads")
+        ids = encode(self.model.tokenizer, text, target=target)
         if not ids:
             raise UsageError(f"{name} has no token in this vocabulary")
         self._fits(ids, name)
@@ -263,12 +287,10 @@ class _HuggingFaceInputBuilder:
         written = _generate(self.model, self._row(prompt), spec, longest)
         before, ids = (prompt, written[len(prompt) :]) if decoder else (written[:1], written[1:])
         output = self._without_end(ids)
-        note = "" if len(output) < len(ids) else f"the output was cut at {len(ids)} tokens"
-        decode = self.model.tokenizer.decode
-        said = decode(output, skip_special_tokens=True)
-        text = decode([*prompt, *output], skip_special_tokens=True) if decoder else said
+        said = self.model.tokenizer.decode(output, skip_special_tokens=True).strip()
+        cut = len(ids) if len(output) == len(ids) else 0
         how = describe_search(spec)
-        return HuggingFaceInput(source.source, [*before, *output], text, said.strip(), how, note)
+        return HuggingFaceInput(source.source, [*before, *output], said, how, cut)
 
     def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:
         return torch.tensor([list(ids)], device=self.model.device)

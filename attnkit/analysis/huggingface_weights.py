@@ -19,8 +19,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attnkit.analysis.maps import KINDS, Kind, indices_of
-from attnkit.errors import DataError, UsageError
+from attnkit.analysis.maps import Kind
+from attnkit.errors import DataError
 from attnkit.huggingface import Pretrained
 
 FIELDS: dict[str, dict[Kind, str]] = {
@@ -56,7 +56,7 @@ class WeightsSource(NamedTuple):
     """Index in the tuple that `module` returns."""
 
 
-Chosen = dict[Kind, tuple[list[WeightsSource], tuple[int, ...]]]
+Chosen = dict[Kind, tuple[list[WeightsSource], list[int]]]
 """Layers and heads of each kind."""
 
 
@@ -90,47 +90,10 @@ def find_sources(model: Pretrained, inputs: Inputs) -> dict[Kind, list[WeightsSo
     return sources
 
 
-def choose(
-    model: Pretrained,
-    sources: dict[Kind, list[WeightsSource]],
-    kinds: Sequence[Kind] | None,
-    layers: Sequence[int],
-    heads: Sequence[int],
-) -> Chosen:
-    """The chosen layers and heads, in order.
-
-    Raises:
-        UsageError: one is not there, or the layers have different numbers of heads.
-        DataError: the model gives no weights of a kind.
-    """
-    chosen: Chosen = {}
-    for kind in KINDS:
-        if kind not in sources or (kinds is not None and kind not in kinds):
-            continue
-        if not sources[kind]:
-            raise DataError(
-                f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
-                "also with attn_implementation eager"
-            )
-        where = f"{kind} attention"
-        numbers = [source.number for source in sources[kind]]
-        rows = sorted(indices_of("layer", numbers, layers, where))
-        chosen_sources = [sources[kind][row] for row in rows]
-        counts = sorted({source.heads for source in chosen_sources})
-        if len(counts) > 1:
-            raise UsageError(
-                f"{where}: layers have {' or '.join(map(str, counts))} heads: choose layers with "
-                "as many heads by --layer"
-            )
-        columns = sorted(indices_of("head", range(counts[0]), heads, where))
-        chosen[kind] = chosen_sources, tuple(columns)
-    return chosen
-
-
 def weights(
-    model: Pretrained, inputs: Inputs, sources: dict[Kind, list[WeightsSource]], chosen: Chosen
+    model: Pretrained, inputs: Inputs, every: Sequence[WeightsSource], chosen: Chosen
 ) -> dict[Kind, Float[NDArray[np.float32], "L H T S"]]:
-    """The maps of the chosen layers and heads in one pass.
+    """The maps of the chosen layers and heads in one pass; those of `every` other are dropped.
 
     Raises:
         DataError: a layer's weights are no matrix of queries and keys.
@@ -138,47 +101,40 @@ def weights(
     source = inputs["input_ids"].shape[1]
     target = inputs.get("decoder_input_ids", inputs["input_ids"]).shape[1]
     sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    out = {
-        kind: np.empty((len(rows), len(columns), *sizes[kind]), np.float32)
-        for kind, (rows, columns) in chosen.items()
-    }
+    found: dict[WeightsSource, NDArray[np.float32]] = {}
+    wanted = {one: columns for some, columns in chosen.values() for one in some}
 
     def store(origin: WeightsSource, maps: Tensor) -> None:
-        kind = origin.kind
-        rows, columns = chosen.get(kind, ([], ()))
-        if origin not in rows:
-            return
-        if maps.shape[2:] != sizes[kind]:
-            queries, keys = sizes[kind]
+        queries, keys = sizes[origin.kind]
+        if maps.shape[2:] != (queries, keys):
             raise DataError(
-                f"{model.name}: {kind} attention gives weights of shape {list(maps.shape[1:])}, "
-                f"not (heads, {queries} queries, {keys} keys): {type(model.model).__name__} is not "
-                "supported"
+                f"{model.name}: {origin.kind} attention gives weights of shape "
+                f"{list(maps.shape[1:])}, not (heads, {queries} queries, {keys} keys): "
+                f"{type(model.model).__name__} is not supported"
             )
-        some = maps[0] if len(columns) == maps.shape[1] else maps[0, list(columns)]
-        out[kind][rows.index(origin)] = some.float().cpu().numpy()
+        found[origin] = maps[0, wanted[origin]].float().cpu().numpy()
 
     # a module may run more than once
     queues: dict[nn.Module, deque[WeightsSource]] = defaultdict(deque)
-    for origin in (origin for rows in sources.values() for origin in rows):
+    for origin in every:
         if origin.module is not None:
             queues[origin.module].append(origin)
 
     def take(module: nn.Module, _: Any, output: tuple[Any, ...]) -> tuple[Any, ...]:
         origin = queues[module].popleft()
         maps = output[origin.slot]
-        store(origin, maps)
+        if origin in wanted:
+            store(origin, maps)
         empty = maps.new_empty((*maps.shape[:2], 0, 0))
         return (*output[: origin.slot], empty, *output[origin.slot + 1 :])
 
     # before the hooks by which the model itself collects
     with _hooks(((module, take) for module in queues), prepend=True):
         returned = _returned(model, inputs)
-    for kind, (rows, _) in chosen.items():
-        for origin in rows:
-            if origin.module is None:
-                store(origin, returned[kind][origin.place])
-    return out
+    for origin in wanted:
+        if origin.module is None:
+            store(origin, returned[origin.kind][origin.place])
+    return {kind: np.stack([found[one] for one in some]) for kind, (some, _) in chosen.items()}
 
 
 @contextmanager

@@ -87,8 +87,7 @@ class AttentionMaps:
             UsageError: one is not there.
         """
         numbers = [layer.number for layer in self.layers]
-        rows = indices_of("layer", numbers, layers, f"{self.kind} attention")
-        columns = indices_of("head", self.heads, heads, f"{self.kind} attention")
+        rows, columns = choose_indices(self.kind, numbers, self.heads, layers, heads)
         chosen = tuple(
             layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
             for layer in (self.layers[row] for row in rows)
@@ -166,6 +165,23 @@ class Capture:
     reference: "Capture | None" = None
     """If requested: what exact softmax attention makes of the same queries and keys, for the layers
     that have both."""
+
+
+def choose_indices(
+    kind: Kind,
+    numbers: Sequence[int],
+    columns: Sequence[int],
+    layers: Sequence[int],
+    heads: Sequence[int],
+) -> tuple[list[int], list[int]]:
+    """Indices of the wanted layers and heads among the numbers of all, ascending; empty: all.
+
+    Raises:
+        UsageError: one is not there.
+    """
+    where = f"{kind} attention"
+    rows = indices_of("layer", numbers, layers, where)
+    return sorted(rows), sorted(indices_of("head", columns, heads, where))
 
 
 def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:

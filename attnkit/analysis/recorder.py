@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.analysis.maps import KINDS, Kind, MapLayer, indices_of
+from attnkit.analysis.maps import KINDS, Kind, MapLayer, choose_indices
 from attnkit.attention import Attention, dot_scores, visible_softmax
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
@@ -103,9 +103,8 @@ def choose_layers(
     chosen: dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]] = {}
     for kind, parts in present.items():
         if kinds is None or kind in kinds:
-            where = f"{kind} attention"
-            rows = sorted(indices_of("layer", range(len(parts)), layers, where))
-            columns = sorted(indices_of("head", range(parts[0].heads), heads, where))
+            numbers, columns_of = range(len(parts)), range(parts[0].heads)
+            rows, columns = choose_indices(kind, numbers, columns_of, layers, heads)
             chosen[kind] = {row: parts[row] for row in rows}, tuple(columns)
     return chosen
 

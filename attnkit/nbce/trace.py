@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
+from attnkit.text import token_texts
 
 FORMAT, VERSION = "attnkit nbce trace", 4
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
@@ -126,25 +126,10 @@ def trace(
     `contexts` are in the order of the rows, which `rule` merged; `steps` are one for each of the
     output's `ids`, and one more where the end token was written.
     """
-    texts = pieces(decode, ids)
+    texts = token_texts(decode, ids)
     tokens = [step._replace(text=text) for text, step in zip(texts, steps, strict=False)]
     tokens += [step._replace(end=True) for step in steps[len(ids) :]]
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens), source)
-
-
-def pieces(decode: Decode, ids: Sequence[int]) -> list[str]:
-    """What each token adds to the text of all of them; one behind the other they are that text.
-
-    A character of several tokens belongs to the one that completes it, and text that later tokens
-    change (spaces before punctuation) to those that settle it.
-    """
-    whole = decode(ids)
-    ends = [0]
-    for count in range(1, len(ids)):
-        settled = len(commonprefix((decode(ids[:count]), whole)))
-        ends.append(max(ends[-1], settled))
-    ends.append(len(whole))
-    return [whole[start:end] for start, end in zip(ends, ends[1:], strict=False)][: len(ids)]
 
 
 class TextStream:

@@ -12,7 +12,8 @@ from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
-from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, pieces, trace
+from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, trace
+from attnkit.text import token_texts
 
 TEXTS = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"), max_size=12)
 TEXTS |= st.sampled_from(("na\u00efve \u6f22\u5b57", "\U0001f469\u200d\U0001f467"))
@@ -55,7 +56,7 @@ MIXED = tuple(step._replace(chosen=None) for step in STEPS)
 @given(TEXTS)
 def test_pieces_make_the_whole_text_and_never_half_a_character(text: str) -> None:
     ids = list(text.encode())
-    found = pieces(bytewise, ids)
+    found = token_texts(bytewise, ids)
     assert len(found) == len(ids)
     assert "".join(found) == text
     ends = [sum(map(len, found[: at + 1])) for at in range(len(ids))]
@@ -63,14 +64,14 @@ def test_pieces_make_the_whole_text_and_never_half_a_character(text: str) -> Non
 
 
 def test_a_character_belongs_to_the_token_that_completes_it() -> None:
-    assert pieces(bytewise, list("a\u6f22b".encode())) == ["a", "", "", "\u6f22", "b"]
-    assert pieces(bytewise, []) == []
-    assert "".join(pieces(bytewise, list("\ufffd".encode()))) == "\ufffd"
+    assert token_texts(bytewise, list("a\u6f22b".encode())) == ["a", "", "", "\u6f22", "b"]
+    assert token_texts(bytewise, []) == []
+    assert "".join(token_texts(bytewise, list("\ufffd".encode()))) == "\ufffd"
 
 
 def test_text_that_later_tokens_change_belongs_to_those_that_settle_it() -> None:
-    assert pieces(tidied, [0, 2, 1]) == ["a", ",", " b"]
-    assert "".join(pieces(tidied, [0, 4, 2, 3])) == tidied([0, 4, 2, 3])
+    assert token_texts(tidied, [0, 2, 1]) == ["a", ",", " b"]
+    assert "".join(token_texts(tidied, [0, 4, 2, 3])) == tidied([0, 4, 2, 3])
 
 
 @given(TEXTS)
