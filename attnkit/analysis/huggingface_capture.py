@@ -93,9 +93,8 @@ def capture(
         MemoryLimitError: the maps do not fit.
     """
     fields = FIELDS[model.shape]
-    for kind in kinds or ():
-        if kind not in fields:
-            raise UsageError(f"--kind {kind}: this model has {' and '.join(fields)} attention only")
+    if other := [kind for kind in kinds or () if kind not in fields]:
+        raise UsageError(f"--kind {other[0]}: this model has {' and '.join(fields)} attention only")
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
@@ -115,11 +114,13 @@ def capture(
     maps: dict[Kind, AttentionMaps] = {}
     for kind, (rows, columns) in chosen.items():
         _check(model, kind, found[kind])
-        names = [type(model.model if row.module is None else row.module).__name__ for row in rows]
-        described = [MapLayer(r.number, f"softmax ({n})") for r, n in zip(rows, names, strict=True)]
+        described = tuple(
+            MapLayer(row.number, f"softmax ({type(row.module or model.model).__name__})")
+            for row in rows
+        )
         shown = found[kind][:, :, : len(axes[kind][0])]
         maps[kind] = AttentionMaps(
-            kind, shown, tuple(described), tuple(columns), *axes[kind],
+            kind, shown, described, tuple(columns), *axes[kind],
             step=step if kind == "cross" else "input", alone=model.shape == "decoder",
         )  # fmt: skip
     note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
