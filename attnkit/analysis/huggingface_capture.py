@@ -111,18 +111,9 @@ def capture(
         with model.eager():
             found = weights(model, builder.arguments(read), every, chosen)
         axes = builder.axes(read, step)
-    maps: dict[Kind, AttentionMaps] = {}
-    for kind, (rows, columns) in chosen.items():
-        _check(model, kind, found[kind])
-        described = tuple(
-            MapLayer(row.number, f"softmax ({type(row.module or model.model).__name__})")
-            for row in rows
-        )
-        shown = found[kind][:, :, : len(axes[kind][0])]
-        maps[kind] = AttentionMaps(
-            kind, shown, described, tuple(columns), *axes[kind],
-            step=step if kind == "cross" else "input", alone=model.shape == "decoder",
-        )  # fmt: skip
+    maps = {
+        kind: _maps(model, kind, found[kind], *chosen[kind], axes[kind], step) for kind in chosen
+    }
     note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
@@ -153,8 +144,16 @@ def written(model: Pretrained, text: str, search: SearchConfig) -> str:
         return builder.with_output(builder.source(text), text, None, search).output
 
 
-def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H T S"]) -> None:
-    """Raise where these are no attention weights: some models return scores under that name."""
+def _maps(
+    model: Pretrained,
+    kind: Kind,
+    maps: Float[NDArray[np.float32], "L H T S"],
+    rows: Sequence[WeightsSource],
+    heads: Sequence[int],
+    axes: tuple[tuple[Token, ...], tuple[Token, ...]],
+    step: Step,
+) -> AttentionMaps:
+    """The maps of a kind, unless they are no weights: some models call their scores so."""
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
@@ -162,6 +161,15 @@ def _check(model: Pretrained, kind: Kind, maps: Float[NDArray[np.float32], "L H 
             f"{model.name}: {type(model.model).__name__} gives numbers from {maps.min():.3g} to "
             f"{maps.max():.3g} as {kind} attention, so these are no weights"
         )
+    layers = tuple(
+        MapLayer(row.number, f"softmax ({type(row.module or model.model).__name__})")
+        for row in rows
+    )
+    shown = maps[:, :, : len(axes[0])]
+    return AttentionMaps(
+        kind, shown, layers, tuple(heads), *axes,
+        step=step if kind == "cross" else "input", alone=model.shape == "decoder",
+    )  # fmt: skip
 
 
 @contextmanager
