@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import WIDTH, Broken, Subject
+from attnkit.contract.subject import QUERIES, WIDTH, Broken, Subject
 from attnkit.layers import MultiHead
 
 aten = torch.ops.aten
@@ -108,7 +108,8 @@ def device(subject: Subject) -> Iterator[float]:
     for length in LENGTHS:
         for kind in (torch.float32, torch.bfloat16):
             layer = _moved(subject.make(seed=3).to(kind))
-            x, valid = _like(kind, length), torch.ones(2, length, dtype=torch.bool, device=DEVICE)
+            x = torch.empty(2, length, WIDTH, dtype=kind, device=DEVICE, requires_grad=True)
+            valid = torch.ones(2, length, dtype=torch.bool, device=DEVICE)
             buffers = [*layer.buffers()]
             with _autocast(), Watch(counting=True, buffers=buffers):
                 _update(subject, layer, x, valid)
@@ -129,19 +130,9 @@ def _moved(layer: MultiHead) -> MultiHead:
     return layer
 
 
-def _like(kind: torch.dtype, length: int) -> Tensor:
-    return torch.empty(2, length, WIDTH, dtype=kind, device=DEVICE, requires_grad=True)
-
-
 def _update(subject: Subject, layer: MultiHead, x: Tensor, valid: Tensor) -> None:
     """Forward and backward in training."""
-    layer.train()
-    mask = subject.mask(valid)
-    if subject.role == "cross":
-        queries = x[:, : mask.q_pos.shape[1]]
-        y = layer(queries, mask, memory=x).y
-    else:
-        y = layer(x, mask).y
+    y = subject.answer(layer.train(), x, valid, queries=x[:, :QUERIES])
     y.float().sum().backward()
 
 

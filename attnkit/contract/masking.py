@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from attnkit.attention.mask import Mask
 from attnkit.contract.subject import (
     EXACT,
@@ -81,20 +79,13 @@ def batch(subject: Subject) -> Iterator[float]:
         x, valid = inputs(3, length), up_to(length, length - 4, length)
         valid[2, :3] = False
         queries = inputs(3, 4)
-        mask = subject.mask(valid)
-        together = _of(subject, x, mask, queries)
+        together = subject.answer(subject.layer, x, valid, queries=queries)
         for row in range(3):
             one = slice(row, row + 1)
-            alone = _of(subject, x[one], subject.mask(valid[one]), queries[one])
+            alone = subject.answer(subject.layer, x[one], valid[one], queries=queries[one])
             got = subject.real_rows(together[one], valid[one])
             expected = subject.real_rows(alone, valid[one])
             yield close(got, expected, f"length {length}, row {row}")
-
-
-def _of(subject: Subject, x: Tensor, mask: Mask, queries: Tensor) -> Tensor:
-    cross = subject.role == "cross"
-    y: Tensor = (subject.layer(queries, mask, memory=x) if cross else subject.layer(x, mask)).y
-    return y
 
 
 def layouts(subject: Subject) -> Iterator[float]:

@@ -115,12 +115,17 @@ class Subject:
         x: Float[Tensor, "B S W"],
         valid: Bool[Tensor, "B S"],
         mask: Mask | None = None,
+        queries: Float[Tensor, "B T W"] | None = None,
     ) -> Float[Tensor, "B T W"]:
-        """What the layer makes of the rows x: its own in self-attention, the memory in cross."""
+        """What the layer makes of the rows x: its own in self-attention, the memory in cross.
+
+        There `queries` read it, or random ones.
+        """
         mask = self.mask(valid) if mask is None else mask
         if self.role != "cross":
             return layer(x, mask).y  # type: ignore[no-any-return]
-        queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
+        if queries is None:
+            queries = inputs(x.shape[0], mask.q_pos.shape[1]).to(x.dtype)
         return layer(queries, mask, memory=x).y  # type: ignore[no-any-return]
 
     def real_outputs(

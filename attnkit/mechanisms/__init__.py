@@ -111,21 +111,8 @@ def word_of(mechanism: "type[Attention]") -> str:
 
 def plugin_error(error: BaseException) -> str | None:
     """What a mechanism from outside did wrong, with file and line; None where it was not there."""
-    known = {word: facts(word) for word in names()}
-    files = {word: str(one.path) for word, one in known.items() if one.origin != "attnkit"}
-    if not files:
-        return None
-    told = f"{type(error).__name__}: {error}"
-    frames = [*traceback.walk_tb(error.__traceback__)][::-1]
-    for frame, line in frames:
-        if frame.f_code.co_filename in files.values():
-            return f"{frame.f_code.co_filename}:{line}: {told}"
-    for frame, _ in frames:  # it returned something else than it should, or takes other arguments
-        own = frame.f_locals.get("self")
-        made = frame.f_locals.get("word") if frame.f_code is create.__code__ else None
-        parts = [type(own), type(getattr(own, "mechanism", None))]
-        found = [getattr(sys.modules.get(part.__module__), "__file__", None) for part in parts]
-        for file in (files.get(str(made)), *found):
-            if file in files.values():
-                return f"{file}: does not do what a mechanism must: {told}"
+    files = {str(one.path) for one in map(facts, names()) if one.origin != "attnkit"}
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files:
+            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
     return None

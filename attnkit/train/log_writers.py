@@ -4,6 +4,8 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from io import StringIO
 from typing import Any
@@ -85,51 +87,42 @@ def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
     return write, writer.close
 
 
-def _wandb(run: Run, recipe: Recipe, step: int | None) -> Opened:
-    import wandb
-
-    session = wandb.init(
-        **_described(run, recipe),
-        id=_identity(run),
-        dir=str(run.path),
-        mode=os.environ.get("WANDB_MODE", "offline"),
-        resume="allow",
-        settings=wandb.Settings(console="off", silent=True),
-    )
-    return session.log, session.finish
-
-
-def _trackio(run: Run, recipe: Recipe, step: int | None) -> Opened:
-    import trackio
-
-    description = _described(run, recipe)
-    description["name"] += f" {_identity(run)}"  # resumed by its name
+def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
+    """A run of wandb, or of trackio, which has the same functions."""
+    library: Any = import_module(package)
+    if LOG_ID not in run.manifest:
+        run.update(**{LOG_ID: secrets.token_hex(4)})
+    name, identity = f"{run.variant} seed {run.seed}", run.manifest[LOG_ID]
+    if package == "wandb":
+        own = {
+            "name": name,
+            "id": identity,
+            "dir": str(run.path),
+            "mode": os.environ.get("WANDB_MODE", "offline"),
+            "settings": library.Settings(console="off", silent=True),
+        }
+    else:  # it finds a run again by its name
+        own = {"name": f"{name} {identity}", "embed": False, "auto_log_cpu": False}
+    config = recipe.model_dump(mode="json")
     with redirect_stdout(StringIO()):
-        session = trackio.init(**description, resume="allow", embed=False, auto_log_cpu=False)
+        # a project for each recipe, in which the seeds of a variant are a group
+        session = library.init(
+            project=run.name.replace("/", "-"),
+            group=run.variant,
+            config=config,
+            resume="allow",
+            **own,
+        )
 
     def finish() -> None:
         with redirect_stdout(StringIO()):
-            trackio.finish()  # the module's, or it prints when the program ends
+            library.finish()
 
     return session.log, finish
 
 
 OPENERS: dict[str, Callable[[Run, Recipe, int | None], Opened]] = {
-    "tensorboard": _tensorboard, "wandb": _wandb, "trackio": _trackio
-}  # fmt: skip
-
-
-def _described(run: Run, recipe: Recipe) -> dict[str, Any]:
-    """A project for each recipe, in which the seeds of a variant are a group."""
-    return {
-        "project": run.name.replace("/", "-"),
-        "group": run.variant,
-        "name": f"{run.variant} seed {run.seed}",
-        "config": recipe.model_dump(mode="json"),
-    }
-
-
-def _identity(run: Run) -> str:
-    if LOG_ID not in run.manifest:
-        run.update(**{LOG_ID: secrets.token_hex(4)})
-    return str(run.manifest[LOG_ID])
+    "tensorboard": _tensorboard,
+    "wandb": partial(_session, "wandb"),
+    "trackio": partial(_session, "trackio"),
+}
