@@ -10,7 +10,6 @@ from attnkit import mechanisms
 from attnkit.attention import Mask, append, reorder
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
 
 KERNEL = "_scaled_dot_product_flash_attention_for_cpu_backward"
@@ -43,12 +42,6 @@ def inputs(rows: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor
 
 def everything(rows: int, length: int) -> Tensor:
     return torch.ones(rows, length, dtype=torch.bool)
-
-
-def test_a_fixed_random_table_is_saved_but_not_trained() -> None:
-    made = MultiHead.build("synthesizer-random", 8, 2, 10, trainable=False)
-    assert "mechanism.table" in made.state_dict()
-    assert "mechanism.table" not in dict(made.named_parameters())
 
 
 def test_masked_keys_get_no_gradient_even_when_they_hold_infinities() -> None:
@@ -112,17 +105,6 @@ def test_autocast_is_no_obstacle(word: str) -> None:
         y = made(x, mask).y
     y.float().sum().backward()
     assert (y - exact).abs().mean() < 0.05 * exact.abs().mean()
-
-
-def test_rotary_scores_depend_on_distance_only() -> None:
-    made = MultiHead.build("scaled-dot", 16, 2, 64, rotary=Rotary(8)).double()
-    x = inputs(1, 1).expand(1, 12, 16)  # the same token everywhere
-    maps = made.weights(x, Mask.of(everything(1, 12), 12, causal=False)).log()
-    ratio = maps[..., 1:, 1:] - maps[..., 1:, :1]
-    shifted = maps[..., :-1, :-1] - maps[..., :-1, :1]
-    # log ratios of scores at equal distances agree up to one constant a row
-    difference = ratio - shifted
-    torch.testing.assert_close(difference, difference[..., :1].expand_as(difference))
 
 
 @pytest.mark.parametrize("room", [0, 1, 3])

@@ -204,3 +204,23 @@ def test_without_the_kernel_of_the_cpu_blocks_answer_the_same(
         fast, plain = both_paths(made, parts, mask, monkeypatch)
         for one, other in zip(fast, plain, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("word", "option", "causal", "pairs", "first", "second"),
+    [
+        ("local", "window", False, 44, "11110000", "11111000"),
+        ("local", "window", True, 26, "10000000", "11000000"),
+        ("atrous", "rate", False, 22, "10010010", "01001001"),
+        ("atrous", "rate", True, 15, "10000000", "01000000"),
+        ("sparse", "rate", False, 48, "11110010", "11111001"),
+        ("sparse", "rate", True, 28, "10000000", "11000000"),
+    ],
+)
+def test_of_eight_tokens_the_pairs_of_the_pattern_are_allowed(
+    word: str, option: str, causal: bool, pairs: int, first: str, second: str
+) -> None:
+    """With a window or rate of 3: how many, and what the first two tokens see."""
+    allowed = pattern(word, {option: 3}).allowed(Mask.packed(8, torch.device("cpu"), causal=causal))
+    rows = ["".join(map(str, row)) for row in allowed[0, 0, :2].int().tolist()]
+    assert (allowed.sum().item(), rows) == (pairs, [first, second])

@@ -68,15 +68,6 @@ def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
         torch.testing.assert_close(scores[:, head], units @ mechanism.out[head])
 
 
-def test_the_hidden_width_sets_the_parameters() -> None:
-    def own(**options: int) -> int:
-        layer = MultiHead.build("additive", 8, 2, 10, **options)
-        return sum(p.numel() for p in layer.mechanism.parameters())
-
-    assert own() == 2 * (4 * (4 + 4) + 4)
-    assert own(hidden=7) == 2 * (7 * (4 + 4) + 7)
-
-
 def test_no_tensor_is_as_large_as_all_hidden_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(additive, "BLOCK", 2**12)
     inputs = parts(heads=1, rows=2, queries=64, keys=64)
@@ -94,20 +85,3 @@ def test_no_tensor_is_as_large_as_all_hidden_units(monkeypatch: pytest.MonkeyPat
     assert max(seen) <= 2**12
     assert sum(seen) == 2 * 64 * 64 * 3
     assert scores.isfinite().all()
-
-
-def test_large_inputs_saturate_without_losing_the_score() -> None:
-    far = torch.tensor([[[[60.0]]]])
-    near = torch.tensor([[[[-60.0], [-59.0], [60.0], [-500.0]]]])
-    scores = additive.TanhScores.apply(far, near, torch.ones(1, 1))[0, 0, 0]
-    torch.testing.assert_close(scores, torch.tensor([0.0, 1.0, 120.0, -440.0]).tanh())
-
-
-@pytest.mark.parametrize("keys", [1, 7, 30])
-def test_a_step_of_decoding_has_the_scores_of_the_formula(keys: int) -> None:
-    mechanism = MultiHead.build("additive", 8, 2, 30).double().mechanism
-    q, k = torch.randn(3, 2, 1, 4).double(), torch.randn(3, 2, keys, 4).double()
-    mask = Mask.cross(torch.ones(3, keys, dtype=torch.bool), 1)
-    with torch.no_grad():
-        stepped = mechanism.scores(q, mechanism.cached_keys(k), mask)
-    torch.testing.assert_close(stepped, mechanism.scores(q, mechanism.cached_keys(k), mask))

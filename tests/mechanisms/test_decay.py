@@ -48,15 +48,6 @@ def test_without_decay_it_is_linear_attention_without_features_and_denominator()
     torch.testing.assert_close(found, (q @ k.transpose(-1, -2)).tril() / 2 @ v)
 
 
-def test_equal_decays_of_channels_are_the_decay_of_a_head() -> None:
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, state = (torch.randn(2, 3, 70, 4, generator=generator).double() for _ in "qkvs")
-    logs = -torch.rand(2, 3, 70, 1, generator=generator).double()
-    one, wide = (chunked(q, k, v, x, state[:, :, :4]) for x in (logs, logs.expand(-1, -1, -1, 4)))
-    for first, second in zip(one, wide, strict=True):
-        torch.testing.assert_close(first, second)
-
-
 def test_the_decays_of_the_heads_are_those_of_retnet() -> None:
     x = torch.ones(1, 3, 9, 1).double()
     maps = Decay(Shape(3, 1, 9)).weights(x, x, x, Mask.packed(9, x.device, causal=True))

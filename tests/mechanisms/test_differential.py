@@ -90,27 +90,3 @@ def test_normalised_keys_cancel_the_scale() -> None:
     scores = mechanism.scores(q, keys, Mask.packed(3, q.device, causal=False))
     first = q[..., :4] @ k[..., :4].transpose(-1, -2)
     torch.testing.assert_close(scores[:, :1], first)
-
-
-@pytest.mark.parametrize("key_heads", [4, 2])
-def test_the_fused_form_and_steps_from_a_cache_agree_with_the_plain_form(
-    key_heads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(0)
-    layer = MultiHead.build("differential", 32, 4, 64, key_heads=key_heads).double()
-    for length in (2, 7, 30):
-        x = torch.randn(2, length, 32).double().requires_grad_()
-        mask = Mask.packed(length, x.device, causal=True)
-        found = []
-        for limit in (256**2, 0):
-            for name in ("ops.fast_cpu", "mechanisms.differential"):
-                monkeypatch.setattr(f"attnkit.{name}.PLAIN_UP_TO", limit)
-            y = layer(x, mask).y
-            found.append((y, *torch.autograd.grad(y.square().sum(), x)))
-        torch.testing.assert_close(*found)
-        state, steps = None, []
-        for start in range(length):
-            now = Mask.packed(start + 1, x.device, causal=True, start=start)
-            out = layer(x[:, start : start + 1], now, state=state)
-            state, steps = out.state, [*steps, out.y]
-        torch.testing.assert_close(torch.cat(steps, 1), found[0][0])

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from attnkit import mechanisms
-from attnkit.attention import Mask, Shape
+from attnkit.attention import Mask
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.dynamic_conv import DynamicConv
 
@@ -40,23 +38,3 @@ def test_the_map_is_the_softmax_over_offsets_within_the_text(
                 dense[:, :, i, j] = logits[:, :, i, o]
     mask = Mask.packed(length, x.device, causal=causal)
     torch.testing.assert_close(layer.weights(x, mask), dense.softmax(-1))
-
-
-def test_a_causal_window_of_one_is_the_identity() -> None:
-    layer = MultiHead.build("dynamic-conv", 8, 2, 20, causal=True, window=1).double()
-    x = torch.randn(2, 9, 8).double()
-    mask = Mask.packed(9, x.device, causal=True)
-    assert layer.v is not None
-    torch.testing.assert_close(layer(x, mask).y, layer.o(layer.v(x)))
-
-
-def test_the_lightweight_form_is_a_depthwise_convolution() -> None:
-    torch.manual_seed(0)
-    options = {"window": 3, "shared": True}
-    made = mechanisms.create("dynamic-conv", Shape(2, 4, 50), options).double()
-    v = torch.randn(1, 2, 20, 4).double()
-    y = made(None, None, v, Mask.packed(20, v.device, causal=True)).y
-    weight = made.kernel.softmax(-1)[:, None].repeat_interleave(4, 0)  # [H D, 1, window]
-    rows = F.conv1d(F.pad(v.transpose(2, 3).flatten(1, 2), (2, 0)), weight, groups=8)
-    whole = torch.unflatten(rows, 1, (2, 4)).transpose(2, 3)
-    torch.testing.assert_close(y[:, :, 2:], whole[:, :, 2:])  # the first two have shorter kernels

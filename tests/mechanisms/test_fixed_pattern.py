@@ -99,10 +99,3 @@ def test_an_unknown_or_missing_pattern_is_refused() -> None:
         MultiHead.build("fixed-pattern", 8, 2, 9, patterns=("prior",))
     with pytest.raises(UsageError, match="patterns must be of previous, .*, got none"):
         MultiHead.build("fixed-pattern", 8, 2, 9, patterns=())
-
-
-def test_nothing_is_learned_and_only_values_are_projected() -> None:
-    layer = MultiHead.build("fixed-pattern", 8, 2, 9)
-    assert not list(layer.mechanism.parameters())
-    assert layer.q is layer.k is None
-    assert "mechanism.one" not in layer.state_dict()

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 from attnkit.mechanisms.fourier import Fourier, waves
 
 
@@ -34,17 +32,3 @@ def test_each_row_has_the_waves_of_its_own_length(monkeypatch: pytest.MonkeyPatc
             alone = made(None, None, short, Mask.packed(short.shape[2], v.device, causal=False)).y
             torch.testing.assert_close(y[row][seen], alone[0].transpose(0, 1))
         monkeypatch.setattr("attnkit.mechanisms.fourier.readable", lambda _: False)
-
-
-def test_nothing_is_learned_and_what_cannot_be_is_refused() -> None:
-    layer = MultiHead.build("fourier", 8, 2, 9)
-    assert [*layer.mechanism.parameters()] == []
-    assert layer.q is layer.k is None
-    for role in ({"causal": True}, {"cross": True}):
-        with pytest.raises(UsageError, match="whole of one sequence"):
-            MultiHead.build("fourier", 8, 2, 9, **role)
-    v, mask = torch.zeros(1, 2, 3, 4), Mask.packed(3, torch.device("cpu"), causal=False)
-    with pytest.raises(ValueError, match="no scores of pairs"):
-        layer.mechanism(None, None, v, mask, bias=torch.zeros(1, 1, 3, 3))
-    with pytest.raises(ValueError, match="no state"):
-        layer.mechanism(None, None, v, mask, state=v)

@@ -137,15 +137,6 @@ def test_it_reads_from_left_to_right_even_without_a_causal_mask() -> None:
     torch.testing.assert_close(*both)
 
 
-def test_a_full_step_without_decay_replaces_what_a_key_held() -> None:
-    """The delta rule against plain linear attention, which adds the second value to the first."""
-    k = torch.tensor([[1.0, 0], [0, 1], [1, 0]]).double()[None, None]
-    v = torch.tensor([[1.0], [10], [100]]).double()[None, None]
-    full = torch.ones(1, 1, 3, 1).double()
-    _, state = undecayed(k, k, v, full, full, torch.zeros(1, 1, 2, 1).double())
-    torch.testing.assert_close(state[0, 0], torch.tensor([[100.0], [10]]).double())
-
-
 def test_the_decay_starts_in_the_range_of_the_paper() -> None:
     torch.manual_seed(0)
     made = GatedDelta(Shape(2000, 2, 8))

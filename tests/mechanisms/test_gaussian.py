@@ -27,14 +27,6 @@ def test_a_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype)
     assert y == pytest.approx(45.49999993, abs=1e-6 if dtype != torch.bfloat16 else 1e-2)
 
 
-def test_two_measures_pick_the_nearest_person() -> None:
-    keys = one_head((51, 161), (56, 169), (58, 175))
-    q = one_head((56, 169), (57, 172))
-    y = kernel(2)(q, keys, keys, Mask.cross(torch.ones(1, 3, dtype=torch.bool), 2)).y[0, 0]
-    torch.testing.assert_close(y[0], torch.tensor([56.0, 169.0]).double(), rtol=0, atol=1e-5)
-    torch.testing.assert_close(y[1], torch.tensor([57.0, 172.0]).double(), rtol=0, atol=1e-5)
-
-
 def direct(q: Tensor, k: Tensor) -> Tensor:
     return -(q[:, :, :, None] - k[:, :, None]).square().sum(-1) / 2
 
@@ -45,14 +37,3 @@ def test_the_expanded_form_equals_the_distance(dtype: torch.dtype, error: float)
     q, k = (10 * torch.randn(2, 2, 9, 8, dtype=dtype) for _ in range(2))
     scores = kernel(8).scores(q, k, Mask.cross(torch.ones(2, 9, dtype=torch.bool), 9))
     torch.testing.assert_close(scores, direct(q, k), rtol=1e-6, atol=error)
-
-
-def test_slopes_are_those_of_the_distance() -> None:
-    torch.manual_seed(0)
-    inputs = [torch.randn(2, 2, n, 3, dtype=torch.float64).requires_grad_() for n in (4, 5)]
-    mask = Mask.cross(torch.ones(2, 5, dtype=torch.bool), 4)
-    slope = torch.randn(2, 2, 4, 5, dtype=torch.float64)
-    ours = torch.autograd.grad(kernel(3).scores(*inputs, mask), inputs, slope)
-    theirs = torch.autograd.grad(direct(*inputs), inputs, slope)
-    for got, expected in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(got, expected)

@@ -7,7 +7,6 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
-from attnkit.mechanisms import mesa
 from attnkit.mechanisms.mesa import Mesa
 
 
@@ -66,20 +65,6 @@ def test_without_decay_it_fits_the_values_of_all_keys_best(causal: bool) -> None
                 torch.testing.assert_close(y[row, head, t], expected)
 
 
-def test_blocks_and_steps_are_one_pass_with_its_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = [x.requires_grad_() for x in drawn(70)]
-    mechanism = made()
-    mask, found = Mask.packed(70, given[0].device, causal=True), []
-    for block in (16, 70, 1):
-        monkeypatch.setattr(mesa, "BLOCK", block)
-        y = mechanism(*given[:3], mask, gates=given[3]).y
-        grads = torch.autograd.grad(y.square().sum(), [*given, mechanism.ridge])
-        found.append([y, *grads])
-    for parts in zip(*found, strict=True):
-        for part in parts[1:]:
-            torch.testing.assert_close(part, parts[0])
-
-
 @pytest.mark.parametrize("gate", [1e4, -1e4])
 def test_extreme_decays_are_finite(gate: float) -> None:
     q, k, v, gates = (x.float().requires_grad_() for x in drawn(40))
@@ -88,14 +73,6 @@ def test_extreme_decays_are_finite(gate: float) -> None:
     y = made().float()(q, k, v, mask, gates=gates).y
     assert y.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
-
-
-def test_the_state_does_not_grow() -> None:
-    layer = MultiHead.build("mesa", 12, 3, 99, causal=True)
-    for length in (1, 40):
-        x = torch.randn(2, length, 12)
-        state = layer(x, Mask.packed(length, x.device, causal=True)).state
-        assert state.shape == (2, 3, 4, 8)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attnkit.attention import Mask, Shape, reorder
+from attnkit.attention import Mask, Shape
 from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.scaled_dot import ScaledDot
@@ -58,22 +58,6 @@ def test_where_the_first_head_scores_nothing_it_is_scaled_dot() -> None:
     mask = Mask.packed(12, q.device, causal=True)
     found = Selective(Shape(3, 4, 12))(q, k, k, mask).y
     torch.testing.assert_close(found, ScaledDot(Shape(3, 4, 12))(q, k, k, mask).y)
-
-
-def test_token_by_token_the_sums_of_swapped_rows_go_along() -> None:
-    layer = MultiHead.build("selective", 12, 3, 40, causal=True, key_heads=1).double().eval()
-    x = torch.randn(2, 30, 12).double() * 3
-    state, swapped = None, torch.tensor([1, 0])
-    with torch.no_grad():
-        whole = layer(x, Mask.packed(30, x.device, causal=True)).y
-        for i in range(30):
-            mask = Mask.packed(i + 1, x.device, causal=True, start=i)
-            out = layer(x[:, i : i + 1], mask, state=state)
-            torch.testing.assert_close(out.y[:, 0], whole[:, i])
-            x, whole, state = x[swapped], whole[swapped], reorder(out.state, swapped)
-    assert state is not None
-    assert state[2].shape == (2, 1, 1, 30)
-    assert state[2].max() > 1
 
 
 def test_what_cannot_be_is_refused() -> None:

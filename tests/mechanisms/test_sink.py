@@ -4,9 +4,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
-from attnkit.mechanisms import resolve_capabilities
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.mechanisms.sink import Sink
 
@@ -63,28 +60,3 @@ def test_a_window_sees_near_keys_and_the_first(window: int, keep: int, causal: b
         for j in range(12):
             expected = (abs(i - j) <= window or j < keep) and (j <= i or not causal)
             assert seen[0, 0, i, j].item() == expected
-
-
-@pytest.mark.parametrize("heads", [2, 4])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("window", "keep"), [(1, 0), (3, 5), (64, 4), (100, 150)])
-@pytest.mark.parametrize("length", [80, 257])
-def test_blocks_are_the_dense_form(
-    length: int, window: int, keep: int, causal: bool, heads: int
-) -> None:
-    made = Sink(Shape(heads, 4, 300), window=window, keep=keep, key_heads=2).double()
-    q, *_ = drawn(length, heads)
-    _, k, v = drawn(length)
-    valid = torch.ones(2, length, dtype=torch.bool)
-    valid[0, :3], valid[1, length // 2 : length // 2 + 5] = False, False
-    mask = Mask.of(valid, length, causal)
-    found = made(q, k, v, mask).y
-    expected = made.weights(q, k, v, mask) @ v.repeat_interleave(heads // 2, 1)
-    torch.testing.assert_close(found.transpose(1, 2)[valid], expected.transpose(1, 2)[valid])
-
-
-def test_what_cannot_be_is_refused() -> None:
-    assert resolve_capabilities("sink", {}).cross
-    assert not resolve_capabilities("sink", {"window": 4}).cross
-    with pytest.raises(UsageError, match="window is one of distances within one sequence"):
-        MultiHead.build("sink", 8, 2, 10, cross=True, window=3)

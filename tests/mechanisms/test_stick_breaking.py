@@ -31,14 +31,6 @@ def test_it_is_the_product_of_the_definition(length: int, include_self: bool) ->
     torch.testing.assert_close(made.weights(q, k, k, mask), expected)
 
 
-def test_halves_of_halves() -> None:
-    x = torch.zeros(1, 1, 6, 2)
-    maps = StickBreaking(Shape(1, 2, 6)).weights(x, x, x, Mask.packed(6, x.device, causal=True))
-    expected = torch.tensor([1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 0])
-    torch.testing.assert_close(maps[0, 0, 5], expected)
-    assert (maps[0, 0, 0] == 0).all()
-
-
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_extreme_scores_are_finite_and_exact(size: float) -> None:
     """With +inf the nearest key takes all, with -inf nobody takes anything."""

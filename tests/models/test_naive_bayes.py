@@ -223,18 +223,6 @@ def test_steps_pads_and_choice_of_rows_change_nothing(how: dict[str, Any], beta:
     assert_close(out[1, 0], logs(model, [2, 4, 4]))
 
 
-@pytest.mark.parametrize("how", POOLS)
-def test_no_token_is_predicted_from_later_ones(how: dict[str, Any]) -> None:
-    model, ids = counted(residual="shared", **how), torch.tensor([[2, 5, 7, 5, 8]])
-    whole = model.hidden(None, ids)
-    for place in range(1, 5):
-        changed = ids.clone()
-        changed[0, place] = 3
-        out = model.hidden(None, changed)
-        assert torch.equal(out[:, :place], whole[:, :place])
-        assert not torch.equal(out[:, place:], whole[:, place:])
-
-
 def test_pairs_and_neighbours_are_counted_as_by_hand() -> None:
     rows = [[5, 6, 5, 7], [8, 5], [6, 6, 6, 6]]
     pairs, near = torch.zeros(SIZE, SIZE), torch.zeros(SIZE, SIZE)

@@ -72,38 +72,6 @@ def test_a_sentence_alone_equals_itself_in_a_padded_batch(
     torch.testing.assert_close(model(source[1:], target[1:]), batch[1:])
 
 
-@pytest.mark.parametrize("word", ROLES)
-def test_beams_over_shared_sources_equal_repeated_sources(word: str) -> None:
-    model = make(**ROLES[word])
-    source, target = ids(2, 7), ids(6, 5, 1)
-    source[0, 3:] = 0
-    with torch.no_grad():
-        _, state = model.step(target[::3, :1], model.start(source))
-        rows = torch.arange(2).repeat_interleave(3)
-        state = Decode(reorder(state.moving, rows), state.fixed)
-        target[1::3, 0], target[2::3, 0] = target[::3, 0], target[::3, 0]
-        beams, state = model.step(target[:, 1:3], state)
-        order = torch.tensor([2, 1, 0, 3, 3, 5])
-        state = Decode(reorder(state.moving, order), state.fixed)
-        last, _ = model.step(target[:, 3:], state, last=True)
-        plain = model(source.repeat_interleave(3, 0), target)
-        swapped = torch.cat((target[order, :3], target[:, 3:]), 1)
-        again = model(source.repeat_interleave(3, 0), swapped)
-    torch.testing.assert_close(beams, plain[:, 1:3])
-    torch.testing.assert_close(last, again[:, -1:])
-
-
-def test_sentences_leave_without_changing_the_others() -> None:
-    model = make()
-    source, target = ids(3, 7), ids(3, 6, 1)
-    with torch.no_grad():
-        _, state = model.step(target[:, :2], model.start(source))
-        stay = torch.tensor([2, 0])
-        state = Decode(reorder(state.moving, stay), reorder(state.fixed, stay))
-        left, _ = model.step(target[stay, 2:], state)
-    torch.testing.assert_close(left, model(source, target)[stay, 2:])
-
-
 @pytest.mark.parametrize(
     ("size", "expected"),
     # 6 + 6 layers: encoder layer 4(d^2 + d) + 2 d ff + ff + d + 4 d, decoder layer 4(d^2 + d) + 2 d

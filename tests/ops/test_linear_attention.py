@@ -5,7 +5,7 @@ import torch
 from helpers.kernel_reference import answer, similarities
 from torch import Tensor
 
-from attnkit.attention import Kernel, Mask, Shape
+from attnkit.attention import Kernel, Mask
 from attnkit.layers import MultiHead
 from attnkit.ops import fast_cpu
 
@@ -186,14 +186,6 @@ def test_sums_after_a_calm_start_go_on_in_another_unit(monkeypatch: pytest.Monke
     assert_equal(*found)
 
 
-def test_a_map_that_learns_nothing_and_queries_without_grad_are_fine() -> None:
-    made = mechanism("linear", {})
-    q, k, v = inputs(40)
-    y = made(q.detach(), k, v.detach(), Mask.packed(40, k.device, causal=True)).y
-    (slope,) = torch.autograd.grad(y.sum(), [k])
-    assert slope.isfinite().all()
-
-
 @pytest.mark.slow
 def test_a_compiled_form_agrees() -> None:
     made = mechanism("linear", {})
@@ -212,27 +204,6 @@ def test_a_kernel_refuses_biases_and_calls_without_keys() -> None:
         made(q, None, None, mask)
     with pytest.raises(ValueError, match="needs q with"):
         made(None, k, v, mask)
-
-
-class Uniform(Kernel):
-    """Features that depend on no input at all."""
-
-    def phi_q(self, q: Tensor) -> Tensor:
-        return torch.ones_like(q[..., :2])
-
-    def phi_k(self, k: Tensor, valid: Tensor) -> Tensor:
-        return torch.ones_like(k[..., :2])
-
-
-@pytest.mark.parametrize("causal", [True, False])
-def test_constant_features_average_the_values(causal: bool) -> None:
-    q, k, v = inputs(40)
-    made = Uniform(Shape(HEADS, WIDTH, 60))
-    y = made(q, k, v, Mask.packed(40, q.device, causal=causal)).y
-    torch.testing.assert_close(y[:, :, -1], v.mean(2))
-    to_q, to_k, to_v = torch.autograd.grad(y.sum(), [q, k, v], allow_unused=True)
-    assert to_q is to_k is None
-    assert to_v.abs().min() > 0
 
 
 @pytest.mark.sampled(5)
