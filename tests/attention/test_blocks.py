@@ -69,8 +69,7 @@ def test_blocks_give_what_all_scores_at_once_give(
             found = answered(made, x, memory, mask)
         # path has an answer of its own
         assert block.called == (made.mechanism.query_blocks and word != "path")
-        for one, other in zip(found, plain, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(found, plain, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -92,8 +91,7 @@ def test_a_learned_bias_is_cut_with_the_queries_also_where_heads_share_keys(
             assert block.called == (long == 0)
             learned = [*made.parameters(), *table.parameters()]
             found.append([y, *torch.autograd.grad(y.sin().sum(), learned)])
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other)
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -1,7 +1,5 @@
 """Options of the layer around a mechanism: convolutions, norms, gates, values of other layers."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -184,26 +182,6 @@ def test_capped_scores_are_a_tangent_before_bias_and_softmax(length: int) -> Non
     capped = scores.masked_fill(~mask.dense(), -torch.inf).softmax(-1) @ values
     expected = plain.o(capped.transpose(1, 2).flatten(2))
     torch.testing.assert_close(layer(x, mask).y, expected)
-
-
-@pytest.mark.parametrize(
-    ("word", "options", "message"),
-    [
-        ("dot", {"short_conv": 1}, "short_conv must be a whole number >= 2 and <= 32"),
-        ("dot", {"short_conv": 4, "cross": True}, "short_conv: it convolves the tokens of one"),
-        ("dot", {"exclusive": True, "cross": True}, "cannot be cross attention: exclusive"),
-        ("dot", {"value_residual": True, "cross": True}, "cannot be cross attention: value_res"),
-        ("gated-delta", {"strength": 3.0}, "strength must be above 0, at most 2"),
-        ("linear", {"qk_norm": True}, "no option 'qk_norm'"),
-        ("synthesizer-dense", {"qk_norm": True}, "qk_norm needs queries and keys"),
-        ("dot", {"qk_norm": True, "key_norm": True}, "in place of key_norm"),
-        ("dot", {"logit_cap": 0.0}, "logit_cap must be a number > 0"),
-        ("dot", {"logit_cap": math.inf}, "logit_cap must be a number > 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(word: str, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        MultiHead.build(word, 8, 2, 9, **options)
 
 
 def test_a_part_of_a_mixture_has_no_gate_of_its_own() -> None:

@@ -69,20 +69,6 @@ def test_running_sums_carry_both_maps() -> None:
         plain(x, mask, prior=scores)
 
 
-@pytest.mark.parametrize(
-    ("width", "options", "message"),
-    [
-        (6, {}, "even width"),
-        (8, {"lambda_init": 1.0}, "below 1"),
-        (8, {"lambda_init": -0.1}, "at least 0"),
-        (8, {"lambda_init": "depth"}, "a number or by-depth"),
-    ],
-)
-def test_what_cannot_be_is_refused(width: int, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        MultiHead.build("differential", width, 2, 9, **options)
-
-
 def test_normalised_keys_cancel_the_scale() -> None:
     mechanism = Differential(Shape(heads=1, head_width=8, max_length=5))
     q, k = torch.randn(2, 1, 1, 3, 8).unbind()

@@ -92,10 +92,3 @@ def test_a_causal_layer_refuses_patterns_that_look_ahead(name: str) -> None:
     mask = Mask.packed(5, torch.device("cpu"), causal=True)
     with pytest.raises(UsageError, match=reason):
         layer(torch.zeros(1, 5, 8), mask)
-
-
-def test_an_unknown_or_missing_pattern_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"patterns must be a list: \[one of previous, .*'prior'"):
-        MultiHead.build("fixed-pattern", 8, 2, 9, patterns=("prior",))
-    with pytest.raises(UsageError, match="patterns must be of previous, .*, got none"):
-        MultiHead.build("fixed-pattern", 8, 2, 9, patterns=())

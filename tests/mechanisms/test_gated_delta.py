@@ -61,8 +61,7 @@ def test_chunks_are_the_formula_forward_and_backward(
     torch.testing.assert_close(y, wanted)
     found = torch.autograd.grad(y.square().sum(), given)
     right = torch.autograd.grad(wanted.square().sum(), given)
-    for one, other in zip(found, right, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("length", [2, 32, 33, 66, 150])
@@ -72,8 +71,7 @@ def test_without_decay_chunks_are_those_of_a_decay_of_one(length: int) -> None:
     for y, end in (chunked(q, k, v, decay, *given), undecayed(q, k, v, *given)):
         gradients = torch.autograd.grad(y.sin().sum() + end.sin().sum(), [q, k, v, *given])
         found.append([y, end, *gradients])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("length", [2, 17, 32])
@@ -84,8 +82,7 @@ def test_the_first_chunk_needs_no_state(length: int) -> None:
         y, end = chunked(*given, first)
         gradients = torch.autograd.grad(y.square().sum() + end.square().sum(), given)
         found.append([y, end, *gradients])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("decay", ["none", "scalar", "channel"])
@@ -127,8 +124,7 @@ def test_blocks_of_training_are_one_pass(decay: Decay, monkeypatch: pytest.Monke
         out = layer(x, mask)
         (out.y.square().sum() + out.state.square().sum()).backward()
         found.append([out.y, out.state, *(p.grad.clone() for p in layer.parameters())])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)
 
 
 def test_it_reads_from_left_to_right_even_without_a_causal_mask() -> None:

@@ -81,20 +81,6 @@ def test_a_place_can_do_what_all_parts_can() -> None:
     assert able("local", "scaled-dot").cost == "T*window*D, T*S*D"
 
 
-@pytest.mark.parametrize(
-    ("parts", "text"),
-    [
-        (("local", "interleaved"), "interleaved cannot be a part of interleaved; its parts can be"),
-        (("local", "mixture"), "mixture cannot be a part of interleaved"),
-        (("local", {"name": "dot", "window": 3}), "dot as a part of interleaved has no option 'wi"),
-        (("local",), "must be a list of two mechanisms or more"),
-    ],
-)
-def test_an_impossible_list_is_refused(parts: tuple[Any, ...], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        MultiHead.build("interleaved", 16, 4, 20, parts=parts)
-
-
 def test_every_layer_is_tried_before_training() -> None:
     section = schema.ModelConfig(
         attention=schema.Roles(

@@ -5,8 +5,6 @@ import torch
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 from attnkit.mechanisms.mesa import Mesa
 
 
@@ -73,14 +71,6 @@ def test_extreme_decays_are_finite(gate: float) -> None:
     y = made().float()(q, k, v, mask, gates=gates).y
     assert y.isfinite().all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
-
-
-def test_what_cannot_be_is_refused() -> None:
-    for role in ({"causal": False}, {"cross": True}, {"cross": True, "decay": "none"}):
-        with pytest.raises(UsageError, match="it fits one sequence"):
-            MultiHead.build("mesa", 8, 2, 10, **role)
-    with pytest.raises(UsageError, match="decay must be scalar or none"):
-        Mesa(Shape(2, 4, 9), decay="channel")  # type: ignore[arg-type]
 
 
 def test_autocast_leaves_the_systems_in_32_bits() -> None:

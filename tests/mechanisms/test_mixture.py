@@ -143,13 +143,6 @@ def test_parts_may_have_projections_of_their_own() -> None:
     torch.testing.assert_close(layer.weights(x, mask), expected)
 
 
-def test_the_cost_of_a_mixture_names_those_of_its_parts() -> None:
-    facts = mechanisms.resolve_capabilities(
-        "mixture", {"parts": ["dot", "scaled-dot", "synthesizer-random"]}
-    )
-    assert facts.cost == "T*S*D"
-
-
 def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
     mixed = build("scaled-dot", "scaled-dot")
     single = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST).double()
@@ -160,49 +153,3 @@ def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
     other = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST, key_norm=True).double()
     other.load_state_dict({k: v for k, v in normed.state_dict().items() if "logits" not in k})
     torch.testing.assert_close(normed.weights(x, mask), other.weights(x, mask))
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({}, r"mixture needs parts; write {name: mixture, parts: \["),
-        ({"parts": "dot"}, "parts must be a list of two mechanisms or more, .* got 'dot'"),
-        ({"parts": ("dot",)}, r"parts must be a list of two .* got \('dot',\)"),
-        ({"parts": ("dot", 3)}, "a part must be a word or {name: word} with its options, got 3"),
-        ({"parts": ("dot", {"rank": 3})}, "a part must be a word or {name: word} with its options"),
-        ({"parts": ("dot", "gausian")}, "called 'gausian'; did you mean gaussian"),
-        ({"parts": ("dot", "linear")}, "linear cannot be a part of mixture; its parts can be addi"),
-        ({"parts": ("dot", "fixed-pattern")}, "fixed-pattern cannot be a part of mixture"),
-        ({"parts": ("dot", "mixture")}, "mixture cannot be a part of mixture"),
-        (
-            {"parts": ("dot", {"name": "synthesizer-random", "trainabel": False})},
-            "synthesizer-random as a part of mixture has no option 'trainabel'; did you mean train",
-        ),
-        (
-            {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
-            "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian",
-        ),
-        (
-            {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
-            "key_heads belongs to the layer as a whole, and mixture does not have it",
-        ),
-        (
-            {"parts": ("dot", {"name": "gaussian", "rank": 1})},
-            "gaussian as a part of mixture has no option 'rank'; it has none",
-        ),
-        (
-            {"parts": ("dot", {"name": "synthesizer-factorized-random", "rank": 0})},
-            "rank must be at least 1, got 0",
-        ),
-        (
-            {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
-            "mixture: combine: sigmoid takes exactly two parts, got 3",
-        ),
-    ],
-)
-def test_an_impossible_mixture_is_refused_with_what_would_do(
-    options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(UsageError, match=reason) as caught:
-        MultiHead.build("mixture", WIDTH, HEADS, LONGEST, **options)
-    assert "\n" not in str(caught.value)

@@ -74,8 +74,7 @@ def test_chunks_by_themselves_give_what_all_scores_at_once_give(
         total = (whole.y * real).sin().sum() + (later.y * real[:, 5:]).cos().sum()
         grads = torch.autograd.grad(total, [x, bias, *made.parameters()])
         found.append([whole.y * real, later.y * real[:, 5:], *later.state, *grads])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-11)
 
 
 def test_gradients_of_chunks_meet_the_noise_of_the_answers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,5 +89,4 @@ def test_gradients_of_chunks_meet_the_noise_of_the_answers(monkeypatch: pytest.M
         torch.manual_seed(6)
         y = made(x, Mask.packed(150, x.device, causal=True)).y
         found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *made.parameters()])])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(*found)

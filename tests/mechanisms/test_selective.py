@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.mechanisms.selective import Selective
 
@@ -58,11 +56,3 @@ def test_where_the_first_head_scores_nothing_it_is_scaled_dot() -> None:
     mask = Mask.packed(12, q.device, causal=True)
     found = Selective(Shape(3, 4, 12))(q, k, k, mask).y
     torch.testing.assert_close(found, ScaledDot(Shape(3, 4, 12))(q, k, k, mask).y)
-
-
-def test_what_cannot_be_is_refused() -> None:
-    for role in ({"causal": False}, {"cross": True}):
-        with pytest.raises(UsageError, match="selects for the queries behind it"):
-            MultiHead.build("selective", 8, 2, 10, **role)
-    with pytest.raises(UsageError, match="selective cannot be a part of mixture"):
-        MultiHead.build("mixture", 8, 2, 10, causal=True, parts=("selective", "dot"))

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.errors import UsageError
-from attnkit.layers import MultiHead
 from attnkit.mechanisms.sigmoid import Sigmoid
 
 
@@ -37,9 +35,3 @@ def test_the_bias_is_learned_or_a_number(bias: str | float, start: float) -> Non
     q, k = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
     maps = made.weights(q, k, k, Mask.cross(torch.ones(1, 5, dtype=torch.bool), 3))
     torch.testing.assert_close(maps, (q @ k.transpose(-1, -2) / 2 + start).sigmoid())
-
-
-@pytest.mark.parametrize("bias", ["log", math.nan, math.inf])
-def test_other_biases_are_refused(bias: object) -> None:
-    with pytest.raises(UsageError, match="bias must be"):
-        MultiHead.build("sigmoid", 8, 2, 9, bias=bias)

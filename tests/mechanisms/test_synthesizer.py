@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attnkit.attention import Mask, Shape
 from attnkit.attention.position_tables import aligned
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.synthesizer_factorized_dense import compose, default_factors
 from attnkit.mechanisms.synthesizer_random import SynthesizerRandom
@@ -157,35 +156,6 @@ def test_default_factors_are_nearest_to_the_square_root(
     length: int, factors: tuple[int, int]
 ) -> None:
     assert default_factors(length) == factors
-
-
-@pytest.mark.parametrize(
-    ("word", "options", "reason"),
-    [
-        ("synthesizer-dense", {"layers": 3}, "layers must be one of 1, 2, got 3"),
-        ("synthesizer-dense", {"reads": "head"}, "reads must be one of layer, slice, got 'head'"),
-        ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
-        ("synthesizer-factorized-random", {"rank": 0}, "rank must be at least 1, got 0"),
-        (
-            "synthesizer-factorized-dense",
-            {"layout": "tiel"},
-            "must be one of outer, tile, got 'tiel'",
-        ),
-        (
-            "synthesizer-factorized-dense",
-            {"factors": (4, 4)},
-            r"factors must be two that multiply to the 12 positions of the layer, such as \[3, 4\],"
-            r" got \[4, 4\]",
-        ),
-        ("synthesizer-factorized-dense", {"factors": (-3, -4)}, r"got \[-3, -4\]"),
-        ("synthesizer-factorized-dense", {"factors": (12,)}, r"got \(12,\)"),
-    ],
-)
-def test_an_impossible_option_is_refused_with_what_is_possible(
-    word: str, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(UsageError, match=f"{word}: .*{reason}"):
-        MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
 
 
 def test_fixed_and_trained_tables_start_alike_at_the_scale_asked_for() -> None:

@@ -86,8 +86,7 @@ def test_sparse_patterns_are_right_without_an_operator(
         monkeypatch.setattr(sparse_pattern, "PLAIN_UP_TO", limit)
         y = made(*parts, mask).y
         found.append((y, *torch.autograd.grad(y.square().sum(), parts)))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("trained", [False, True])
@@ -104,8 +103,7 @@ def test_linear_layers_are_right_without_an_operator(
     if trained:
         wanted = [x, *layer.parameters()]
         pairs = [torch.autograd.grad(part.square().sum(), wanted) for part in (y, plain)]
-        for one, other in zip(*pairs, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
 
 
 def test_the_gate_asks_for_device_type_eager_code_and_the_switch(

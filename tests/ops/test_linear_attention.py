@@ -47,8 +47,7 @@ def some_pads(length: int) -> Tensor:
 
 
 def assert_equal(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1e-9) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.sampled(3)

@@ -109,8 +109,7 @@ def test_second_derivatives_are_those_of_torch(
         total = sum(gradient.square().sum() for gradient in first)
         found.append(torch.autograd.grad(total, wanted))
     assert calls
-    for own, other in zip(*found, strict=True):
-        torch.testing.assert_close(own, other, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-4)
 
 
 def test_weights_have_the_names_and_the_start_of_torch_s_layer() -> None:

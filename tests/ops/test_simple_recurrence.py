@@ -23,8 +23,7 @@ def test_states_and_gradients_are_those_of_the_plain_loop(length: int) -> None:
         assert states.shape == (3, length, 4)
         loss = (states * torch.linspace(-1, 1, states.numel()).view_as(states)).sum()
         found.append((states, *torch.autograd.grad(loss, given)))
-    for fast, plain in zip(*found, strict=True):
-        torch.testing.assert_close(fast, plain)
+    torch.testing.assert_close(*found)
 
 
 def test_a_second_derivative_is_refused() -> None:

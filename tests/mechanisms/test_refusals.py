@@ -1,0 +1,87 @@
+"""Values of options that cannot be: refused in one line that names the option and what would do."""
+
+import math
+from typing import Any
+
+import pytest
+
+from attnkit.errors import UsageError
+from attnkit.layers import MultiHead
+
+PART = "synthesizer-factorized-random"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("additive", {"hidden": 0}, "hidden must be at least 1, got 0"),
+    ("atrous", {"rate": 0}, "rate must be at least 2, got 0"),
+    ("block-topk", {"block": 16, "blocks": 5}, "can be 4 at most, as 64 tokens are 4 blocks of 16"),
+    ("differential", {"lambda_init": 1.0}, "lambda_init must be at least 0 and below 1, got 1.0"),
+    ("differential", {"lambda_init": -0.1}, "lambda_init must be at least 0 and below 1"),
+    ("differential", {"lambda_init": "depth"}, "a number or by-depth"),
+    ("dot", {"exclusive": True, "cross": True}, "cannot be cross attention: exclusive"),
+    ("dot", {"key_heads": 0}, "key_heads must divide heads, 2, got 0"),
+    ("dot", {"logit_cap": 0.0}, "logit_cap must be a number > 0"),
+    ("dot", {"logit_cap": math.inf}, "logit_cap must be a number > 0"),
+    ("dot", {"qk_norm": True, "key_norm": True}, "in place of key_norm"),
+    ("dot", {"short_conv": 1}, "short_conv must be a whole number >= 2 and <= 32"),
+    ("dot", {"short_conv": 4, "cross": True}, "short_conv: it convolves the tokens of one"),
+    ("dot", {"value_residual": True, "cross": True}, "cannot be cross attention: value_res"),
+    *(("entmax", {"alpha": alpha}, "alpha must be") for alpha in (0.99, 101, math.nan, "learnt")),
+    ("fixed-pattern", {"patterns": ()}, "patterns must be of previous, .*, got none"),
+    ("fixed-pattern", {"patterns": ("prior",)}, r"a list: \[one of previous, .*'prior'"),
+    ("forgetting", {"gate_bias": math.inf}, "gate_bias must be finite"),
+    ("gated-delta", {"strength": 3.0}, "strength must be above 0, at most 2"),
+    ("interleaved", {"parts": ("local", "interleaved")}, "interleaved; its parts can be"),
+    ("interleaved", {"parts": ("local", "mixture")}, "mixture cannot be a part of interleaved"),
+    ("interleaved", {"parts": ("local", {"name": "dot", "window": 3})}, "has no option 'window'"),
+    ("interleaved", {"parts": ("local",)}, "must be a list of two mechanisms or more"),
+    ("linear", {"features": 0}, "features must be at least 1, got 0"),
+    ("linear", {"qk_norm": True}, "no option 'qk_norm'"),
+    ("linformer", {"rank": 0}, "rank must be at least 1, got 0"),
+    ("local", {"window": -1}, "window must be at least 0, got -1"),
+    ("mixture", {}, r"mixture needs parts; write {name: mixture, parts: \["),
+    ("mixture", {"parts": "dot"}, "parts must be a list of two mechanisms or more, .* got 'dot'"),
+    ("mixture", {"parts": ("dot",)}, r"parts must be a list of two .* got \('dot',\)"),
+    ("mixture", {"parts": ("dot", 3)}, "a part must be a word or {name: word} with .* got 3"),
+    ("mixture", {"parts": ("dot", {"rank": 3})}, "a part must be a word or {name: word}"),
+    ("mixture", {"parts": ("dot", "gausian")}, "called 'gausian'; did you mean gaussian"),
+    ("mixture", {"parts": ("dot", "linear")}, "linear cannot be a part of mixture; its parts can"),
+    ("mixture", {"parts": ("dot", "fixed-pattern")}, "fixed-pattern cannot be a part of mixture"),
+    ("mixture", {"parts": ("dot", "mixture")}, "mixture cannot be a part of mixture"),
+    ("mixture", {"parts": ("dot", "selective")}, "selective cannot be a part of mixture"),
+    ("mixture", {"parts": ("dot", {"name": PART, "rnak": 3})}, "'rnak'; did you mean rank"),
+    ("mixture", {"parts": ("dot", {"name": PART, "rank": 0})}, "rank must be at least 1, got 0"),
+    ("mixture", {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
+     "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian"),
+    ("mixture", {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
+     "key_heads belongs to the layer as a whole, and mixture does not have it"),
+    ("mixture", {"parts": ("dot", {"name": "gaussian", "rank": 1})}, "option 'rank'; it has none"),
+    ("mixture", {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
+     "mixture: combine: sigmoid takes exactly two parts, got 3"),
+    ("nystrom", {"conv": 4}, "conv must be an odd number of positions, got 4"),
+    ("nystrom", {"landmarks": 0}, "landmarks must be at least 1, got 0"),
+    ("performer", {"features": -3}, "features must be at least 1, got -3"),
+    ("performer", {"redraw_every": -1}, "redraw_every must be at least 0"),
+    *(("sigmoid", {"bias": bias}, "bias must be") for bias in ("log", math.nan, math.inf)),
+    ("sparse", {"rate": 0}, "rate must be at least 2, got 0"),
+    ("synthesizer-dense", {"layers": 3}, "layers must be one of 1, 2, got 3"),
+    ("synthesizer-dense", {"qk_norm": True}, "qk_norm needs queries and keys"),
+    ("synthesizer-dense", {"reads": "head"}, "reads must be one of layer, slice, got 'head'"),
+    ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
+    (PART, {"rank": 0}, "rank must be at least 1, got 0"),
+    ("synthesizer-factorized-dense", {"layout": "tiel"}, "one of outer, tile, got 'tiel'"),
+    ("synthesizer-factorized-dense", {"factors": (4, 4)},
+     r"two that multiply to the 64 positions of the layer, such as \[8, 8\], got \[4, 4\]"),
+    ("synthesizer-factorized-dense", {"factors": (-8, -8)}, r"got \[-8, -8\]"),
+    ("synthesizer-factorized-dense", {"factors": (64,)}, r"got \(64,\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("word", "options", "message"), REFUSED)
+def test_what_cannot_be_is_refused(word: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        MultiHead.build(word, 8, 2, 64, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_halves_of_heads_need_an_even_width() -> None:
+    with pytest.raises(UsageError, match="even width, got 3"):
+        MultiHead.build("differential", 6, 2, 9)
