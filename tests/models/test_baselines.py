@@ -62,6 +62,31 @@ def test_cached_steps_equal_one_pass(model: Model) -> None:
     assert_steps_equal_one_pass(model)
 
 
+ROLES = ("encoder", "decoder", "cross")
+TRANSFORMERS: list[dict[str, Any]] = [
+    {"attention": {role: {"name": "dot"} for role in ROLES}},
+    {"attention": {role: {"name": "linear"} for role in ROLES}},
+    {"attention": {role: {"name": "synthesizer-random"} for role in ROLES[:2]}},
+    {"positions": "learned"},
+    {"positions": "rope"},
+    {"positions": "none"},
+    {"norm": "post", "activation": "gelu", "tie": "decoder"},
+    {"activation": "swiglu", "tie": "none", "bias": False},
+    {"activation": "geglu"},
+    {"init_std": 0.02, "positions": "learned"},
+]
+
+
+@pytest.mark.parametrize("options", TRANSFORMERS, ids=str)
+@pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
+def test_transformers_of_every_kind_have_caches_and_batches(
+    shape: str, options: dict[str, Any]
+) -> None:
+    model = make(options | {"shape": shape})
+    assert_steps_equal_one_pass(model)
+    assert_batched_rows_equal_rows_alone(model)
+
+
 ACROSS = [
     word for word in mechanisms.names()
     if mechanisms.facts(word).cross and not mechanisms.facts(word).composite
@@ -90,12 +115,16 @@ def test_options_of_mechanisms_work_in_convs2s(options: dict[str, Any]) -> None:
     assert_steps_equal_one_pass(make(BASELINES["convs2s"] | {"attention": attention, "heads": 4}))
 
 
-def test_a_sentence_alone_equals_itself_in_a_padded_batch(model: Model) -> None:
+def assert_batched_rows_equal_rows_alone(model: Model) -> None:
     source, target = padded(), ids(3, 6, 1)
     batch = model(source, target)
     for row, length in enumerate((9, 5, 1)):
         alone = model(source[row : row + 1, :length], target[row : row + 1])
         torch.testing.assert_close(alone, batch[row : row + 1])
+
+
+def test_a_sentence_alone_equals_itself_in_a_padded_batch(model: Model) -> None:
+    assert_batched_rows_equal_rows_alone(model)
 
 
 def test_beams_are_reordered_and_sentences_leave(model: Model) -> None:

@@ -79,20 +79,6 @@ def test_probabilities_sum_to_1(how: dict[str, Any], beta: Any, residual: str) -
     assert_close(out.exp().sum(-1), torch.ones(1, 6, dtype=torch.float64), atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("how", POOLS)
-@pytest.mark.parametrize("first", [2, 5, 8])
-def test_after_one_token_it_is_the_table_itself(how: dict[str, Any], first: int) -> None:
-    row = joint()[first]
-    for beta in (0, "exact"):
-        assert_close(logs(counted(beta=beta, **how), [first]).exp(), row / row.sum())
-
-
-@pytest.mark.parametrize("how", POOLS)
-def test_beta_of_minus_1_is_the_unigram_model(how: dict[str, Any]) -> None:
-    unigram = joint().sum(0) / joint().sum()
-    assert_close(logs(counted(beta=-1, **how), [2, 5, 7, 7]).exp(), unigram)
-
-
 @pytest.mark.parametrize("ids", [[2, 5], [2, 5, 7, 7], [3, 4, 5, 6, 7, 8, 8, 3, 2, 1]])
 def test_exact_is_the_product_of_the_likelihoods_of_the_past(ids: list[int]) -> None:
     table = joint()

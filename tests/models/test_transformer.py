@@ -12,24 +12,6 @@ from attnkit.models import Decode, Model, build
 from attnkit.recipe import schema
 
 SIZE = 23
-ROLES = {
-    "scaled-dot": {},
-    "dot": {"attention": {r: {"name": "dot"} for r in ("encoder", "decoder", "cross")}},
-    "synthesizer-random": {
-        "attention": {r: {"name": "synthesizer-random"} for r in ("encoder", "decoder")}
-    },
-    "linear": {"attention": {r: {"name": "linear"} for r in ("encoder", "decoder", "cross")}},
-}
-VARIANTS = [
-    *({"attention": options.get("attention", {})} for options in ROLES.values()),
-    {"positions": "learned"},
-    {"positions": "rope"},
-    {"positions": "none"},
-    {"norm": "post", "activation": "gelu", "tie": "decoder"},
-    {"activation": "swiglu", "tie": "none", "bias": False},
-    {"activation": "geglu"},
-    {"init_std": 0.02, "positions": "learned"},
-]
 
 
 def make(shape: str = "encoder-decoder", **options: object) -> Model:
@@ -42,34 +24,6 @@ def make(shape: str = "encoder-decoder", **options: object) -> Model:
 def ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(4, SIZE, (rows, length), generator=generator)
-
-
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-@pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
-def test_cached_steps_equal_one_long_step(shape: str, options: dict[str, object]) -> None:
-    model = make(shape, **options)
-    source, target = ids(3, 9), ids(3, 12, 1)
-    source[1, 5:] = 0
-    with torch.no_grad():
-        full = model(source, target)
-        state, logits = model.start(source), []
-        for start, end in ((0, 1), (1, 5), (5, 6), (6, 12)):
-            part, state = model.step(target[:, start:end], state)
-            logits.append(part)
-    torch.testing.assert_close(torch.cat(logits, 1), full)
-
-
-@pytest.mark.parametrize("options", VARIANTS, ids=str)
-@pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
-def test_a_sentence_alone_equals_itself_in_a_padded_batch(
-    shape: str, options: dict[str, object]
-) -> None:
-    model = make(shape, **options)
-    source, target = ids(2, 9), ids(2, 6, 1)
-    source[0, 4:] = 0
-    batch = model(source, target)
-    torch.testing.assert_close(model(source[:1, :4], target[:1]), batch[:1])
-    torch.testing.assert_close(model(source[1:], target[1:]), batch[1:])
 
 
 @pytest.mark.parametrize(
