@@ -65,11 +65,6 @@ def colours(
     return np.asarray(table(palette)[steps(values)])
 
 
-def is_light(rgb: UInt8[NDArray[np.uint8], "3"]) -> bool:
-    """Whether black text reads better on a colour than white: a CIELAB lightness above 55."""
-    return bool((rgb / 255.0) ** 2.2 @ np.array([0.2126, 0.7152, 0.0722]) > 0.23)
-
-
 def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDArray[np.str_]:
     """A character for each value from 0 to 1, the denser the higher; equal shares of the range."""
     ramp = np.array(list(SHADES_ASCII if ascii_only else SHADES))

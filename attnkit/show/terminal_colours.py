@@ -29,14 +29,6 @@ def colour_system(console: Console) -> str | None:
     return system if system in ("truecolor", "256") and not console.no_color else None
 
 
-def text_on(rgb: UInt8[NDArray[np.uint8], "3"], coloured: bool) -> Style:
-    """Black or white on a colour, whichever is read better; plain text without colours."""
-    if not coloured:
-        return Style()
-    text = Color.from_rgb(0, 0, 0) if colour.is_light(rgb) else Color.from_rgb(255, 255, 255)
-    return Style(color=text, bgcolor=Color.from_rgb(*map(int, rgb)))
-
-
 class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 

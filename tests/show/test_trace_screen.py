@@ -23,26 +23,22 @@ def plain(text: str) -> str:
 
 WIDE = """\
 3 contexts, pool entropy, beta 0.25, eta 0.1, top-p 0.95
-Paris lies on the Seine
-A\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500\u2500B\u2500\u2500\u2500\u2500\u2500\u2500A\u2500\u2500\u2500\u2500
+[A]Paris lies [B]on the [A]Seine
 
-A  60% 3 paris.txt                 Paris is the capital of France, and it lies \u2026
-B  40% 1 rome.txt                  Rome lies on the Tiber, said \\x1b[31mLivy.
+A 60.0% 3 paris.txt: Paris is the capital of France, and it lies on the Seine.
+B 40.0% 1 rome.txt: Rome lies on the Tiber, said \\x1b[31mLivy.
 source: context 3 paris.txt (60%)
-1 of 3 contexts was never selected
+never selected: 1 of 3 contexts
 """
 NARROW = """\
 3 contexts, pool entropy, beta 0.25, eta
 0.1, top-p 0.95
-Paris lies on the Seine
-A----------B------A----
+[A]Paris lies [B]on the [A]Seine
 
-A  60% 3 paris.txt
-       Paris is the capital of France, ~
-B  40% 1 rome.txt
-       Rome lies on the Tiber, said \\x1~
+A 60.0% 3 paris.txt: Paris is the capita
+B 40.0% 1 rome.txt: Rome lies on the Tib
 source: context 3 paris.txt (60%)
-1 of 3 contexts was never selected
+never selected: 1 of 3 contexts
 """
 
 
@@ -66,15 +62,14 @@ def test_colours_change_no_character() -> None:
             drawn(TraceScreen(made()), 80)
         )
     assert "48;2;119;170;221m" in drawn(TraceScreen(made()), 80, "truecolor")
-    assert "48;5;" in drawn(TraceScreen(made()), 80, "256")
     assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
 
 
 def test_a_mixture_has_no_speaker_but_shares() -> None:
-    weighted = drawn(TraceScreen(made("weighted")), 80)
-    assert "never selected" not in weighted
-    assert "% 3 paris.txt" in weighted
-    assert "60.0% 3 paris.txt" in drawn(TraceScreen(made("max")), 80)
+    for pool in ("weighted", "max"):
+        shown = drawn(TraceScreen(made(pool)), 80)
+        assert "never selected" not in shown
+        assert "60.0% 3 paris.txt" in shown
 
 
 def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
@@ -82,15 +77,9 @@ def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
     tokens = tuple(token._replace(agreed=at in (1, 3, 5)) for at, token in enumerate(shown.tokens))
     trace = replace(shown, tokens=tokens)
     lines = plain(drawn(TraceScreen(trace), 80)).splitlines()
-    assert lines[1:3] == [
-        "Paris lies on the Seine",
-        "A\u2500\u2500\u2500\u2500\u2500.....B\u2500\u2500....A\u2500\u2500\u2500\u2500",
-    ]
-    assert lines[-1].startswith("grey (.): 2 of 5 tokens, which the model would write without")
-    assert "\x1b[2mlies " in drawn(TraceScreen(trace), 80, "truecolor")
-    mixed = made("mean")
-    mixed = replace(mixed, tokens=tuple(token._replace(agreed=True) for token in mixed.tokens))
-    assert "." * 23 in plain(drawn(TraceScreen(mixed), 80))
+    assert lines[1] == "[A]Paris [.]lies [B]on [.]the [A]Seine"
+    assert lines[-1].startswith("grey: 2 of 5 tokens, which the model would write without")
+    assert "\x1b[2m[.]lies" in drawn(TraceScreen(trace), 80, "truecolor")
 
 
 def test_an_empty_answer_says_so() -> None:

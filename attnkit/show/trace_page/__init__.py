@@ -1,12 +1,10 @@
 """Traces as one HTML file: choose a token to see the passage that it came from."""
 
 from collections.abc import Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import UsageError
-from attnkit.show.colour import CONTEXT_COLOURS
 from attnkit.show.html_document import document
 from attnkit.show.trace_screen import context_marks, headline, notes
 from attnkit.text import safe_text
@@ -45,12 +43,12 @@ def _record(trace: "Trace") -> dict[str, Any]:
         "model": safe_text(trace.model),
         "prompt": safe_text(trace.prompt),
         "how": headline(trace),
-        "notes": list(notes(trace, everything=True)),
+        "notes": list(notes(trace)),
         "voiced": trace.selects_contexts,
         "source": trace.source.leading,
         "marks": {
-            context: {"letter": mark.letter, "colour": colour}
-            for (context, mark), colour in zip(marks.items(), cycle(CONTEXT_COLOURS), strict=False)
+            context: {"letter": mark.letter, "colour": mark.colour}
+            for context, mark in marks.items()
         },
         "listed": sorted([*marks, *silent], key=lambda at: at != trace.source.leading),
         "contexts": [
