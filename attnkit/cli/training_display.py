@@ -79,7 +79,6 @@ class LiveDisplay(Display):
     def __exit__(self, *raised: object) -> None:
         if raised[0] is not None:
             self._board.interrupt()
-        self._board.whole = True
         self._live.stop()
         console.say("")
 

@@ -1,12 +1,13 @@
 """Training on a screen: a live display of all runs, and one line an event for logs."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import mean
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -14,21 +15,12 @@ from attnkit.recipe.metrics import metric_facts
 from attnkit.text import one_line
 from attnkit.train import events
 
-State = Literal["waiting", "training", "scoring", "done", "skipped", "stopped", "failed"]
-STATES: dict[State, tuple[str, str, str]] = {
-    "waiting": ("·", ".", "dim"),
-    "training": ("▶", ">", "bold cyan"),
-    "scoring": ("▶", ">", "bold cyan"),
-    "done": ("✓", "+", "green"),
-    "skipped": ("✓", "+", "green"),
-    "stopped": ("■", "x", "yellow"),
-    "failed": ("✗", "!", "red"),
-}
-"""Mark, mark in ASCII, and style."""
-NARROW = 60  # cells below which a validation is not called one
+State = Literal["waiting", "training", "done", "stopped", "failed"]
+STYLES: dict[State, str] = {
+    "waiting": "dim", "training": "cyan", "done": "green", "stopped": "yellow", "failed": "red",
+}  # fmt: skip
 BAR = 16  # cells of a bar
-LEAST = 14  # of a name
-OTHER_LINES = 6  # lines of the display beside those of the runs, and one to spare
+LEAST = 14  # cells of a name
 
 
 @dataclass
@@ -38,123 +30,76 @@ class BoardRun:
     variant: str
     seed: int
     state: State = "waiting"
-    step: int = 0
     seconds: float | None = None
-    validation: str = ""  # the last validation, such as "validation BLEU 38.2"
-    phase: str = ""  # what it does while it has no numbers
-    since: float = 0.0  # the beginning of the training, or else of the phase
-    started: events.StartedEvent | None = None
+    validation: str = ""  # the last one, such as "validation BLEU 38.2"
+    ended: str = ""  # how it ended
+    doing: str = ""  # what it does now
     progress: events.ProgressEvent | None = None
-    progress_at: float = 0.0
-
-    @property
-    def active(self) -> bool:
-        return self.state == "training" or bool(self.phase)
-
-    def remaining(self, now: float) -> float | None:
-        """Seconds until it ends, counted down since it was last reported."""
-        if self.progress is None or self.progress.remaining_seconds is None:
-            return None
-        return max(0.0, self.progress.remaining_seconds - (now - self.progress_at))
-
-    def doing(self, now: float) -> str:
-        """What an active run does: its numbers, or its phase and for how long."""
-        told, started = self.progress, self.started
-        if told is None or started is None:
-            return f"{one_line(self.phase or 'first steps')}  {duration(now - self.since)}"
-        left, norm = self.remaining(now), told.grad_norm
-        warming = " (warming up)" if told.step < started.warmup else ""
-        return ", ".join([
-            f"{told.step / max(1, told.steps):.0%} of {told.steps:,}",
-            *([] if left is None else [f"{duration(left)} left"]),
-            f"{told.loss_name} {told.loss:.3f}",
-            f"{told.tokens_per_second:,.0f} tokens/s",
-            f"learning rate {told.lr:.1e}{warming}",
-            *([] if norm is None else [f"gradient norm {norm:.2f}"]),
-            f"{started.device} {started.precision}",
-            f"{started.parameters:,} parameters",
-        ])  # fmt: skip
 
 
 class Board:
-    """A rich renderable of all runs and of those that are training, updated by events."""
+    """A rich renderable of all runs, those that are active first; updated by events."""
 
     def __init__(
         self,
         recipe: str,
         runs: tuple[BoardRun, ...],
-        clock: Callable[[], float] = time.monotonic,
         jobs: int = 1,
         busy: Callable[[], str] = str,
     ) -> None:
-        self.recipe, self.runs, self.clock, self.jobs = recipe, runs, clock, jobs
+        self.recipe, self.runs, self.jobs = recipe, runs, jobs
         self.busy = busy  # why the time left may be wrong: what else the machine does, or nothing
-        self.whole = False  # draw every run, also those for which the screen has no line
         self.message = ""
-        self.phase = "preparing data"  # while no run is active
-        self.since = clock()  # the beginning of the phase
+        self.doing = "preparing data"  # while no run is active
+        self.spinner = Spinner("line", style="cyan")
 
     def update(self, event: events.Event) -> None:
         """Take in what happened."""
         key = (event.variant, event.seed)
         run = next((run for run in self.runs if (run.variant, run.seed) == key), None)
         match event:
-            case events.NoteEvent(passing=True):
-                self._enter(run or self, event.text)
-            case events.NoteEvent():
+            case events.NoteEvent(passing=False):
                 self.message = event.text
-            case events.PreparedEvent():
-                self._enter(run or self, "building the model" if self.runs else "")
+                return
             case events.ScoredEvent():
-                self._idle("")
+                self.doing = self.message = ""
+                return
+            case events.NoteEvent():
+                (run or self).doing = event.text
+            case events.PreparedEvent():
+                (run or self).doing = "building the model" if self.runs else ""
         if run is None:
             return
         match event:
+            case events.NoteEvent():
+                run.progress = None
             case events.StartedEvent():
-                run.state, run.step, run.started = "training", event.resumed_from or 0, event
-                run.progress, run.phase, run.since = None, "", self.clock()
-                self.message = f"resumed from step {run.step:,}" if run.step else ""
+                run.state, run.doing, self.message = "training", _told(event), ""
             case events.ProgressEvent():
-                run.state, run.step = "training", event.step
-                run.progress, run.progress_at = event, self.clock()
+                run.state, run.doing, run.progress = "training", _told(event), event
             case events.ValidatedEvent():
                 run.validation = score_text(event.monitor, event.value)
-            case events.SavedEvent():
-                run.step = event.step
             case events.FinishedEvent():
-                run.step, run.seconds = event.step, event.seconds
-                self._rest(run, "done")
+                run.seconds = event.seconds
+                self._end(run, "done", _told(event))
             case events.SkippedEvent():
-                self._rest(run, "skipped")
+                self._end(run, "done", _told(event))
             case events.FailedEvent():
-                self._rest(run, "failed")
+                self._end(run, "failed", _told(event))
             case events.EvaluatedEvent():
-                self._rest(run, run.state)
+                self._end(run, run.state, run.ended)
 
     def interrupt(self) -> None:
         """What was training is stopped, the rest waits."""
         for run in self.runs:
-            run.state = "stopped" if run.state == "training" else run.state
-            run.progress, run.phase = None, ""
-        self.phase = ""
+            state: State = "stopped" if run.state == "training" else run.state
+            self._end(run, state, run.ended)
+        self.doing = ""
 
-    def _enter(self, of: "BoardRun | Board", phase: str) -> None:
-        """Show a stage; its clock is not reset while only its numbers change."""
-        if phase.split(":")[0] != of.phase.split(":")[0]:
-            of.since = self.clock()
-        of.phase = phase
-        if isinstance(of, BoardRun):
-            of.progress = None
-
-    def _rest(self, run: BoardRun, state: State) -> None:
-        run.state, run.progress, run.phase = state, None, ""
-        if not any(other.active for other in self.runs):
-            self._idle("preparing the next run")
-
-    def _idle(self, phase: str) -> None:
-        trained = self._count("done", "skipped") == len(self.runs)
-        self.phase = "scoring" if phase and trained else phase
-        self.since, self.message = self.clock(), ""
+    def _end(self, run: BoardRun, state: State, ended: str) -> None:
+        run.state, run.ended, run.doing, run.progress = state, ended, "", None
+        waiting = self._count("waiting", "training")
+        self.doing, self.message = "preparing the next run" if waiting else "scoring", ""
 
     def _count(self, *states: State) -> int:
         return sum(run.state in states for run in self.runs)
@@ -164,79 +109,56 @@ class Board:
         seeds = len({run.seed for run in self.runs}) > 1
         return one_line(run.variant) + (f" seed {run.seed}" if seeds else "")
 
-    def remaining_in_all(self) -> float | None:
-        """Seconds until the last run ends, if the waiting ones take as long as the others."""
-        now = self.clock()
-        known = [(run, left) for run in self.runs if (left := run.remaining(now)) is not None]
+    def remaining_seconds(self) -> float | None:
+        """Until the last run ends, if those that wait take as long as the others."""
+        known = [
+            (run.progress.remaining_seconds, run.progress)
+            for run in self.runs
+            if run.progress and run.progress.remaining_seconds is not None
+        ]
         if not known:
             return None
-        times = [run.seconds for run in self.runs if run.seconds]
-        times = times or [now - run.since + left for run, left in known]
-        usual = sum(times) / len(times)
-        ends = [left for _, left in known] + [usual] * (self._count("training") - len(known))
-        waiting = self._count("waiting") * usual
+        lengths = [run.seconds for run in self.runs if run.seconds]
+        lengths = lengths or [left * p.steps / max(1, p.steps - p.step) for left, p in known]
+        ends = [left for left, _ in known]
+        waiting = self._count("waiting") * mean(lengths)
         return max(*ends, (sum(ends) + waiting) / self.jobs)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ascii_only, now = options.ascii_only, self.clock()
-
-        def line(text: str, style: str = "") -> Text:
-            overflow = "crop" if ascii_only else "ellipsis"
-            return Text(text, style, no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
-
-        parts = [one_line(self.recipe)]
+    def _title(self) -> str:
+        parts = []
         if self.runs:  # none where only data is prepared
-            parts.append(f"{self._count('done', 'skipped')} of {len(self.runs)} done")
+            parts.append(f"{self._count('done')} of {len(self.runs)} done")
         if failed := self._count("failed"):
             parts.append(f"{failed} failed")
-        left = self.remaining_in_all()
+        left = self.remaining_seconds()
         if left is not None and len(self.runs) > 1:
             parts.append(f"about {duration(left)} left")
         if left is not None and (busy := self.busy()):
             parts.append(busy)
-        yield line((" | " if ascii_only else " · ").join(parts), "bold")
-        active = [run for run in self.runs if run.active]
-        shown = self._shown(console.size.height - OTHER_LINES - len(active))
-        table = Table.grid(padding=(0, 2, 0, 0))
-        for run in shown:
-            scoring = run.phase and run.state in ("done", "skipped")
-            state: State = "scoring" if scoring else run.state
-            glyph, ascii_glyph, style = STATES[state]
-            mark = Text(f" {ascii_glyph if ascii_only else glyph}", style)
-            done = "" if run.seconds is None else f"{run.step:,} steps, {duration(run.seconds)}"
-            cells = [f"{state:8}", run.validation, done]
-            if options.max_width < NARROW:
-                cells[1:] = [run.validation.removeprefix("validation ")]
-            table.add_row(mark, line(self._named(run)), *map(line, cells))
-        for column in (*table.columns[:1], *table.columns[2:3]):
-            column.no_wrap = True  # names and validations are what is cut
-        for column in table.columns[1:2]:
-            column.min_width = LEAST
-        if hidden := len(self.runs) - len(shown):
-            table.add_row("", Text(f"and {hidden} more", "dim"))
-        yield table
-        for run in active:
-            grid = Table.grid(padding=(0, 1))
-            if told := run.progress:
-                grid.add_column(width=BAR)
-            name = f"{self._named(run)}: " if len(active) > 1 or run.state != "training" else ""
-            doing = line(name + run.doing(now), "cyan")
-            doing.no_wrap = len(active) > 1
-            grid.add_row(*([ProgressBar(told.steps, told.step)] if told else []), doing)
-            yield grid
-        if not active and self.phase:
-            yield line(f" {one_line(self.phase)}  {duration(now - self.since)}", "cyan")
-        if self.message:
-            yield line(f" {one_line(self.message)}", "dim")
+        return ": ".join(filter(None, (one_line(self.recipe), ", ".join(parts))))
 
-    def _shown(self, room: int) -> tuple[BoardRun, ...]:
-        """All runs, or those around the current one where not all fit."""
-        room, last = max(2, room), len(self.runs)
-        if last <= room or self.whole:
-            return self.runs
-        current = (n for n, run in enumerate(self.runs) if run.active or run.state == "waiting")
-        first = max(0, min(next(current, last) - room // 2, last - room))
-        return self.runs[first : first + room]
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self._title(), "bold", no_wrap=True, overflow="crop")
+        active = [(f"{self._named(run)}: {one_line(run.doing)}", run.progress)
+                  for run in self.runs if run.doing]  # fmt: skip
+        if not active and self.doing:
+            active = [(one_line(self.doing), None)]
+        for doing, progress in active:
+            line = Table.grid(padding=(0, 1))
+            if progress:
+                line.add_column(width=BAR)
+            bar = ProgressBar(progress.steps, progress.step) if progress else self.spinner
+            line.add_row(bar, Text(doing, "cyan", overflow="fold"))
+            yield line
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for least in (LEAST, None, None):
+            table.add_column(no_wrap=True, overflow="crop", min_width=least)
+        for run in self.runs:
+            ended = Text(one_line(run.ended) or run.state, STYLES[run.state])
+            table.add_row(Text(self._named(run)), run.validation, ended)
+        yield table
+        if self.message:
+            yield Text(one_line(self.message), "dim", no_wrap=True, overflow="crop")
 
 
 def duration(seconds: float) -> str:
@@ -265,51 +187,55 @@ def log_lines(event: events.Event) -> list[str]:
             return [name + one_line(line) for line in event.text.split("\n")]
         case events.PreparedEvent():
             return [one_line(line) for line in event.reports]
+    told = _told(event)
+    return [name + told] if told else []
+
+
+def _told(event: events.Event) -> str:
+    """What happened to a run, on one line; "" for what is not worth it."""
+    match event:
         case events.StartedEvent():
             resumed = event.resumed_from
             warmup = f", warming up for {event.warmup:,}" if event.warmup > 1 else ""
             if event.warmup > event.steps:
                 warmup += " (longer than the training)"
             origin = f", resumed from step {resumed:,}" if resumed is not None else ""
-            return [
-                f"{name}{event.parameters:,} parameters, {event.device}, {event.precision}, "
+            return (
+                f"{event.parameters:,} parameters, {event.device}, {event.precision}, "
                 f"{event.steps:,} steps{warmup}{origin}"
-            ]
+            )
         case events.ProgressEvent():
-            norm = event.grad_norm
+            norm, left = event.grad_norm, event.remaining_seconds
             gradient = f", gradient norm {norm:.2f}" if norm is not None else ""
-            left = event.remaining_seconds
             remaining = f", {duration(left)} left" if left is not None else ""
-            return [
-                f"{name}step {event.step:,}/{event.steps:,}: {event.loss_name} {event.loss:.3f}, "
+            return (
+                f"step {event.step:,}/{event.steps:,}: {event.loss_name} {event.loss:.3f}, "
                 f"learning rate {event.lr:.1e}, {event.tokens_per_second:,.0f} tokens/s"
                 f"{gradient}{remaining}"
-            ]
+            )
         case events.ValidatedEvent():
             best = score_text(event.monitor, event.best).rpartition(" ")[-1]
             best = f" (best {best})" if event.best != event.value else ""
             loss = event.monitor == "loss"
             monitored = "" if loss else f", {score_text(event.monitor, event.value)}"
-            return [
-                f"{name}step {event.step:,}: {score_text('loss', event.loss)}, "
+            return (
+                f"step {event.step:,}: {score_text('loss', event.loss)}, "
                 f"perplexity {event.perplexity:.2f}{monitored}{best}"
-            ]
+            )
         case events.FinishedEvent():
-            return [
-                f"{name}done at step {event.step:,} after {duration(event.seconds)} "
-                f"({one_line(event.reason)})"
-            ]
+            took = duration(event.seconds)
+            return f"done at step {event.step:,} after {took} ({one_line(event.reason)})"
         case events.SkippedEvent():
-            return [f"{name}skipped: {one_line(event.reason)}"]
+            return f"skipped: {one_line(event.reason)}"
         case events.FailedEvent():
-            return [f"{name}failed: {one_line(event.reason)}"]
+            return f"failed: {one_line(event.reason)}"
         case events.TunedEvent():
             tried = ", ".join(
                 f"{one['value']}: "
                 + (score_text(event.monitor, one["score"]) if "score" in one else "diverged")
                 for one in event.trials
             )
-            return [f"{name}chose {event.key}={event.value} ({tried})"]
+            return f"chose {event.key}={event.value} ({tried})"
         case events.EvaluatedEvent():
-            return [f"{name}scored {', '.join(map(one_line, event.splits))}"]
-    return []
+            return f"scored {', '.join(map(one_line, event.splits))}"
+    return ""
