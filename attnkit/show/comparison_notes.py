@@ -1,7 +1,7 @@
 """The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
@@ -28,33 +28,20 @@ def joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
 
 
-class Notes(NamedTuple):
-    """What a reader needs to reproduce and to trust the numbers."""
-
-    about: dict[str, list[str]]
-    """Each note with the titles of the columns that it is about; none: it is about the table."""
-    brief: frozenset[str]
-    """Those about differences, seeds and marks."""
-
-
-def comparison_notes(comparison: Comparison, metrics: Sequence[str]) -> Notes:
-    """The notes below a comparison."""
+def comparison_notes(
+    comparison: Comparison, metrics: Sequence[str]
+) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The notes below a comparison, and those of them that are about differences, seeds, marks."""
     rows = comparison.rows
-    titles = [metric_facts(metric).title for metric in metrics]
-    signatures = signature_notes(rows, metrics)
-    significance = _significance(comparison)
-    about = {note: [title] for note, title in zip(signatures, titles, strict=True)}
-    about |= dict.fromkeys(significance, ["difference"]) | {SEPARABLE_NOTE: titles}
-    notes = [*signatures, _sentences(rows)]
     seeds = [_seeds(rows)] if trained(rows) else []
-    notes += seeds + _training(rows) + tuning_notes(rows) + condition_notes(comparison)
-    notes += significance + _published(comparison) + run_notes(rows)
+    significance = _significance(comparison)
     few = few_items_note(min((row.sentences for row in rows), default=0), "sentences")
-    brief = frozenset([*seeds, *significance])
     if significance and comparison.resamples and few:
-        notes.append(few)
-        brief |= {few}
-    return Notes({note: about.get(note, []) for note in notes}, brief)
+        significance.append(few)
+    notes = [*signature_notes(rows, metrics), _sentences(rows), *seeds, *_training(rows)]
+    notes += tuning_notes(rows) + condition_notes(comparison)
+    notes += significance + _published(comparison) + run_notes(rows)
+    return tuple(notes), frozenset([*seeds, *significance])
 
 
 def _sentences(rows: Sequence[ScoreRow]) -> str:

@@ -168,8 +168,8 @@ def comparison_table(comparison: Comparison) -> Table:
             cells.append(costs)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
-    about, brief = comparison_notes(comparison, metrics)
-    return Table(title, tuple(columns), body, tuple(about), about=about, brief=brief)
+    notes, brief = comparison_notes(comparison, metrics)
+    return Table(title, tuple(columns), body, notes, brief=brief)
 
 
 IN_TITLE = ("recipe", "split")

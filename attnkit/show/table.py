@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -96,8 +96,8 @@ class Table:
 
     It is never wider than the screen, and breaks no word that the screen has room for.  It takes
     the first of these that fits: all columns side by side; differences below their scores; the
-    same without the columns of the highest priorities, which a note then names; p-values below
-    their differences, then intervals too; one block of lines a row.
+    same without the columns of the highest priorities, which a note then names; intervals and
+    p-values below their differences; one block of lines a row.
     """
 
     title: str
@@ -105,8 +105,6 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     how: str = WIDER  # how to see the columns that are left out
-    about: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Titles of the columns that a note is about, where it is not about the whole table."""
     brief: frozenset[str] | None = None
     """Notes without which the cells cannot be read; None: all of them."""
 
@@ -167,8 +165,8 @@ class Table:
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
 
-        What names the row stays, and so does a score whose difference is asked for.  Notes about
-        columns that are not chosen go.
+        What names the row stays, and so does a score whose difference is asked for.  Notes that
+        begin with the title of another column go.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns)
@@ -179,11 +177,9 @@ class Table:
         chosen = sorted(keep)
         columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
         rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
-        titles = {column.title for column in columns}
-        notes = tuple(
-            note for note in self.notes
-            if not self.about.get(note) or titles.intersection(self.about[note])
-        )  # fmt: skip
+        gone = {one.title for one in self.columns} - {one.title for one in columns}
+        about = tuple(f"{title}{sign}" for title in gone for sign in (":", " ("))
+        notes = tuple(note for note in self.notes if not note.startswith(about))
         return replace(self, columns=columns, rows=rows, notes=notes)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -191,38 +187,23 @@ class Table:
             yield _text(self.title, options, "bold")
         yield from self._fitted(console, options)
         for note in self.notes:
-            yield _note(note, options)
+            yield _text(note, options, "dim")
 
     def _fitted(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         limits = sorted({0, *(column.priority for column in self.columns)}, reverse=True)
-        layouts = [(1, limits[0]), *((lines, limit) for lines in (2, 3, 4) for limit in limits)]
-        for least in (min(COMFORTABLE, options.max_width // 3), 0):
-            for lines, limit in layouts:
-                shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
-                strips = self._strips(shown, lines, options, least)
-                if _width(strips) <= options.max_width:
-                    yield _grid(strips, console, options.max_width)
-                    hidden = [c.name for i, c in enumerate(self.columns) if i not in shown]
-                    if hidden:
-                        width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
-                        note = f"left out at {width} columns: {left_out}; {self.how}"
-                        yield _note(note, options)
-                    return
+        for lines, limit in ((1, limits[0]), *((n, limit) for n in (2, 4) for limit in limits)):
+            shown = [i for i, c in enumerate(self.columns) if c.priority <= limit or c.under]
+            grid = self._grid(self.stacks(shown, lines), lines, console, options)
+            if grid is not None:
+                yield grid
+                hidden = [c.name for i, c in enumerate(self.columns) if i not in shown]
+                if hidden:
+                    width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
+                    yield _text(
+                        f"left out at {width} columns: {left_out}; {self.how}", options, "dim"
+                    )
+                return
         yield from self._blocks(options)
-
-    def _strips(
-        self, shown: Sequence[int], lines: int, options: ConsoleOptions, least: int
-    ) -> "list[_Strip]":
-        """Columns by their indices, a score and its difference on so many lines."""
-        return [
-            _Strip.of(
-                _text(self.columns[stack[0]].title, options, "bold"),
-                [_stacked([row[i] for i in stack], lines, options) for row in self.rows],
-                self.columns[stack[0]].align,
-                least if self.columns[stack[0]].wrap and not stack[1:] else None,
-            )
-            for stack in self.stacks(shown, lines)
-        ]
 
     def stacks(self, shown: Sequence[int], lines: int) -> list[list[int]]:
         """Columns that share a place on so many lines a row, by their indices."""
@@ -234,6 +215,46 @@ class Table:
                 stacks.append([index])
         return stacks
 
+    def _grid(
+        self, stacks: Sequence[Sequence[int]], lines: int, console: Console, options: ConsoleOptions
+    ) -> Grid | None:
+        """Stacks of columns side by side, or None where they do not fit.
+
+        What room is left goes to those that wrap, the ones that want least first.
+        """
+        grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+        strips, wanted = [], []
+        for stack in stacks:
+            column = self.columns[stack[0]]
+            title = _text(column.title, options, "bold")
+            cells = [_stacked([row[at] for at in stack], lines, options) for row in self.rows]
+            sizes = [Measurement.get(console, options, text) for text in cells]
+            head = Measurement.get(console, options, title)
+            word = max(head.minimum, *(size.minimum for size in sizes), 0)
+            line = max((size.maximum for size in sizes), default=0)
+            wraps = column.wrap and not stack[1:]
+            comfortable = min(COMFORTABLE, options.max_width // 3) if wraps else line
+            grid.add_column(
+                title, justify=column.align, overflow="fold",
+                width=max(word, min(line, comfortable)),
+            )  # fmt: skip
+            strips.append(cells)
+            wanted.append(max(line, head.maximum, word))
+        room = options.max_width - GAP * (len(stacks) - 1)
+        spare = room - sum(column.width or 0 for column in grid.columns)
+        if spare < 0:
+            return None
+        by_want = sorted(
+            zip(grid.columns, wanted, strict=True), key=lambda one: one[1] - (one[0].width or 0)
+        )
+        for left, (drawn, most) in zip(range(len(stacks), 0, -1), by_want, strict=True):
+            least = drawn.width or 0
+            drawn.width = min(most, least + spare // left)
+            spare -= drawn.width - least
+        for row in zip(*strips, strict=True):
+            grid.add_row(*row)
+        return grid
+
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Each row as a block: its name, then one line a column."""
         for row in self.rows:
@@ -243,67 +264,8 @@ class Table:
             for at, cell in enumerate(row):
                 if not self.is_key(at) and cell.text not in ("", NONE):
                     title = _text(self.columns[at].title, options)
-                    parts = _parts(cell, 4)
-                    texts = (_cell_text(replace(cell, text=part), options) for part in parts)
-                    lines.add_row(title, Text("\n").join(texts))
+                    lines.add_row(title, _stacked([cell], 4, options))
             yield Padding(lines, (0, 0, 0, 2))
-
-
-class _Strip(NamedTuple):
-    """One column as it is drawn."""
-
-    title: Text
-    cells: list[Text]
-    align: Align
-    least: int
-    """Its width when it wraps as much as it may."""
-    whole: int
-    """Its width when nothing wraps."""
-
-    @classmethod
-    def of(cls, title: Text, cells: list[Text], align: Align, least: int | None) -> "_Strip":
-        """A column whose title wraps, and whose cells do so too, to `least` unless that is None."""
-        needs = max(map(_longest_line, cells), default=0)
-        words = max(map(_longest_word, (title, *cells)), default=0)
-        narrowest = needs if least is None else min(needs, least)
-        return cls(
-            title, cells, align, max(words, narrowest), max(needs, _longest_line(title), words)
-        )
-
-    def fitted(self, width: int, console: Console) -> int:
-        """The width that its texts take when they are wrapped at a width, at least `least`."""
-        lines = (line for text in (self.title, *self.cells) for line in text.wrap(console, width))
-        return max(self.least, *(cell_len(line.plain.rstrip()) for line in lines))
-
-
-def _longest_word(text: Text) -> int:
-    return max(map(cell_len, text.plain.split()), default=0)
-
-
-def _longest_line(text: Text) -> int:
-    return max(map(cell_len, text.plain.split("\n")))
-
-
-def _width(strips: Sequence[_Strip]) -> int:
-    """The least width of columns side by side."""
-    return sum(strip.least for strip in strips) + GAP * (len(strips) - 1)
-
-
-def _grid(strips: Sequence[_Strip], console: Console, room: int) -> Grid:
-    """Columns side by side; what room is left goes to those that wrap."""
-    widths = [strip.least for strip in strips]
-    spare = room - _width(strips)
-    by_want = sorted(range(len(strips)), key=lambda at: strips[at].whole - widths[at])
-    for left, at in zip(range(len(strips), 0, -1), by_want, strict=True):
-        strip, most = strips[at], widths[at] + spare // left
-        widths[at] = strip.whole if most >= strip.whole else strip.fitted(most, console)
-        spare -= widths[at] - strip.least
-    grid = Grid(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for strip, width in zip(strips, widths, strict=True):
-        grid.add_column(strip.title, justify=strip.align, width=width, overflow="fold")
-    for row in zip(*(strip.cells for strip in strips), strict=True):
-        grid.add_row(*row)
-    return grid
 
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
@@ -314,40 +276,16 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
     return Text(clean, style=style, overflow="fold")
 
 
-def _note(text: str, options: ConsoleOptions) -> Text:
-    """A note; a word that no line has room for goes on below after a comma or a bar."""
-    lines = [""]
-    for word in _text(text, options).plain.split(" "):
-        long = cell_len(word) > options.max_width
-        parts = re.findall(r"(?:\\.|[^,|])+[,|]*|[,|]+", word) if long else [word]
-        for at, part in enumerate(parts):
-            longer = lines[-1] + (" " if lines[-1] and not at else "") + part
-            if lines[-1] and cell_len(longer) > options.max_width:
-                lines.append(part)
-            else:
-                lines[-1] = longer
-    return Text("\n".join(lines), style="dim", overflow="fold")
-
-
-def _cell_text(cell: Cell, options: ConsoleOptions) -> Text:
-    style = "bold" if cell.best else "dim" if cell.dim else ""
-    return _text(cell.mark + cell.text, options, style)
-
-
 def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text:
     """A cell with those below it; what the baseline has no value for takes no line.
 
-    With more than two lines a p-value stands below its difference, with more than three so does the
-    interval.
+    With more than two lines the interval and p-value of a difference stand below it.
     """
-    texts = [_cell_text(cells[0], options)]
-    for cell in cells[1:]:
-        if cell.text not in ("", NONE):
-            texts += [_text(part, options) for part in _parts(cell, lines)]
+    texts = []
+    for at, cell in enumerate(cells):
+        if at == 0 or cell.text not in ("", NONE):
+            style = "bold" if cell.best else "dim" if cell.dim else ""
+            parts = re.split(r" (?=\[|p[=<])", cell.text) if lines > 2 else [cell.text]
+            parts[0] = cell.mark + parts[0]
+            texts += [_text(part, options, style) for part in parts]
     return Text("\n").join(texts)
-
-
-def _parts(cell: Cell, lines: int) -> list[str]:
-    """A difference, its interval and its p-value, in at most so many lines less one."""
-    before = {2: "$.", 3: "p[=<]"}.get(lines, r"\[|p[=<]")
-    return re.split(f" (?={before})", cell.text)

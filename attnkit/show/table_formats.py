@@ -4,22 +4,12 @@ import csv
 import html
 import io
 import json
-import math
 import re
-from typing import NamedTuple
 
 from attnkit.show.html_document import escaped
 from attnkit.show.table import NONE, PLUS_MINUS, WIDER, Cell, Column, Table
 from attnkit.text import one_line, safe_text
 
-TEXT_WIDTH = 345.0
-"""Points of a line of LaTeX's article, on which a table has to fit."""
-CHARACTER, GAP = 5.0, 12.0
-"""Points that a character of 10 point type takes, about, and the space between two columns."""
-NEAR = 0.75 * TEXT_WIDTH
-"""Wider ones are measured by LaTeX itself, and scaled if they do not fit."""
-SMALLER = 0.8
-"""The size of footnotes."""
 FEW = 1
 """Columns of a higher priority are left out in LaTeX."""
 
@@ -64,69 +54,40 @@ def html_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    r"""A booktabs table with a label, at most as wide as the text, without its last columns.
+    r"""A booktabs table with a label, without its last columns; differences below their scores.
 
-    Where columns side by side would be too wide, differences stand below their scores, then the
-    type is smaller, and at last the whole is scaled, if LaTeX finds it too wide.
+    LaTeX itself scales what is wider than the text.
     """
     hidden = [c.name for c in table.columns if c.priority > FEW and not c.key]
-    grid = _LatexGrid.of(table, 1)
-    if grid.width > TEXT_WIDTH:
-        grid = _LatexGrid.of(table, 2)
-    small = grid.width > TEXT_WIDTH
-    scaled = grid.width * (SMALLER if small else 1) > NEAR
+    shown = [at for at, c in enumerate(table.columns) if c.priority <= FEW or c.key]
+    stacks = table.stacks(shown, 2)
+    rows = []
+    for row in table.rows:
+        rows.append([_latex_cell(row[stack[0]]) for stack in stacks])
+        below = [row[stack[1]].text if stack[1:] else "" for stack in stacks]
+        texts = ["" if text == NONE else _latex_cell(Cell(text)) for text in below]
+        if any(texts):
+            rows.append([rf"{{\scriptsize {text}}}" if text else "" for text in texts])
+    heads = " & ".join(_latex_text(table.columns[stack[0]].title) for stack in stacks)
+    places = "".join("r" if table.columns[s[0]].align == "right" else "l" for s in stacks)
+    # at the beginning of a row these would be read as options of the one before
+    body = ["{}" * (row[0][:1] in ("[", "*")) + " & ".join(row) + r" \\" for row in rows]
     label = re.sub("[^a-z0-9]+", "-", table.title.lower()).strip("-")
     caption = [rf"\caption{{{_latex_text(table.title)}}}", rf"\label{{tab:{label}}}"]
     notes = [r"\par\smallskip"] if table.notes else []
     notes += [rf"{{\footnotesize {_latex_text(note)}\par}}" for note in table.notes]
-    packages = r"\usepackage{booktabs}" + r" \usepackage{graphicx}" * scaled
     how = "" if table.how == WIDER else f" ({table.how})"  # LaTeX is as wide on any terminal
     left_out = f"; left out: {', '.join(hidden)}{how}" if hidden else ""
     lines = [
-        r"\begin{table}", f"% needs {packages}{left_out}", r"\centering",
-        *(caption if table.title else []), *([r"\footnotesize"] if small else []),
-        *([r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%"] if scaled else []),
-        rf"\begin{{tabular}}{{{grid.columns}}}", r"\toprule", grid.heads, r"\midrule", *grid.rows,
-        r"\bottomrule", r"\end{tabular}" + "}" * scaled, *notes, r"\end{table}", "",
+        r"\begin{table}",
+        rf"% needs \usepackage{{booktabs}} \usepackage{{graphicx}}{left_out}",
+        r"\centering",
+        *(caption if table.title else []),
+        r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{places}}}", r"\toprule", heads + r" \\", r"\midrule", *body,
+        r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}", "",
     ]  # fmt: skip
     return "\n".join(lines)
-
-
-class _LatexGrid(NamedTuple):
-    """The lines of a tabular, and how many points they take, about."""
-
-    columns: str
-    heads: str
-    rows: list[str]
-    width: float
-
-    @classmethod
-    def of(cls, table: Table, lines: int) -> "_LatexGrid":
-        """The first columns, with a second line for differences where there are two a row."""
-        shown = [at for at, c in enumerate(table.columns) if c.priority <= FEW or c.key]
-        stacks = table.stacks(shown, lines)
-        rows, below = [], any(stack[1:] for stack in stacks)
-        for row in table.rows:
-            rows.append([_latex_cell(row[stack[0]]) for stack in stacks])
-            if below:
-                more = (row[stack[1]].text if stack[1:] else "" for stack in stacks)
-                texts = ["" if text == NONE else _latex_cell(Cell(text)) for text in more]
-                if any(texts):
-                    rows.append([rf"{{\scriptsize {text}}}" if text else "" for text in texts])
-        heads = [table.columns[stack[0]].title for stack in stacks]
-        width = GAP * len(stacks)
-        for head, stack in zip(heads, stacks, strict=True):
-            sizes = [
-                len(head),
-                *(len(row[stack[0]].mark + row[stack[0]].text) for row in table.rows),
-            ]
-            sizes += [math.ceil(0.7 * len(row[at].text)) for row in table.rows for at in stack[1:]]
-            width += CHARACTER * max(sizes)
-        written = [" & ".join(row) + r" \\" for row in rows]
-        # at the beginning of a row these would be read as options of the one before
-        written = ["{}" + row if row[0] in "[*" else row for row in written]
-        columns = "".join("r" if table.columns[s[0]].align == "right" else "l" for s in stacks)
-        return cls(columns, " & ".join(map(_latex_text, heads)) + r" \\", written, width)
 
 
 def csv_text(table: Table) -> str:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from numpy.typing import NDArray
 from rich.color import Color
 from rich.console import Console

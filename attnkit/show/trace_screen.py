@@ -78,9 +78,9 @@ def notes(trace: "Trace") -> Iterator[str]:
         yield f"source: context {source.context + 1} {one_line(name)} ({source.share:.0%})"
     if not trace.text_tokens:
         yield "the answer is empty: its first token was the end"
-    elif trace.selects_contexts:
-        if silent := len(trace.contexts) - len(trace.selected_contexts()):
-            yield f"never selected: {silent:,} of {len(trace.contexts):,} contexts"
+    silent = len(trace.contexts) - len(trace.selected_contexts())
+    if silent and trace.selects_contexts and trace.text_tokens:
+        yield f"never selected: {silent:,} of {len(trace.contexts):,} contexts"
     if agreed := sum(token.agreed for token in trace.text_tokens):
         yield (
             f"grey: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would write "

