@@ -1,61 +1,47 @@
 """Comparisons by number of contexts or by length, and any comparison as a screen shows it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from typing import get_args
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.results import Comparison, ScoreRow
-from attnkit.show.comparison_notes import (
-    condition_notes,
-    joined,
-    metrics_of,
-    run_notes,
-    signature_notes,
-    tests_of,
-    trained,
-    tuning_notes,
-)
-from attnkit.show.comparison_tables import AXES, IN_TITLE, Key, ScoresByKey, comparison_table
-from attnkit.show.differences import few_items_note, scope_note, stars
+from attnkit.show.comparison_notes import Axis, comparison_notes, joined, metrics_of, trained
+from attnkit.show.comparison_tables import IN_TITLE, Key, ScoresByKey, comparison_table
+from attnkit.show.differences import stars
 from attnkit.show.table import NONE, Cell, Column, Table
 
 
-def tables(comparison: Comparison) -> list[Table]:
-    """Any comparison as a screen shows it: along an axis a table for each split, else one.
+def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
+    """Any comparison as a screen shows it, with its notes below the last table.
 
-    The notes are below the last.
+    Questions by number of contexts, and rows by length, have a row for each metric and system and
+    a column for each number; a table for each split, unless `by_split` is False.  Scores are means
+    over seeds, and a star marks a difference to the baseline at the same place.  The numbers for
+    programs are those of `comparison_table`.
     """
-    if not axis_of(comparison.rows):
-        return [comparison_table(comparison)]
     rows, scores = comparison.rows, ScoresByKey(comparison)
+    axis = axis_of(rows)
+    if not axis:
+        return [comparison_table(comparison)]
     splits = dict.fromkeys(row.split for row in rows)
-    of_splits = [_axis_rows([row for row in rows if row.split == s], scores) for s in splits]
-    return [*of_splits[:-1], _with_notes(of_splits[-1], comparison)]
+    groups = [[row for row in rows if row.split == s] for s in splits] if by_split else [rows]
+    *others, last = [_axis_table(some, scores, axis) for some in groups]
+    notes, brief = comparison_notes(comparison, axis)
+    return [*others, replace(last, notes=notes, brief=brief)]
 
 
-def axis_of(rows: Iterable[ScoreRow]) -> str:
-    """Along what a comparison goes: a word of AXES, or ""."""
-    return next((name for name in AXES if any(getattr(row, name) is not None for row in rows)), "")
+def axis_of(rows: Sequence[ScoreRow]) -> Axis:
+    """Along what a comparison goes."""
+    return next(name for name in get_args(Axis)
+                if not name or any(getattr(row, name) is not None for row in rows))  # fmt: skip
 
 
-def axis_table(comparison: Comparison) -> Table:
-    """One row a split, a metric and a system, one column a number of contexts, or a length.
-
-    Args:
-        comparison: one whose rows have contexts or lengths.
-
-    Scores are means over seeds.  A star marks a difference to the baseline at the same place.  The
-    numbers for programs are those of `comparison_table`.
-    """
-    table = _axis_rows(comparison.rows, ScoresByKey(comparison))
-    return _with_notes(table, comparison)
-
-
-def _axis_rows(rows: Sequence[ScoreRow], scores: ScoresByKey) -> Table:
+def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Table:
     """The table of some rows, without notes."""
-    axis, keys = axis_of(rows), [Key.of(row) for row in rows]
+    keys = [Key.of(row) for row in rows]
     places = sorted({key.place or 0 for key in keys})
     untrained = not trained(rows)  # models and not variants of a recipe
     always = {"method"} if axis == "contexts" else {"variant"}
@@ -104,85 +90,3 @@ def _axis_cell(key: Key, metric: str, scores: ScoresByKey, digits: int) -> Cell:
     mark = stars(found.tested.p_holm) if found and found.tested else ""
     # no space before the stars: columns are many
     return Cell(f"{value:.{digits}f}{mark.strip()}", {}, scores.best(key, metric, digits))
-
-
-def _with_notes(table: Table, comparison: Comparison) -> Table:
-    """The table with the notes below it; the brief ones are about marks, seeds and the columns."""
-    rows, asked = comparison.rows, axis_of(comparison.rows) == "contexts"
-    first = [row for row in rows if asked or row.length == rows[0].length]
-    columns = [] if asked else [_length_note(rows)]
-    if asked:
-        columns += [_questions(split, rows) for split in dict.fromkeys(row.split for row in rows)]
-        if any(row.contexts == 1 for row in rows):
-            columns.append("1 context: what the question needs, alone")
-        columns += _truncations(rows)
-    notes = [*signature_notes(first, metrics_of(rows)), *columns, *condition_notes(comparison)]
-    significance, seeds = _axis_significance(comparison, asked), []
-    if numbers := joined(row.seed for row in rows):
-        seeds = [f"seeds: {numbers}{' (means over seeds)' if ', ' in numbers else ''}"]
-    notes += [*seeds, *tuning_notes(first), *significance, *run_notes(rows)]
-    return replace(table, notes=tuple(notes), brief=frozenset([*columns, *seeds, *significance]))
-
-
-def _length_note(rows: Sequence[ScoreRow]) -> str:
-    if made := corpus_cards.row_length(rows[0].system.corpus):
-        low, high = made.trained
-        return f"each length: rows of so many {made.unit}; trained on {low} to {high}"
-    return "each length: the whole text, cut in windows of so many tokens (blocks)"
-
-
-def _questions(split: str | None, rows: Sequence[ScoreRow]) -> str:
-    """How many questions were asked: those that need more contexts are left out of fewer."""
-    counts: dict[int, dict[int, None]] = {}
-    for row in rows:
-        if row.split == split:
-            counts.setdefault(row.sentences, {})[row.contexts or 0] = None
-    if len(counts) == 1:
-        return f"questions: {next(iter(counts)):,} of {split}"
-    parts = [f"{questions:,} with {_contexts(some)}" for questions, some in counts.items()]
-    return f"questions of {split}: {', '.join(parts)}"
-
-
-def _truncations(rows: Sequence[ScoreRow]) -> list[str]:
-    """Where all contexts in one row were longer than it may be."""
-    shares: dict[str | None, dict[int, list[str]]] = {}
-    for row in rows:
-        if row.cut:
-            by_count = shares.setdefault(row.method, {}).setdefault(row.contexts or 0, [])
-            by_count.append(f"{row.cut:,} of {row.sentences:,}")
-    notes = []
-    for method, counts in shares.items():
-        by_share: dict[str, list[int]] = {}
-        for count, some in counts.items():
-            by_share.setdefault(" or ".join(dict.fromkeys(some)), []).append(count)
-        parts = [f"{share} questions with {_contexts(some)}" for share, some in by_share.items()]
-        notes.append(f"{method} lost contexts that did not fit one row: {', '.join(parts)}")
-    return notes
-
-
-def _contexts(counts: Iterable[int]) -> str:
-    """1 context; 2, 4, 8 contexts."""
-    numbers = sorted(counts)
-    return f"{', '.join(map(str, numbers))} context{'' if numbers == [1] else 's'}"
-
-
-def _axis_significance(comparison: Comparison, asked: bool) -> list[str]:
-    """What the stars mean; `asked`: they are of questions."""
-    tested = [one for one in comparison.differences if one.tested]
-    if not tested:
-        return []
-    several = len({(row.recipe, row.variant) for row in comparison.rows}) > 1
-    base = tested[0].baseline
-    names = [base.variant if several else "", base.method or ""]
-    columns = [(Key.of(one.row).place, one.row.split, one.metric) for one in tested]
-    most = max(columns.count(column) for column in columns)
-    corrected = f", Holm-corrected for {most} comparisons of a column" if most > 1 else ""
-    made = corpus_cards.row_length(comparison.rows[0].system.corpus)
-    what = "questions" if asked else "rows" if made else "windows"
-    return [
-        f"* and **: differs from {' '.join(filter(None, names))} "
-        f"{'with as many contexts' if asked else 'at the same length'}, two-sided p below 0.05 and "
-        f"0.01: paired bootstrap over {what}, {comparison.resamples} resamples{corrected}",
-        scope_note(tests_of(tested), what, trained(comparison.rows)),
-        *filter(None, [few_items_note(min(one.sentences for one in tested), what)]),
-    ]

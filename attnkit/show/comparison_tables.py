@@ -44,9 +44,6 @@ COST_COLUMNS = (
     CostColumn("peak memory", "train_peak_memory_bytes", 4,
                lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True),
 )  # fmt: skip
-AXES = ("contexts", "length")
-"""What tables can have a column for each value of: questions for `contexts`; windows of running
-text, or generated rows, for `length`."""
 
 
 class Key(NamedTuple):
@@ -144,7 +141,9 @@ def comparison_table(comparison: Comparison) -> Table:
     rows, scores = comparison.rows, ScoresByKey(comparison)
     metrics, keys = metrics_of(rows), list(scores.groups)
     several = [name for name in ("split", "recipe") if len({getattr(r, name) for r in rows}) > 1]
-    known = [name for name in ("method", *AXES) if any(getattr(row, name) for row in rows)]
+    known = [
+        name for name in ("method", "contexts", "length") if any(getattr(row, name) for row in rows)
+    ]
     names = [*several, "variant", *known]
     columns = [Column(name, "left", key=True) for name in names]
     cells = [[_name_cell(name, key, scores) for key in keys] for name in names]
@@ -168,7 +167,7 @@ def comparison_table(comparison: Comparison) -> Table:
             cells.append(costs)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
-    notes, brief = comparison_notes(comparison, metrics)
+    notes, brief = comparison_notes(comparison)
     return Table(title, tuple(columns), body, notes, brief=brief)
 
 

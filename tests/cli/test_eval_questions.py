@@ -66,9 +66,9 @@ def test_variants_stand_under_their_own_names_and_the_recipes_baseline(attnkit: 
     kinds = {(one["variant"], one["method"]) for one in result["comparisons"]}
     assert len(kinds) == 7
     text = attnkit("toy.yaml").out
-    assert "* and **: differs from other entropy with as many contexts" in text
-    assert "seeds: 1, 2 (means over seeds)" in text
-    assert "concat lost contexts that did not fit one row: 6 of 6 questions with 2, 4" in text
+    assert "difference: to other entropy with as many contexts" in text
+    assert "seeds: 1, 2 (base); 1 (other) (means over seeds)" in text
+    assert "concat lost contexts that did not fit one row (contexts): 6 of 6 " in text
 
 
 @pytest.mark.slow

@@ -129,7 +129,7 @@ def test_rows_that_were_not_tuned_say_so(here: Caller) -> None:
     assert "lr not tuned" not in here("eval", "runs/tiny/one").out
     words = ("variants.one.train.lr=2e-3", "--out", "other")
     other = here("train", "tiny.yaml", "train.steps=2", "-q", *words)
-    assert "lr not tuned, but set by the recipe: one 2e-3; two 1e-3" in on_one_line(other.out)
+    assert "lr not tuned, but set by the recipe: 2e-3 (one); 1e-3 (two)" in on_one_line(other.out)
 
 
 @pytest.mark.usefixtures("tiny")

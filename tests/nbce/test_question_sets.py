@@ -19,7 +19,7 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
-from attnkit.show.axis_tables import axis_table
+from attnkit.show.axis_tables import tables
 from attnkit.show.comparison_tables import comparison_table, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
@@ -130,8 +130,8 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
     one, four = question_sets.evaluate(run, ["test"], METRICS, spec, device="cpu")
     assert (one.cut, four.cut) == (0, 4)
     found = side_by_side([one, four], {"toy": "base"})
-    note = "concat lost contexts that did not fit one row: 4 of 4 questions with 4 contexts"
-    assert note in axis_table(found).notes
+    note = "concat lost contexts that did not fit one row (contexts): 4 of 4 questions (4)"
+    assert note in tables(found)[0].notes
 
 
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
@@ -146,7 +146,7 @@ def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> Non
         (n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]
     }
     json.dumps(found.json(), allow_nan=False)
-    table = axis_table(found)
+    table = tables(found)[0]
     assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
     assert len(table.rows) == 4 + 4 + 2
     value = entries[5].scores["answer-f1"].value

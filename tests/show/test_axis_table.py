@@ -12,7 +12,7 @@ from helpers.score_rows import (
 )
 
 from attnkit.scoring import Comparison, ScoreRow
-from attnkit.show.axis_tables import axis_of, axis_table
+from attnkit.show.axis_tables import axis_of, tables
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 METHODS = ("entropy", "entropy-free", "mean", "concat")
@@ -49,7 +49,7 @@ def comparison(
 def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
     given = comparison(corrected={("mean", 4): 0.02, **{(name, 8): 0.3 for name in METHODS}})
     lines = {
-        line[1].text: line for line in axis_table(given).rows
+        line[1].text: line for line in tables(given)[0].rows
         if line[0].text == "answer match"
     }  # fmt: skip
     cells = [cell.text for cell in lines["mean"][2:]]
@@ -59,14 +59,14 @@ def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
 
 def test_the_best_of_a_column_is_bold_unless_all_are_equal() -> None:
     rows = [row("entropy", 1, 50), row("mean", 1, 50), row("entropy", 2, 40), row("mean", 2, 30)]
-    table = axis_table(comparison(*rows))
+    table = tables(comparison(*rows))[0]
     bold = [[cell.best for cell in line[2:]] for line in table.rows]
     assert bold[:2] == [[False, True], [False, False]]
 
 
 def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 50, seed=2)]
-    table = axis_table(comparison(*rows))
+    table = tables(comparison(*rows))[0]
     assert table.rows[0][2].text == "45.0"
     assert "seeds: 1, 2 (means over seeds)" in table.notes
     short = table.with_notes("short").notes
@@ -77,22 +77,22 @@ def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
 def test_questions_that_need_more_contexts_are_counted_apart() -> None:
     rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9),
             row("entropy", 4, 40, sentences=9)]  # fmt: skip
-    notes = axis_table(comparison(*rows)).notes
-    assert "questions of test: 7 with 1 context, 9 with 2, 4 contexts" in notes
+    notes = tables(comparison(*rows))[0].notes
+    assert "questions (contexts): 7 of test (1); 9 of test (2, 4)" in notes
 
 
 def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
-    notes = axis_table(comparison()).notes
+    notes = tables(comparison())[0].notes
     (note,) = [note for note in notes if "did not fit" in note]
     assert note == (
-        "concat lost contexts that did not fit one row: 40 of 40 questions with 4, 8, 16, 32 "
-        "contexts"
+        "concat lost contexts that did not fit one row (contexts): 40 of 40 questions "
+        "(4, 8, 16, 32)"
     )
 
 
 def test_models_from_elsewhere_are_named() -> None:
     rows = [row("entropy", 1, 40, seed=None, variant="a/b", run="runs/r/models/a--b")]
-    table = axis_table(comparison(*rows))
+    table = tables(comparison(*rows))[0]
     assert [column.title for column in table.columns] == ["metric", "model", "method", "1"]
     assert table.rows[0][1].text == "a/b"
     assert not any(note.startswith("seeds") for note in table.notes)
@@ -100,7 +100,7 @@ def test_models_from_elsewhere_are_named() -> None:
 
 def test_recipes_with_variants_of_one_name_are_not_mixed() -> None:
     rows = [row("entropy", 1, 40), row("entropy", 1, 60, recipe="s")]
-    table = axis_table(comparison(*rows))
+    table = tables(comparison(*rows))[0]
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "r", "entropy", "40.0"],
         ["answer match", "s", "entropy", "60.0"],
@@ -119,7 +119,7 @@ def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
         against(rows[at], rows[at + 2], "answer-match", fixed_difference(1.0, p, p))
         for at, p in enumerate((0.5, 0.001))
     )
-    table = axis_table(compared(*rows, differences=tests, resamples=1000))
+    table = tables(compared(*rows, differences=tests, resamples=1000))[0]
     assert table.title == "r: test, by length of the text in tokens"
     assert [[cell.text for cell in line] for line in table.rows[:2]] == [
         ["answer match", "plain", "1.00", "0.25"],
@@ -127,8 +127,8 @@ def test_lengths_stand_side_by_side_with_the_stars_of_their_own_tests() -> None:
     ]
     notes = "\n".join(table.notes)
     assert "each length: the whole text, cut in windows of so many tokens" in notes
-    assert "differs from plain at the same length" in notes
-    assert "bootstrap over windows, 1000 resamples\n" in notes
+    assert "difference: to plain at the same length; p: " in notes
+    assert "variance over windows (paired bootstrap, 1000 resamples)" in notes
 
 
 def test_the_axis_is_that_of_the_rows() -> None:

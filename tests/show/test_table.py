@@ -205,7 +205,7 @@ def test_seeds_that_differ_are_named() -> None:
     rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0),
             run("c", 1, 1.0, 1.0)]  # fmt: skip
     notes = comparison_table(comparison(*rows)).notes
-    assert "seeds: 1; a: 1, 2 (mean \u00b1 standard deviation over seeds)" in notes
+    assert "seeds: 1, 2 (a); 1 (b, c) (mean \u00b1 standard deviation over seeds)" in notes
 
 
 def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
@@ -433,7 +433,7 @@ def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
     test = score_rows.against(rows[0], rows[2], "bleu", None, "search")
     found = comparison(*rows, differences=(test,), resamples=1000)
     notes = "\n".join(comparison_table(found).notes)
-    assert "seeds: 1, 2; base of B: 3 (" in notes
+    assert "seeds: 1, 2 (base of A); 3 (base of B) (" in notes
     assert "(base of A); " in notes
     assert "base of B to base of A (other search)" in notes
 

@@ -339,12 +339,10 @@ def _print(scored: ScoredRows, format: str, columns: str | None, notes: str | No
     if format == "json":
         output.write_json(result.json())
         return
-    if format == "table":
-        tables = axis_tables.tables(result)
+    if format == "csv":  # programs want a column per metric
+        tables = [comparison_table(result)]
     else:
-        # programs want a column per metric
-        across = axis_tables.axis_of(result.rows) and format != "csv"
-        tables = [(axis_tables.axis_table if across else comparison_table)(result)]
+        tables = axis_tables.tables(result, by_split=format == "table")
     how = notes or ("short" if format == "latex" else "full")
     chosen = output.choose(tables, columns)
     output.write_tables([table.with_notes(how) for table in chosen], format)
