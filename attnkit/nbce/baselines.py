@@ -75,7 +75,7 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
     found = [math.inf] * len(rows)
     begun = [place for place, row in enumerate(rows) if row.head]
     many = max(1, reader.batch_tokens // max((rows[at].longest for at in begun), default=1))
-    if not reader.scores_tails:
+    if not reader.shares:
         many = 1  # a row alone has no padding
     for first in range(0, len(begun), many):
         places = begun[first : first + many]

@@ -70,7 +70,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} cannot read several rows at once: {one_line(error)}"
             ) from error
         self.ends = self.end_ids(self.size)
-        self.scores_prompts = self.scores_tails = self.shares
+        self.scores_prompts = self.shares
 
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""
@@ -78,15 +78,6 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         before, whole = self.encode(lead), self.encode(lead + ("" if self.chat else " ") + text)
         follows = whole[: len(before)] == before and len(whole) > len(before)
         return whole[len(before) :] if follows else self.encode(text)
-
-    def begin(self, rows: Sequence[PromptRow]) -> Decode:
-        """See `CausalReader.begin`; whole rows where padding may only be at the start."""
-        if self.shares or any(row.beside for row in rows):
-            return super().begin(rows)
-        whole = [(*row.head, *row.tail[:-1]) for row in rows]
-        index = {ids: place for place, ids in enumerate(dict.fromkeys(whole))}
-        state = self._append(list(index), self.empty(len(index)))
-        return self.select(state, self._indices(index[ids] for ids in whole))
 
     def empty(self, rows: int) -> Decode:
         nothing = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
@@ -197,7 +188,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     def row(self, context: str, prompt: str) -> PromptRow:
         """See `ContextReader.row`: the template is the source, with the usual special tokens."""
         if not prompt.strip():
-            return PromptRow((), self.output_start)
+            return PromptRow((), ())
         ids = self.tokenizer("".join(self.texts(context, prompt)))["input_ids"]
         return PromptRow(tuple(int(id_) for id_ in ids), self.output_start)
 

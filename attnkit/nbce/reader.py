@@ -72,9 +72,8 @@ class ContextReader(ABC):
     """Why its caches of several contexts cannot be seen by one row; "" where they can."""
     scores_prompts: bool = False
     """Whether it has learned to predict prompts, so that their probability says something."""
-    scores_tails: bool = True
-    """Whether `begin_scored` can score tails of several rows: padding between tokens does no harm.
-    A causal reader scores a single row in any case."""
+    shares: bool = True
+    """Whether padding between tokens does no harm, so that rows can share what was read of them."""
     progress: Callable[[int, int], object] | None = None
     """Called with the rows read so far and all of them, where they are read in several passes."""
     keep_contexts: bool = False
@@ -139,14 +138,11 @@ class ContextReader(ABC):
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
             if self.excess(row, output):
-                raise UsageError(f"{self._too_long(row, output)}: {advice}")
-
-    def _too_long(self, row: PromptRow, output: int) -> str:
-        size = row.longest - len(row.tail)
-        return (
-            f"a context of {size:,} tokens, a prompt of {len(row.tail):,} and an output of "
-            f"{output:,} (--max-length) do not fit the {self.limit:,} positions of {self.name}"
-        )
+                raise UsageError(
+                    f"a context of {row.longest - len(row.tail):,} tokens, a prompt of "
+                    f"{len(row.tail):,} and an output of {output:,} (--max-length) do not fit the "
+                    f"{self.limit:,} positions of {self.name}: {advice}"
+                )
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
         """`begin`, and the log-probability (nats) of each tail but for its first token."""
@@ -182,7 +178,7 @@ class CausalReader(ContextReader):
         return super().select(state, rows)
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        if not self.scores_tails and len(rows) > 1:
+        if not self.shares and len(rows) > 1:
             return super().begin_scored(rows)
         state = self.begin([row._replace(tail=row.tail[:1]) for row in rows])
         if all(len(row.tail) == 1 for row in rows):
@@ -200,10 +196,11 @@ class CausalReader(ContextReader):
         return self.join(parts), torch.cat(scores)
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
-        """See `ContextReader.begin`: a prefix of all heads is read once, and equal heads once.
+        """See `ContextReader.begin`: equal heads are read once.
 
         Raises UsageError: rows have several windows, which the model cannot see at once.
         """
+        heads, tails = [row.head for row in rows], [row.tail[:-1] for row in rows]
         if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
             if self.window_refusal:
                 raise UsageError(
@@ -212,24 +209,30 @@ class CausalReader(ContextReader):
             windows = [head for row in rows for head in (row.head, *row.beside)]
             state = self.begin([PromptRow(head, (0,)) for head in windows])
             state = gather(state, len(windows) // len(rows), [row.once for row in rows])
-            return self._append([row.tail[:-1] for row in rows], state)
-        index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
-        heads = list(index)
+            return self._append(tails, state)
+        whole = [(*head, *tail) for head, tail in zip(heads, tails, strict=True)]
+        if not self.shares:
+            heads, tails = whole, [()] * len(rows)
+        distinct = list(dict.fromkeys(heads))
         if self.keep_contexts:
-            if self._kept is None or self._kept[0] != heads:
-                self._kept = heads, self._append(heads, self.empty(len(heads)))
-            state = self.select(self._kept[1], self._indices(index[row.head] for row in rows))
-            return self._append([row.tail[:-1] for row in rows], state)
-        shared = tuple(commonprefix(heads))
-        prefix = len(shared) if len(heads) > 1 and len(shared) >= SHORTEST_PREFIX else 0
+            if self._kept is None or self._kept[0] != distinct:
+                self._kept = distinct, self._read(distinct)
+            state = self._kept[1]
+        elif len(distinct) == len(rows):
+            return self._read(whole)
+        else:
+            state = self._read(distinct)
+        index = {head: place for place, head in enumerate(distinct)}
+        return self._append(tails, self.select(state, self._indices(index[one] for one in heads)))
+
+    def _read(self, rows: Sequence[tuple[int, ...]]) -> Decode:
+        """Read rows from their beginning; what all begin with is read once."""
+        shared = tuple(commonprefix(rows))
+        wanted = self.shares and len(rows) > 1 and len(shared) >= SHORTEST_PREFIX
+        prefix = len(shared) if wanted else 0
         state = self._append([shared[:prefix]], self.empty(1))
-        state = self.select(state, self._indices([0] * len(heads)))
-        if len(heads) == len(rows):
-            whole = [row.head[prefix:] + row.tail[:-1] for row in rows]
-            return self._append(whole, state)
-        state = self._append([head[prefix:] for head in heads], state)
-        state = self.select(state, self._indices(index[row.head] for row in rows))
-        return self._append([row.tail[:-1] for row in rows], state)
+        state = self.select(state, self._indices([0] * len(rows)))
+        return self._append([row[prefix:] for row in rows], state)
 
     def _append(self, rows: Sequence[tuple[int, ...]], state: Decode) -> Decode:
         """Read these ids behind what was read, some rows at a time."""
@@ -266,18 +269,18 @@ class SourceReader(ContextReader):
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
         """See `ContextReader.check`; sources and outputs have limits of their own."""
-        super().check([row if row.head else row._replace(tail=()) for row in rows], output, advice)
-        if self.limit is not None and any(len(row.tail) + output > self.limit for row in rows):
-            raise UsageError(
-                f"an output of {output:,} tokens does not fit the {self.limit:,} of {self.name}: "
-                "shorten it (--max-length)"
-            )
-
-    def _too_long(self, row: PromptRow, output: int) -> str:
-        return (
-            f"a context and its prompt have {len(row.head):,} tokens, and {self.name} reads "
-            f"{self.source_limit:,} at most"
-        )
+        super().check([row for row in rows if not row.tail], output)
+        for row in rows:
+            if self.excess(row, output):
+                raise UsageError(
+                    f"a context and its prompt have {len(row.head):,} tokens, and {self.name} "
+                    f"reads {self.source_limit:,} at most: {advice}"
+                )
+            if self.limit is not None and len(row.tail) + output > self.limit:
+                raise UsageError(
+                    f"an output of {output:,} tokens does not fit the {self.limit:,} of "
+                    f"{self.name}: shorten it (--max-length)"
+                )
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
         """See `ContextReader.begin`; equal sources are read once."""

@@ -102,7 +102,7 @@ class EncoderDecoderReader(RunReader, SourceReader):
     def row(self, context: str, prompt: str) -> PromptRow:
         """See `ContextReader.row`: the source is the context and the prompt behind it."""
         ids = self.encode(f"{context} {prompt}") if prompt.strip() else []
-        return PromptRow((*ids, EOS) if ids else (), (BOS,))
+        return PromptRow((*ids, EOS), (BOS,)) if ids else PromptRow((), ())
 
     def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
         return self.model.start(ids)
