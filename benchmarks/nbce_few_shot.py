@@ -107,7 +107,7 @@ class DemonstrationCaches(NamedTuple):
         for n in ONE_ROW:
             ids = [token for head in heads[before + 1 : n + 1] for token in head]
             read = torch.tensor([ids])
-            state = reader.read(read, torch.ones_like(read, dtype=torch.bool), state)
+            state = reader.advance(read, state)[1]
             concat[n], before = state, n
         return cls(rows, side, concat)
 

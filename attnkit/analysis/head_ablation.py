@@ -18,7 +18,6 @@ from attnkit.attention import Out
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
-from attnkit.models.base import Model
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
@@ -117,7 +116,12 @@ def probe_heads(
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
-    wanted = chosen_heads(model, kinds, layers, heads)
+    wanted = [
+        HeadPlace(kind, layer, head)
+        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
+        for layer in parts
+        for head in columns
+    ]
     scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
     whole = scores()
     without: dict[HeadPlace, dict[str, Score]] = {}
@@ -156,22 +160,3 @@ def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
             f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
         )
     check_available(names, eval)
-
-
-def chosen_heads(
-    model: Model,
-    kinds: Sequence[Kind] | None = None,
-    layers: Sequence[int] = (),
-    heads: Sequence[int] = (),
-) -> list[HeadPlace]:
-    """The chosen heads of a model, in order.
-
-    Raises:
-        UsageError: the model has no such kind, layer or head.
-    """
-    return [
-        HeadPlace(kind, layer, head)
-        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
-        for layer in parts
-        for head in columns
-    ]

@@ -5,9 +5,10 @@ attention usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import product
+from typing import NamedTuple, cast
 
 import torch
 from torch import nn
@@ -54,24 +55,15 @@ def noisy(model: nn.Module, layers: Sequence[MultiHead], sigma: float, seed: int
     """The model with Gaussian noise on the scores of some layers, in evaluation too.
 
     Masked keys stay masked.  The noise depends on the seed alone; the global random state stays.
-
-    Raises:
-        ValueError: a layer forms no scores.
     """
-    mechanisms = [layer.mechanism for layer in layers]
     devices = {weight.device for weight in model.parameters() if weight.device.type == "cuda"}
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), ExitStack() as after:
         torch.manual_seed(seed)
-        try:
-            for mechanism in mechanisms:
-                if not isinstance(mechanism, Scored):
-                    raise ValueError(f"{type(mechanism).__name__} forms no scores")
-                mechanism.evaluation_noise = sigma
-            yield
-        finally:
-            for mechanism in mechanisms:
-                if isinstance(mechanism, Scored):
-                    mechanism.evaluation_noise = 0.0
+        for layer in layers:
+            mechanism = cast(Scored, layer.mechanism)
+            mechanism.evaluation_noise = sigma
+            after.callback(setattr, mechanism, "evaluation_noise", 0.0)
+        yield
 
 
 def probe_noise(
@@ -118,19 +110,15 @@ def probe_noise(
     tokenizer, recipe = run.tokenizer(), run.recipe
     clean = model_scores(names, model, tokenizer, rows, recipe)
     found: dict[tuple[NoisyPart, float], dict[str, list[float]]] = {}
-    done, total = 0, len(parts) * len(sigmas) * seeds
-    for part, chosen in parts.items():
-        for sigma in sigmas:
-            values: dict[str, list[float]] = {name: [] for name in clean}
-            for seed in range(1, seeds + 1):
-                with noisy(model, chosen, sigma, seed):
-                    scores = model_scores(names, model, tokenizer, rows, recipe)
-                for name, score in scores.items():
-                    values[name].append(score.value)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-            found[part, sigma] = values
+    draws = [*product(parts.items(), sigmas, range(1, seeds + 1))]
+    for done, ((part, chosen), sigma, seed) in enumerate(draws, 1):
+        with noisy(model, chosen, sigma, seed):
+            scores = model_scores(names, model, tokenizer, rows, recipe)
+        values = found.setdefault((part, sigma), {name: [] for name in clean})
+        for name, score in scores.items():
+            values[name].append(score.value)
+        if progress is not None:
+            progress(done, len(draws))
     return NoiseEffects(clean, found, len(rows), seeds)
 
 
@@ -149,26 +137,14 @@ def _parts(
     Raises:
         UsageError: there is no such layer, or one forms no scores.
     """
-    chosen = choose_layers(model, kinds, layers)
-    scored = [
-        kind
-        for kind, (parts, _) in chosen.items()
-        if all(isinstance(part.mechanism, Scored) for part in parts.values())
-    ]
     groups: dict[NoisyPart, list[MultiHead]] = {}
-    for kind, (parts, _) in chosen.items():
-        if kind not in scored:
-            names = {
-                describe(number, part).mechanism
-                for number, part in parts.items()
-                if not isinstance(part.mechanism, Scored)
-            }
-            use = "".join(f" --kind {one}" for one in scored)
-            raise UsageError(
-                f"{kind} attention is {' and '.join(sorted(names))}, which forms no scores of "
-                f"queries and keys to add noise to{use and f'; use{use}'}"
-            )
+    for kind, (parts, _) in choose_layers(model, kinds, layers).items():
         for number, part in parts.items():
+            if not isinstance(part.mechanism, Scored):
+                raise UsageError(
+                    f"{kind} attention is {describe(number, part).mechanism}, which forms no "
+                    "scores of queries and keys to add noise to; choose another --kind or --layer"
+                )
             place = {"model": NoisyPart(), "kind": NoisyPart(kind)}.get(by)
             groups.setdefault(place or NoisyPart(kind, number), []).append(part)
     return groups

@@ -6,7 +6,6 @@ attention depends on columns, as in a sliding window or MPT's ALiBi; such models
 """
 
 import inspect
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +17,7 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.models.base import CachePositions, Decode
-from attnkit.nbce.reader import CausalReader, PromptRow, SourceReader, copied
+from attnkit.nbce.reader import CausalReader, PromptRow, Real, SourceReader, copied
 from attnkit.nbce.templated_reader import TemplatedReader
 from attnkit.recipe.capability import window_issue
 
@@ -74,42 +73,29 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
 
     def encode_answer(self, text: str) -> list[int]:
         """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""
-        lead = "\n" if self.chat else "a"
-        before, whole = self.encode(lead), self.encode(lead + ("" if self.chat else " ") + text)
-        follows = whole[: len(before)] == before and len(whole) > len(before)
-        return whole[len(before) :] if follows else self.encode(text)
+        if self.chat:
+            return self._encode_behind("\n", text)
+        return self._encode_behind("a", f" {text}")
 
     def empty(self, rows: int) -> Decode:
         nothing = torch.zeros((rows, 0), dtype=torch.bool, device=self.device)
         cache = transformers().DynamicCache(config=self.model.config)
         return Decode((cache, CachePositions(nothing, nothing.long())), ())
 
-    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
-        return self._forward(ids, real, state)[1]
-
-    def read_all(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
-    ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        return self._forward(ids, real, state, logits=0)
-
-    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        logits, state = self._forward(ids, torch.ones_like(ids, dtype=torch.bool), state)
-        return logits[:, -1], state
-
-    def _forward(
+    def advance(
         self,
         ids: Int[Tensor, "R t"],
-        real: Bool[Tensor, "R t"],
         state: Decode,
-        *,
+        real: Real = None,
+        every: bool = False,
         shift: int = 0,
-        logits: int = 1,
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
-        """Logits behind the last columns (0: behind all).  `shift` is added to positions."""
+        """See `ContextReader.advance`; `shift` is added to positions."""
+        real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         cache, seen = state.moving
         seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
         positions = (seen.positions[:, -ids.shape[1] :] + shift).masked_fill(~real, 0)
-        given = {"position_ids": positions, "logits_to_keep": logits}
+        given = {"position_ids": positions, "logits_to_keep": 0 if every else 1}
         with torch.no_grad(), quiet():
             out = self.model(
                 input_ids=ids,
@@ -130,7 +116,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         count = max(2, min(8, limit // 4))
         ids = (torch.arange(2 * count, device=self.device).view(2, count) * 37 + 5) % size
         real = torch.ones_like(ids, dtype=torch.bool)
-        alone = self._forward(ids, real, self.empty(2))[0][:, -1]
+        alone = self.step(ids, self.empty(2))[0]
         near = NEAR.get(alone.dtype, NEAR_HALF) * float(alone.double().std(unbiased=False))
 
         def same(other: Tensor) -> bool:
@@ -141,7 +127,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         hole = torch.tensor([[False], [True]], device=self.device).expand(2, wide)
         first, last, empty = ids[:, :-1], ids[:, -1:], self.empty(2)
         before = torch.cat((hole, real[:, 1:]), 1)
-        state = self.read(torch.cat((pads, first), 1), before, empty)
+        state = self.advance(torch.cat((pads, first), 1), empty, before)[1]
         if not same(self.step(last, state)[0]):
             raise UsageError(
                 f"{self.name}: {self.kind} gives a row other logits with padding before it, "
@@ -150,15 +136,14 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         config = self.model.config.get_text_config()  # the trial may be too short to show a window
         if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in SPANS):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
-        started = self.read(first, real[:, 1:], empty)
+        started = self.advance(first, empty)[1]
         counts = "position_ids" in self.takes or self.model.config.model_type in FROM_MASK
-        if not counts or not same(self.step(last, self.read(pads, hole, started))[0]):
+        if not counts or not same(self.step(last, self.advance(pads, started, hole)[1])[0]):
             return alone.shape[1], False, "its attention depends on the distance of columns"
         parts = (part for part in self.model.modules() if isinstance(part, Attention))
         if any(part.by_distance for part in parts):  # of a converted model; its cache keeps keys
             return alone.shape[1], True, window_issue("", by_distance=True)
-        ones = real[:, -1:]
-        here, moved = (self._forward(last, ones, started, shift=by)[0] for by in (0, count))
+        here, moved = (self.advance(last, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be set: it counts the tokens that it sees"
         return alone.shape[1], True, why if torch.equal(here, moved) else ""
 
@@ -199,7 +184,9 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         library = transformers()
         return Decode((library.DynamicCache(), library.DynamicCache(), hidden, real), ())
 
-    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+    ) -> tuple[Float[Tensor, "R n V"], Decode]:
         own, cross, hidden, valid = state.moving
         with torch.no_grad(), quiet():
             out = self.model(
@@ -211,7 +198,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
             )
         cache = out.past_key_values
         moving = cache.self_attention_cache, cache.cross_attention_cache, hidden, valid
-        return out.logits[:, -1], Decode(moving, ())
+        return out.logits, Decode(moving, ())
 
 
 def _limit(opened: Pretrained) -> int | None:

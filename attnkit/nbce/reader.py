@@ -24,6 +24,9 @@ LOGITS_AT_ONCE = 2**26
 WATCHED = 2048
 """Tokens read in one pass where progress is shown."""
 
+Real = Bool[Tensor, "R t"] | None
+"""Where ids are tokens, not pads; None: everywhere."""
+
 SPLIT = "split the context (--window)"
 
 
@@ -107,8 +110,18 @@ class ContextReader(ABC):
         """Read all rows but for the last token of each."""
 
     @abstractmethod
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+    ) -> tuple[Float[Tensor, "R n V"], Decode]:
+        """Read further tokens; logits behind the last of them, or behind every one.
+
+        Only causal readers may be given pads; R is a multiple of the rows begun with.
+        """
+
     def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        """Logits of the next token of every row.  R is a multiple of the rows begun with."""
+        """Logits of the next token of every row."""
+        logits, state = self.advance(ids, state)
+        return logits[:, -1], state
 
     def select(
         self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
@@ -162,16 +175,6 @@ class CausalReader(ContextReader):
     def empty(self, rows: int) -> Decode:
         """Rows that have read nothing."""
 
-    @abstractmethod
-    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
-        """Read further tokens of every row; `real` is False on pads."""
-
-    @abstractmethod
-    def read_all(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
-    ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        """As `read`, with the logits behind every token."""
-
     def select(
         self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
     ) -> Decode:
@@ -188,7 +191,9 @@ class CausalReader(ContextReader):
         many = max(1, LOGITS_AT_ONCE // (ids.shape[1] * self.size))
         parts, scores = [], []
         for batch in torch.split(self._indices(range(len(rows))), many):
-            logits, part = self.read_all(ids[batch], real[batch], self.select(state, batch))
+            logits, part = self.advance(
+                ids[batch], self.select(state, batch), real[batch], every=True
+            )
             wide = logits.to(score_type(logits)).log_softmax(-1)
             logprobs = wide.gather(2, next_ids[batch][..., None])[..., 0]
             scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
@@ -243,10 +248,10 @@ class CausalReader(ContextReader):
         tokens = self.batch_tokens if self.progress is None else min(self.batch_tokens, WATCHED)
         many = max(1, tokens // ids.shape[1])
         if many >= len(rows):
-            return self.read(ids, real, state)
+            return self.advance(ids, state, real)[1]
         parts = []
         for batch in torch.split(self._indices(range(len(rows))), many):
-            parts.append(self.read(ids[batch], real[batch], self.select(state, batch)))
+            parts.append(self.advance(ids[batch], self.select(state, batch), real[batch])[1])
             if self.progress is not None:
                 self.progress(int(batch[-1]) + 1, len(rows))
         return self.join(parts)
@@ -291,8 +296,9 @@ class SourceReader(ContextReader):
         parts = [self.start(*batch) for batch in batches]
         chosen = self._indices(index[row.head] for row in rows)
         state = self.select(self.join(parts), chosen, chosen)
-        for column in range(len(rows[0].tail) - 1):
-            state = self.step(self._indices(row.tail[column] for row in rows)[:, None], state)[1]
+        if len(rows[0].tail) > 1:
+            begun = padded([row.tail[:-1] for row in rows])[0].to(self.device)
+            state = self.advance(begun, state)[1]
         return state
 
 

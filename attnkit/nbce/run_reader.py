@@ -11,7 +11,7 @@ from attnkit.attention import Attention
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
 from attnkit.models.base import Decode, Model
 from attnkit.models.counted import CountedModel
-from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, SourceReader
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, SourceReader
 from attnkit.recipe.capability import window_issue
 
 
@@ -34,9 +34,11 @@ class RunReader(ContextReader):
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.target.decode([ids])[0]
 
-    def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        logits, state = self.model.step(ids, state, last=True)
-        return logits[:, -1], state
+    def advance(
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
+    ) -> tuple[Float[Tensor, "R n V"], Decode]:
+        hidden, state = self.model.advance(ids, state, real)
+        return self.model.output(hidden if every else hidden[:, -1:]), state
 
 
 class LanguageModelReader(RunReader, CausalReader):
@@ -78,15 +80,6 @@ class LanguageModelReader(RunReader, CausalReader):
 
     def empty(self, rows: int) -> Decode:
         return self.model.start(None, rows)
-
-    def read(self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode) -> Decode:
-        return self.model.advance(ids, state, real)[1]
-
-    def read_all(
-        self, ids: Int[Tensor, "R t"], real: Bool[Tensor, "R t"], state: Decode
-    ) -> tuple[Float[Tensor, "R t V"], Decode]:
-        hidden, state = self.model.advance(ids, state, real)
-        return self.model.output(hidden), state
 
 
 class EncoderDecoderReader(RunReader, SourceReader):

@@ -106,11 +106,15 @@ class TemplatedReader(ContextReader):
         if not prompt.strip():
             return PromptRow((), ())
         head, tail = self.texts(context, prompt)
-        # some tokenizers mark the start of a text, and the tail follows another
-        lead, whole = self.encode("\n\n"), self.encode("\n\n" + tail)
-        follows = whole[: len(lead)] == lead and len(whole) > len(lead)
-        ids = whole[len(lead) :] if follows else self.encode(tail)
+        ids = self._encode_behind("\n\n", tail)
         return PromptRow((*self.begin_ids, *self.encode(head)), tuple(ids))
+
+    def _encode_behind(self, lead: str, text: str) -> list[int]:
+        """The ids of a text that follows another: some tokenizers mark where a text starts."""
+        before, whole = self.encode(lead), self.encode(lead + text)
+        if whole[: len(before)] == before and len(whole) > len(before):
+            return whole[len(before) :]
+        return self.encode(text.removeprefix(" "))
 
     def _plain(self, text: str) -> str:
         """The text with the spellings of special tokens broken up.

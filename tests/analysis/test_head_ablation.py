@@ -7,7 +7,7 @@ import torch
 from helpers.recorded import build, cases, sections
 from helpers.trained import LENGTH, ROWS, make_run, tokenizer
 
-from attnkit.analysis.head_ablation import HeadPlace, ablated, chosen_heads, probe_heads
+from attnkit.analysis.head_ablation import HeadPlace, ablated, probe_heads
 from attnkit.analysis.recorder import attention_layers
 from attnkit.data.tokenizer import BOS, EOS
 from attnkit.errors import MissingInputError, UsageError
@@ -118,15 +118,6 @@ def test_progress_is_told_after_each_head(run: Run) -> None:
     told: list[tuple[int, int]] = []
     probe_heads(run, ROWS[:1], kinds=["cross"], resamples=0, progress=lambda *n: told.append(n))
     assert told == [(1, 2), (2, 2)]
-
-
-def test_the_heads_of_a_model_can_be_chosen(run: Run) -> None:
-    model = build(sections())
-    assert len(chosen_heads(model)) == 3 * 2 * 4
-    assert chosen_heads(model, ["cross"], [1], [2, 0]) == [
-        HeadPlace("cross", 1, 0),
-        HeadPlace("cross", 1, 2),
-    ]
 
 
 @pytest.mark.parametrize(
