@@ -364,7 +364,7 @@ class _Verification:
         def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
             some = setting._replace(questions=[setting.questions[place] for place in places])
             model = EvaluatedModel.of_run(self.run, self.device)
-            return question_sets.answers(model, some, search)
+            return question_sets.answer(model, some, search)[0]
 
         return _Again(source, references, scores, decode)
 

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -252,16 +252,17 @@ def evaluate_model(
     main = group.is_main_process()
     asked = [one for split in splits for one in conditions(corpus, split, spec)] if main else None
     asked = group.broadcast_object(asked)
-    total = sum(len(one.questions) for one in asked)
-    job = _Evaluation(model, eval, names, one_best(search), force, progress, total)
-    lacking = sorted({*spec.counts} - {one.number for one in asked})
-    if lacking and not asked:
-        raise DataError(f"no question has {lacking[0]} passages: set contexts.counts")
-    first, *others = [job.row(one) for one in asked]
-    if lacking:
+    if not asked:
+        raise DataError(f"no question has {min(spec.counts)} passages: set contexts.counts")
+    total, done, rows = sum(len(one.questions) for one in asked), 0, list[ScoreRow]()
+    for one in asked:
+        tell = None if progress is None else partial(_tell, progress, model, one.split, done, total)
+        rows.append(_row(model, one, eval, names, one_best(search), force=force, progress=tell))
+        done += len(one.questions)
+    if lacking := sorted({*spec.counts} - {one.number for one in asked}):
         text = f"no question has {', '.join(map(str, lacking))} passages: left out"
-        first = replace(first, warnings=(*first.warnings, text))
-    return [first, *others]
+        rows[0] = replace(rows[0], warnings=(*rows[0].warnings, text))
+    return rows
 
 
 def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
@@ -277,111 +278,99 @@ def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> 
                 yield Condition(split, label, count, some, one)
 
 
-@dataclass
-class _Evaluation:
-    """A model and how it is evaluated."""
-
-    model: EvaluatedModel
-    eval: EvalConfig
-    names: tuple[str, ...]
-    search: SearchConfig
-    force: bool
-    progress: Progress | None
-    total: int
-    """Answers under all conditions."""
-    done: int = 0
-
-    def row(self, condition: Condition) -> ScoreRow:
-        """Answer and score, or take what is known."""
-        model, questions, name = self.model, condition.questions, condition.name
-        references = [list(accepted(row)) for row, _ in questions]
-        source = digest(*[[row.source, *contexts] for row, contexts in questions])
-        settings = _merging(condition.spec)
-        main = group.is_main_process()
-        stored = main and reusable_scores(
-            model.results, model.weights, name, self.eval, force=self.force,
-            source=source, references=digest(*references),
-            search=_search_of(self.search, condition.method, condition.spec, model.settings),
-            own=self._own(settings),
-        )  # fmt: skip
-        saved = group.broadcast_object(stored or None)
-        check_available([name for name in self.names if name not in saved.scores], self.eval)
-        if not saved.texts:
-            replies, saved.decoding = self.answer(condition)
-            saved.texts = list(map(_text, replies))
-            saved.sentences = len(replies)
-        saved.warnings = unread_text(references, self.names, self.eval.tokenizers, self.eval.words)
-        self.done += len(questions)
-        chosen = saved.decoding.chosen if saved.decoding else None
-        known = () if chosen else CONTEXT
-        if missing := [name for name in self.names if name not in (*saved.scores, *known)]:
-            made = main and score(missing, saved.texts, references, self.eval)
-            saved.scores |= group.broadcast_object(made or {})
-            if chosen and set(missing) & set(CONTEXT):
-                pairs = zip(questions, chosen, strict=True)
-                contexts = [contexts[place] for (_, contexts), place in pairs]
-                saved.scores["context-found"] = context_found(contexts, references, self.eval.words)
-            if model.results.writable:
-                if main:
-                    saved.write(model.results)
-            else:
-                saved.warnings.append(NOT_KEPT)
-        return saved.row(model.system).only(self.names)
-
-    def _own(self, merging: Mapping[str, Any]) -> bool:
-        """Whether a run answers by the search and merging of its own recipe."""
-        recipe = self.model.recipe
-        if recipe is None:
-            return True
-        ours, own = (effective(one.model_dump()) for one in (self.search, recipe.search))
-        return ours == own and merging == _merging(recipe.contexts)
-
-    def answer(self, condition: Condition) -> tuple[list[Reply], Decoding]:
-        """Answers, and how fast they came."""
-        reader, questions = self.model.reader, condition.questions
-        spec = condition.spec
-        method, rule = pooling(condition.method.partition(",")[0], spec)
-        replies: list[Reply] = []
-        start = time.perf_counter()
-        asked = [(texts, row.source) for row, texts in questions]
-        portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-        limit = spec.limit or self.model.limit
-        for place in range(0, len(portions), ranks := group.world_size()):
-            mine = [
-                reply
-                for portion in portions[place : place + ranks][group.rank() :][:1]
-                for reply in ask(
-                    reader, method, [one[0] for one in portion], [one[1] for one in portion],
-                    self.search, rule, alpha=spec.alpha, limit=limit,
-                )
-            ]  # fmt: skip
-            replies += [reply for part in group.all_gather_object(mine) for reply in part]
-            if self.progress is not None:
-                what = f"{self.model.name}, {condition.split}"
-                self.progress(what, self.done + len(replies), self.total)
-        seconds = max(time.perf_counter() - start, 1e-6)
-        chosen = [deciding_context(reply) for reply in replies]
-        return replies, Decoding(
-            seconds=round(seconds, 3),
-            sentences_per_second=round(len(replies) / seconds, 2),
-            device=str(reader.device),
-            threads=torch.get_num_threads(),
-            lines=len(replies),
-            chosen=None if None in chosen else [at for at in chosen if at is not None],
-            cut=sum(bool(reply.cut) for reply in replies),
-        )
+def _row(
+    model: EvaluatedModel,
+    condition: Condition,
+    eval: EvalConfig,
+    names: Sequence[str],
+    search: SearchConfig,
+    *,
+    force: bool,
+    progress: Callable[[int], object] | None,
+) -> ScoreRow:
+    """Answer and score, or take what is known."""
+    questions, merging = condition.questions, _merging(condition.spec)
+    references = [list(accepted(row)) for row, _ in questions]
+    source = digest(*[[row.source, *contexts] for row, contexts in questions])
+    own = model.recipe is None or (  # a run that answers by the search and merging of its recipe
+        merging == _merging(model.recipe.contexts)
+        and effective(search.model_dump()) == effective(model.recipe.search.model_dump())
+    )
+    main = group.is_main_process()
+    stored = main and reusable_scores(
+        model.results, model.weights, condition.name, eval, force=force,
+        source=source, references=digest(*references), own=own,
+        search=_search_of(search, condition.method, condition.spec, model.settings),
+    )  # fmt: skip
+    saved = group.broadcast_object(stored or None)
+    check_available([name for name in names if name not in saved.scores], eval)
+    if not saved.texts:
+        saved.texts, saved.decoding = answer(model, condition, search, progress)
+        saved.sentences = len(saved.texts)
+    saved.warnings = unread_text(references, names, eval.tokenizers, eval.words)
+    chosen = saved.decoding.chosen if saved.decoding else None
+    known = () if chosen else CONTEXT
+    if missing := [name for name in names if name not in (*saved.scores, *known)]:
+        made = main and score(missing, saved.texts, references, eval)
+        saved.scores |= group.broadcast_object(made or {})
+        if chosen and set(missing) & set(CONTEXT):
+            pairs = zip(questions, chosen, strict=True)
+            contexts = [contexts[place] for (_, contexts), place in pairs]
+            saved.scores["context-found"] = context_found(contexts, references, eval.words)
+        if not model.results.writable:
+            saved.warnings.append(NOT_KEPT)
+        elif main:
+            saved.write(model.results)
+    return saved.row(model.system).only(names)
 
 
-def answers(model: EvaluatedModel, condition: Condition, search: SearchConfig) -> list[str]:
-    """What a model answers now; nothing is read or stored."""
-    total = len(condition.questions)
-    job = _Evaluation(model, EvalConfig(), (), search, force=True, progress=None, total=total)
-    return list(map(_text, job.answer(condition)[0]))
+def _tell(
+    progress: Progress, model: EvaluatedModel, split: str, before: int, total: int, done: int
+) -> None:
+    progress(f"{model.name}, {split}", before + done, total)
 
 
-def _text(reply: Reply) -> str:
-    """The first line: models of text that were trained elsewhere go on after the answer."""
-    return reply.text.strip().partition("\n")[0].rstrip()
+def answer(
+    model: EvaluatedModel,
+    condition: Condition,
+    search: SearchConfig,
+    progress: Callable[[int], object] | None = None,
+) -> tuple[list[str], Decoding]:
+    """What a model answers now, and how fast; nothing is read or stored.
+
+    `progress` is called with the answers so far.
+    """
+    reader, spec = model.reader, condition.spec
+    method, rule = pooling(condition.method.partition(",")[0], spec)
+    replies: list[Reply] = []
+    start = time.perf_counter()
+    asked = [(texts, row.source) for row, texts in condition.questions]
+    portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
+    for place in range(0, len(portions), ranks := group.world_size()):
+        mine = [
+            reply
+            for portion in portions[place : place + ranks][group.rank() :][:1]
+            for reply in ask(
+                reader, method, [one[0] for one in portion], [one[1] for one in portion],
+                search, rule, alpha=spec.alpha, limit=spec.limit or model.limit,
+            )
+        ]  # fmt: skip
+        replies += [reply for part in group.all_gather_object(mine) for reply in part]
+        if progress is not None:
+            progress(len(replies))
+    seconds = max(time.perf_counter() - start, 1e-6)
+    chosen = [deciding_context(reply) for reply in replies]
+    # the first line: models of text that were trained elsewhere go on after the answer
+    texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
+    return texts, Decoding(
+        seconds=round(seconds, 3),
+        sentences_per_second=round(len(replies) / seconds, 2),
+        device=str(reader.device),
+        threads=torch.get_num_threads(),
+        lines=len(replies),
+        chosen=None if None in chosen else [at for at in chosen if at is not None],
+        cut=sum(bool(reply.cut) for reply in replies),
+    )
 
 
 def _search_of(

@@ -120,7 +120,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
         )
         for condition in question_sets.conditions(corpus, "test", spec):
             job = condition, run.recipe.search
-            found.append(question_sets.answers(model, *job))
+            found.append(question_sets.answer(model, *job)[0])
     return found
 
 
