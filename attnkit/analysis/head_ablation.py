@@ -4,7 +4,7 @@ Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?
 head's output is set to zero at every position, the rest of the model stays as it was trained.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -130,18 +130,25 @@ def probe_heads(
             without[place] = scores()
         if progress is not None:
             progress(len(without), len(wanted))
-    effects: dict[HeadPlace, dict[str, Effect]] = {place: {} for place in wanted}
-    for name in whole:
-        sign = 1 if metric_facts(name).better == "lower" else -1
-        tests: list[tuple[float | None, float | None]] = [(None, None)] * len(wanted)
-        if resamples and whole[name].resampled:
-            pairs = [([without[place][name]], [whole[name]]) for place in wanted]
-            p_values = [compare(*pair, resamples=resamples).p for pair in pairs]
-            tests = list(zip(p_values, corrected(p_values), strict=True))
-        for place, test in zip(wanted, tests, strict=True):
-            value = without[place][name].value
-            effects[place][name] = Effect(value, sign * (value - whole[name].value), *test)
+    by_metric = {name: _effects(whole[name], without, resamples) for name in whole}
+    effects = {place: {name: by_metric[name][place] for name in whole} for place in wanted}
     return Importance(whole, effects, len(rows), resamples)
+
+
+def _effects(
+    whole: Score, without: Mapping[HeadPlace, Mapping[str, Score]], resamples: int
+) -> dict[HeadPlace, Effect]:
+    """The effect of each head on one metric."""
+    scores = {place: some[whole.name] for place, some in without.items()}
+    sign = 1 if metric_facts(whole.name).better == "lower" else -1
+    tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)
+    if resamples and whole.resampled:
+        p_values = [compare([one], [whole], resamples=resamples).p for one in scores.values()]
+        tests = list(zip(p_values, corrected(p_values), strict=True))
+    return {
+        place: Effect(one.value, sign * (one.value - whole.value), *test)
+        for (place, one), test in zip(scores.items(), tests, strict=True)
+    }
 
 
 def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
