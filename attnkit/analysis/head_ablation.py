@@ -130,17 +130,20 @@ def probe_heads(
             without[place] = scores()
         if progress is not None:
             progress(len(without), len(wanted))
-    by_metric = {name: _effects(whole[name], without, resamples) for name in whole}
+    by_metric = {name: _effects(name, whole, without, resamples) for name in whole}
     effects = {place: {name: by_metric[name][place] for name in whole} for place in wanted}
     return Importance(whole, effects, len(rows), resamples)
 
 
 def _effects(
-    whole: Score, without: Mapping[HeadPlace, Mapping[str, Score]], resamples: int
+    name: str,
+    every: Mapping[str, Score],
+    without: Mapping[HeadPlace, Mapping[str, Score]],
+    resamples: int,
 ) -> dict[HeadPlace, Effect]:
     """The effect of each head on one metric."""
-    scores = {place: some[whole.name] for place, some in without.items()}
-    sign = 1 if metric_facts(whole.name).better == "lower" else -1
+    whole, scores = every[name], {place: some[name] for place, some in without.items()}
+    sign = 1 if metric_facts(name).better == "lower" else -1
     tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)
     if resamples and whole.resampled:
         p_values = [compare([one], [whole], resamples=resamples).p for one in scores.values()]
