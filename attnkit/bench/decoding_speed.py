@@ -86,8 +86,7 @@ def untrained(
     sources = _sources(taken)
     length = 1 + round(mean(map(len, tokenizer.target.encode([row.target for row in taken]))))
     search = search.model_copy(update={"min_length": length, "max_length": length})
-    sizes = (len(tokenizer.source), len(tokenizer.target))
-    model = models.build_for(recipe, sizes).to(device).eval()
+    model = models.build_for(recipe, tokenizer.sizes).to(device).eval()
     return Decoded(model, tokenizer, recipe, search, sources)
 
 

@@ -201,6 +201,11 @@ class Tokenizer(NamedTuple):
     target: Vocabulary
 
     @property
+    def sizes(self) -> tuple[int, int]:
+        """Of both vocabularies."""
+        return len(self.source), len(self.target)
+
+    @property
     def shared(self) -> bool:
         """Whether both sides have one vocabulary."""
         return self.source is self.target

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.optim import Optimizer
 
 from attnkit import models
 from attnkit.data.batch import collate
@@ -34,6 +35,8 @@ from attnkit.train.precision import GradientWorker
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
 FEW_ROWS = (2, 4)
 """Rows that run forward to see what each of them keeps."""
+ROW_LENGTH = 32
+"""Tokens of a row, where there is no data to look at."""
 
 
 class Parameters(NamedTuple):
@@ -43,7 +46,6 @@ class Parameters(NamedTuple):
     embeddings: int
     """Vocabulary tables, the output matrix included."""
     attention: int
-    rest: int
 
 
 class BatchShape(NamedTuple):
@@ -55,26 +57,9 @@ class BatchShape(NamedTuple):
     target: int
 
 
-class MemoryEstimate(NamedTuple):
-    """Bytes that training needs beside the interpreter and its libraries."""
-
-    weights: int
-    """Parameters, their 16-bit copy, and averages of them."""
-    gradients: int
-    optimizer: int
-    activations: int
-    """What the largest batch keeps for its backward pass."""
-
-    @property
-    def total(self) -> int:
-        return sum(self)
-
-
 class Padding(NamedTuple):
     """How the training data falls into batches in the first epoch."""
 
-    rows: int
-    batches: int
     updates: float
     """Updates that make one epoch."""
     epochs: float
@@ -98,62 +83,93 @@ class Pace(NamedTuple):
     """Of the CPU."""
 
 
+class Cost(NamedTuple):
+    """What is known of one variant's cost; None where it could not be measured."""
+
+    parameters: Parameters
+    memory: int
+    """Bytes: see `memory`."""
+    padding: Padding | None = None
+    pace: Pace | None = None
+
+
+def cost_of(
+    recipe: Recipe,
+    prepared: PreparedData | None = None,
+    device: str = "cpu",
+    auto: str | None = None,
+) -> Cost:
+    """All of it; without the data, what is known without it.
+
+    Models that are counted are not timed.  `auto` is what `precision: auto` means: see `pace`.
+    """
+    if prepared is None:
+        sizes, length = (recipe.tokenizer.size,) * 2, min(ROW_LENGTH, recipe.data.max_length)
+        rows = max(1, recipe.train.batch_tokens // length)
+        shape = BatchShape(rows, 0 if recipe.prompts else length, length)
+        return Cost(parameters(recipe, sizes), memory(recipe, sizes, shape))
+    return Cost(
+        parameters(recipe, prepared.tokenizer.sizes),
+        largest_memory(recipe, prepared),
+        padding(recipe, prepared),
+        None if recipe.model.count_based else pace(recipe, prepared, device, auto),
+    )
+
+
 def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
     """Count the parameters of a model for vocabularies of these `sizes` (source, target)."""
     with torch.device("meta"):
         model = models.build_for(recipe, sizes)
     if isinstance(model, models.CountedModel):
-        return Parameters(model.numbers, 0, 0, model.numbers)
-    counts = {id(p): p.numel() for p in model.parameters()}
-    tables = {id(model.output.weight)}
-    attention: set[int] = set()
+        return Parameters(model.numbers, 0, 0)
+    tables, attention = {model.output.weight}, set[Tensor]()
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
-            tables |= {id(p) for p in module.parameters()}
+            tables |= {*module.parameters()}
         elif isinstance(module, MultiHead):
-            attention |= {id(p) for p in module.parameters()}
-    total = sum(counts.values())
-    embeddings, mixing = (sum(counts[key] for key in keys) for keys in (tables, attention))
-    return Parameters(total, embeddings, mixing, total - embeddings - mixing)
+            attention |= {*module.parameters()}
+    counts = (sum(p.numel() for p in some) for some in (model.parameters(), tables, attention))
+    return Parameters(*counts)
 
 
-def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryEstimate:
+def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
     """Bytes that training holds at the end of the forward pass of a batch of this `shape`.
 
-    A few rows of that length run forward, and what they keep is scaled to the rows of the batch.
+    Weights, their copies and averages, gradients, the optimiser, and activations: a few rows of
+    that length run forward, and what they keep is scaled to the rows of the batch.
     `precision: auto` counts as fp32, which needs the most.  A process is larger: glibc keeps freed
     blocks, 1.7 times the live ones in a measured case.
     """
-    if recipe.model.count_based:
-        return _counted_memory(recipe, sizes, shape)
+    if recipe.model.count_based:  # tables, a copy for validation, and counts; without trigrams
+        counts = max(shape.rows * shape.target * sizes[1], 8 * sizes[1] ** 2)
+        return 4 * (2 * parameters(recipe, sizes).total + counts)
     train = recipe.train
-    precision = "fp32" if train.precision == "auto" else train.precision
+    dtype = DTYPES["fp32" if train.precision == "auto" else train.precision]
     with torch.random.fork_rng(devices=[]):
-        model = models.build_for(recipe, sizes).to(DTYPES[precision])
+        model = models.build_for(recipe, sizes).to(dtype)
         few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
     each = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
     # the fused loss keeps the gradients of both its arguments, that of the weight in float32
     activations = round(few + (shape.rows - FEW_ROWS[0]) * each) + 4 * model.output.weight.numel()
-    weights = 4 * sum(p.numel() for p in model.parameters())
-    low = weights // 2 if DTYPES[precision] != torch.float32 else 0
     # validation decodes with a copy; moving, best and recent averages are whole copies too
     averaged = train.average if train.average > 1 else 0
     copies = 1 + (train.ema > 0) + (train.choose == "best") + averaged
-    return MemoryEstimate(weights * (1 + copies) + low, weights + low, 2 * weights, activations)
+    low = dtype != torch.float32  # 16-bit copies of weights and gradients
+    # weights, gradients and the optimiser's two averages
+    return 4 * sum(p.numel() for p in model.parameters()) * (4 + copies + low) + activations
 
 
-def _counted_memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> MemoryEstimate:
-    """Tables of a counted model and its copy for validation, and the counts in float64.
-
-    The tables of trigrams grow with the text and are left out.
-    """
-    tables = 4 * parameters(recipe, sizes).total
-    rows = 4 * shape.rows * shape.target * sizes[1]
-    return MemoryEstimate(2 * tables, 0, 0, max(rows, 4 * 8 * sizes[1] ** 2))
+def largest_memory(recipe: Recipe, prepared: PreparedData) -> int:
+    """`memory` at the batch with the most tokens, or with the widest squares of attention."""
+    shapes = {_shape(prepared, rows): None for rows in batches(recipe, prepared)}
+    by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
+    by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
+    sizes = prepared.tokenizer.sizes
+    return max(memory(recipe, sizes, shape) for shape in {by_tokens, by_squares})
 
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
-    """Bytes that autograd keeps of one batch, without the model's weights."""
+    """Bytes that autograd keeps of one batch, and the outputs, without the model's weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, Tensor] = {}
 
@@ -161,16 +177,11 @@ def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
         saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = _hidden(model, shape)
-    kept = sum(t.untyped_storage().nbytes() for key, t in saved.items() if key not in weights)
-    return kept + hidden.numel() * hidden.element_size()
-
-
-def _hidden(model: models.Model, shape: BatchShape) -> Tensor:
-    """Outputs of the last layer for a batch of this shape [B, T, W]."""
     source = torch.ones((shape.rows, shape.source), dtype=torch.long) if shape.source else None
-    return model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model.hidden(source, torch.ones((shape.rows, shape.target), dtype=torch.long))
+    kept = sum(t.untyped_storage().nbytes() for key, t in saved.items() if key not in weights)
+    return kept + hidden.nbytes
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:
@@ -187,22 +198,7 @@ def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
     of_source = None if source is None else padding_share(planned, source.lengths)
     of_target = padding_share(planned, encoded.target.lengths + 1)
     epochs = 1.0 if recipe.model.count_based else recipe.train.steps / updates
-    return Padding(len(encoded), len(planned), updates, epochs, of_source, of_target)
-
-
-def largest(recipe: Recipe, prepared: PreparedData) -> list[BatchShape]:
-    """The batches that may need the most memory: most tokens, and widest squares of attention."""
-    shapes = {_shape(prepared, rows): None for rows in batches(recipe, prepared)}
-    by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
-    by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
-    return list(dict.fromkeys((by_tokens, by_squares)))
-
-
-def nominal(recipe: Recipe, length: int = 32) -> BatchShape:
-    """A batch of rows of this length, where there is no data to look at."""
-    length = min(length, recipe.data.max_length)
-    rows = max(1, recipe.train.batch_tokens // length)
-    return BatchShape(rows, 0 if recipe.prompts else length, length)
+    return Padding(updates, epochs, of_source, of_target)
 
 
 def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
@@ -221,22 +217,18 @@ def pace(
     `auto` is what `precision: auto` means: one choice holds for all rows of a recipe.  None: it is
     made by this model, as `choose_precision` does.
     """
-
-    def padded(rows: Rows) -> int:
-        shape = _shape(prepared, rows)
-        return shape.rows * (shape.source + shape.target)
-
-    train = recipe.train
-    planned = batches(recipe, prepared)
-    sizes = [padded(rows) for rows in planned]
+    train, planned = recipe.train, batches(recipe, prepared)
+    shapes = [_shape(prepared, rows) for rows in planned]
+    sizes = [shape.rows * (shape.source + shape.target) for shape in shapes]
     by_size = sorted(range(len(sizes)), key=sizes.__getitem__)
-    chosen = [planned[by_size[place * len(sizes) // 3]] for place in (1, 2)]
+    chosen = [by_size[place * len(sizes) // 3] for place in (1, 2)]
     precision: str = train.precision
     if precision == "auto":
         precision = auto or choose_precision(recipe, prepared, device)[0]
-    timed = _timed(recipe, prepared, chosen, (precision,), device, PACE_REPEATS)
+    rows = [planned[place] for place in chosen]
+    timed = _timed(recipe, prepared, rows, (precision,), device, PACE_REPEATS)[precision]
     average = sum(sizes) / len(sizes)
-    update = min(timed[precision]) / sum(map(padded, chosen)) * average * train.accumulate
+    update = min(timed) / sum(sizes[place] for place in chosen) * average * train.accumulate
     lengths = prepared.train.target.lengths
     tokens = (int(lengths.sum(dtype=np.int64)) + len(lengths)) / len(planned) * train.accumulate
     return Pace(precision, update, tokens / update, update * train.steps, torch.get_num_threads())
@@ -253,9 +245,9 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
     Raises:
         OutputPathError, OutputError: the cache cannot be written.
     """
-    options = _precisions(device)
-    if len(options) == 1:
-        return options[0], "this GPU has no bfloat16"
+    if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
+        return "fp32", "this GPU has no bfloat16"
+    options = ("fp32", "bf16")
     path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.json"
     if (stored := read_note(path, str)) in options:
         return str(stored), "measured before on this machine"
@@ -269,13 +261,13 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
 
 def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
     """A hash of what the faster precision depends on."""
-    train, vocabularies = recipe.train, (prepared.tokenizer.source, prepared.tokenizer.target)
+    train = recipe.train
     facts = (
         recipe.model.model_dump(mode="json"),
         recipe.data.max_length,
         train.batch_tokens,
         train.batch_scores,
-        *map(len, vocabularies),
+        *prepared.tokenizer.sizes,
         device,
         torch.get_num_threads(),
         torch.__version__,
@@ -283,36 +275,6 @@ def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
         platform.machine(),
     )
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
-
-
-def _precisions(device: str) -> tuple[str, ...]:
-    """What `precision: auto` chooses from."""
-    if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
-        return ("fp32",)
-    return ("fp32", "bf16")
-
-
-class _Updates:
-    """A new model that makes updates, which are timed; nothing of it is kept."""
-
-    def __init__(self, recipe: Recipe, prepared: PreparedData, precision: str, device: str) -> None:
-        sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-        model = models.build_for(recipe, sizes).to(device)
-        self.prepared, self.device = prepared, device
-        self.worker = GradientWorker(model, precision)
-        self.stepper = optimizer(model.named_parameters(), recipe.train)
-
-    def seconds(self, chosen: list[Rows]) -> float:
-        """The time of an update on each of the batches."""
-        start = clock(self.device)
-        for rows in chosen:
-            batch = collate(self.prepared.train, rows)
-            losses = self.worker.losses(batch, LossOptions(smoothing=0.1))
-            self.worker.backward(losses.total, batch.tokens)
-            self.stepper.step()
-            self.stepper.zero_grad(set_to_none=True)
-            self.worker.refresh()
-        return clock(self.device) - start
 
 
 def _timed(
@@ -324,9 +286,27 @@ def _timed(
     repeats: int,
 ) -> dict[str, list[float]]:
     """Seconds of an update on each of the batches in each precision, which take turns."""
+
+    def seconds(worker: GradientWorker, stepper: Optimizer, chosen: list[Rows]) -> float:
+        start = clock(device)
+        for rows in chosen:
+            batch = collate(prepared.train, rows)
+            losses = worker.losses(batch, LossOptions(smoothing=0.1))
+            worker.backward(losses.total, batch.tokens)
+            stepper.step()
+            stepper.zero_grad(set_to_none=True)
+            worker.refresh()
+        return clock(device) - start
+
     with torch.random.fork_rng():
-        made = {name: _Updates(recipe, prepared, name, device) for name in precisions}
-        for updates in made.values():
-            updates.seconds(chosen[:1])  # the first is slow
-        rounds = [[updates.seconds(chosen) for updates in made.values()] for _ in range(repeats)]
-    return {name: list(times) for name, times in zip(made, zip(*rounds, strict=True), strict=True)}
+        made, times = {}, dict[str, list[float]]()
+        for name in precisions:
+            model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
+            stepper = optimizer(model.named_parameters(), recipe.train)
+            made[name] = GradientWorker(model, name), stepper
+        for parts in made.values():
+            seconds(*parts, chosen[:1])  # the first is slow
+        for _ in range(repeats):
+            for name, parts in made.items():
+                times.setdefault(name, []).append(seconds(*parts, chosen))
+    return times

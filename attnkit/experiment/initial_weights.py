@@ -112,9 +112,8 @@ def mismatch(recipe: Recipe, run: Run) -> str:
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder" and recipe.writes
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
-    sizes = (len(tokenizer.source), len(tokenizer.target))
     with torch.device("meta"), torch.random.fork_rng(devices=[]):
-        expected = weights_of(models.build_for(recipe, sizes))
+        expected = weights_of(models.build_for(recipe, tokenizer.sizes))
     if head and HEAD not in weights:
         del expected[HEAD]
     shapes = [{name: list(tensor.shape) for name, tensor in some.items()}

@@ -1,35 +1,49 @@
-"""Trainings side by side: processes that share out the runs of a recipe.
+"""Trainings side by side: each run of a recipe in a process of its own, several at a time.
 
-The parent prepares the data, chooses the precision and compares the scores.  A worker (see
-`attnkit.experiment.worker`) is told one run at a time over a pipe, through which its events come
-back; it is forked from a process that has imported torch and run nothing.  A worker that fails ends
-with its run; another takes its place.
+The parent prepares the data, chooses the precision and compares the scores.  A process trains and
+scores one run; its events come back over a pipe.  It is forked from one that has imported torch and
+run nothing.
 """
 
+import faulthandler
 import os
 import signal
 import tempfile
+import threading
 import time
+import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 
 from attnkit import mechanisms
 from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
-from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError
+from attnkit.errors import (
+    AttnkitError,
+    MemoryLimitError,
+    MissingInputError,
+    OutputError,
+    StoppedError,
+    memory_advice,
+    out_of_memory,
+    unreachable,
+    write_failed,
+)
 from attnkit.experiment import cost
 from attnkit.experiment.data_of_recipes import PATIENCE
 from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.worker import StopRequest, TrainingEnd, WorkerStart, serve
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.scoring import Comparison, ScoreRow
@@ -39,15 +53,32 @@ from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.signals import StopSignals
 
 CONTEXT = get_context("forkserver")
-PRELOAD = ["attnkit.experiment.experiment", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
-"""What workers find imported; the last is what autograd imports when used."""
+PRELOAD = ["attnkit.experiment.jobs", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+"""What processes find imported; the last is what autograd imports when used."""
 PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
-"""Memory of a worker beside what it shares with the others: so much, and more than what is live in
+"""Memory of a process beside what it shares with the others: so much, and more than what is live in
 its training, because freed blocks are kept; measured on Linux with translation/multi30k."""
-STOPS: dict[int, str] = {signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
-"""Signals that stop; a process that has just begun dies of them."""
 LAST_LINES = 20
 """Of what a process wrote before it died."""
+AGAIN = "run the same command again to resume"
+
+
+class Start(NamedTuple):
+    """What each process is told when it starts."""
+
+    settings: TrainingSettings
+    threads: int
+    plugins: tuple[Path, ...]
+
+
+class TrainingEnd(NamedTuple):
+    """What a process sends last."""
+
+    error: AttnkitError | None = None
+    details: str = ""
+    """The traceback of what should not have happened, or the last words of a process that died."""
+    rows: Sequence[ScoreRow] = ()
+    """The scores of its run."""
 
 
 def train_side_by_side(
@@ -77,23 +108,17 @@ def train_side_by_side(
         unfinished = experiment.prepare(planned)
         check_memory(experiment, unfinished, jobs)
         everything = torch.get_num_threads()
-        torch.set_num_threads(threads)  # the precision is chosen as the workers compute
+        torch.set_num_threads(threads)  # the precision is chosen as the processes compute
         try:
             experiment.choose_precision(unfinished)
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
         settings = replace(settings, precision=experiment.precision.chosen)
-        start = WorkerStart(settings, threads, tuple(mechanisms.plugged().values()))
-        workers = Workers(planned, jobs, start, stop, experiment)
         _start_server(threads)
         emit(NoteEvent(f"starting {jobs} processes", passing=True))
-        workers.run()
-        finished = [key for key in planned if key in workers.rows]
-        found = workers.compare(finished) if finished else None
-        if workers.failures:
-            raise workers.failure()
-        return found
+        start = Start(settings, threads, tuple(mechanisms.plugged().values()))
+        return Jobs(experiment, start, planned, jobs).run()
 
 
 def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int) -> None:
@@ -112,7 +137,7 @@ def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], j
             continue
         recipe, sizes[variant] = experiment.recipe(variant, seed), PROCESS_BYTES
         try:
-            sizes[variant] += int(HEAP_FACTOR * _live(recipe, data))
+            sizes[variant] += int(HEAP_FACTOR * cost.largest_memory(recipe, data))
         except Exception as error:  # a mechanism that cannot run without storage may train
             text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
             experiment.emit(NoteEvent(" ".join(text.split()), variant=variant, seed=seed))
@@ -122,71 +147,116 @@ def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], j
     fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
     advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens) or models"
     raise MemoryLimitError(
-        f"--jobs {jobs}: {len(largest)} runs at a time need about {_gib(sum(largest))} of memory, "
-        f"{_gib(free)} are free; {advice}"
+        f"--jobs {jobs}: {len(largest)} runs at a time need about {sum(largest) / 2**30:.1f} GiB "
+        f"of memory, {free / 2**30:.1f} GiB are free; {advice}"
     )
 
 
-def _live(recipe: Recipe, data: PreparedData) -> int:
-    """Bytes that are live in a training at most."""
-    sizes = (len(data.tokenizer.source), len(data.tokenizer.target))
-    shapes = cost.largest(recipe, data)
-    return max(cost.memory(recipe, sizes, shape).total for shape in shapes)
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.1f} GiB"
-
-
 def _start_server(threads: int) -> None:
-    """Start the process that imports torch, with so many threads; workers are forked from it."""
+    """Start the process that imports torch, with so many threads; the others are forked from it."""
     current_process()._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
     CONTEXT.set_forkserver_preload(PRELOAD)
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ |= dict.fromkeys(THREADS, str(threads))
-    try:
-        with starting_processes():
-            forkserver.ensure_running()
-    finally:
-        for name, value in before.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
+    limited = patch.dict(os.environ, dict.fromkeys(THREADS, str(threads)))
+    with limited, starting_processes():
+        forkserver.ensure_running()
+
+
+def serve(connection: Connection, output: Path, start: Start, variant: str, seed: int) -> None:
+    """Train and score one run in this process; its events, then a `TrainingEnd`, are sent.
+
+    What libraries and plug-ins print is kept in the file `output`, so that it does not spoil the
+    parent's screen.
+    """
+    with output.open("ab", buffering=0) as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    faulthandler.enable()
+
+    def send(message: Event | TrainingEnd) -> None:
+        if not isinstance(message, events.PreparedEvent):  # the parent told it
+            with suppress(OSError):  # where it is gone, a stop is asked for
+                connection.send(message)
+
+    def warn(message: Any, *_: Any, **__: Any) -> None:
+        text = f"warning: {' '.join(str(message).split())}"
+        send(NoteEvent(text, variant=variant, seed=seed))
+
+    def stop_without_parent() -> None:
+        with suppress(EOFError, OSError):
+            connection.recv()
+        stop.request("the end of the command")
+
+    with StopSignals() as stop, warnings.catch_warnings():
+        warnings.showwarning = warn
+        threading.Thread(target=stop_without_parent, daemon=True).start()
+        try:
+            if torch.get_num_threads() != start.threads:
+                torch.set_num_threads(start.threads)
+            for path in start.plugins:
+                mechanisms.plug_in(path)
+            experiment = Experiment(start.settings, stop, send)
+            experiment.keep_memory()
+            rows = experiment.evaluate(experiment.train(variant, seed), variant, seed)
+            end = TrainingEnd(rows=rows)
+        except BaseException as error:  # one run must not take the others with it
+            end = end_of(error, start.settings.file.variants[variant])
+        send(end)
+
+
+def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
+    """How a run ended that raised an error."""
+    if isinstance(error, AttnkitError):
+        return TrainingEnd(error)
+    if out_of_memory(error):
+        advice = memory_advice(recipe.train.batch_tokens, recipe.train.accumulate)
+        return TrainingEnd(MemoryLimitError(f"out of memory: {advice}"))
+    if isinstance(error, OSError) and write_failed(error):
+        where = error.filename or "a file"
+        return TrainingEnd(OutputError(f"{where}: writing failed: {error.strerror}"))
+    if isinstance(error, OSError) and unreachable(error):
+        text = f"{error.filename}: cannot be reached: {error.strerror}"
+        return TrainingEnd(MissingInputError(text))
+    whose = mechanisms.plugin_error(error)
+    text = whose or f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"
+    details = "".join(traceback.format_exception(error)).rstrip("\n")
+    return TrainingEnd(AttnkitError(" ".join(text.split())), details)
+
+
+def end_of_process(code: int, output: Path) -> TrainingEnd:
+    """How a run ended whose process died with an exit code, without a word over the pipe."""
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    details = "\n".join(lines[-LAST_LINES:])
+    again = f"{AGAIN} from its last checkpoint"
+    if code >= 0:
+        return TrainingEnd(AttnkitError(f"its process ended with code {code}; {again}"), details)
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        text = f"its process was killed (SIGKILL), as the system does when memory runs out; {again}"
+        return TrainingEnd(MemoryLimitError(f"{text}, with fewer --jobs if memory was short"))
+    if name in ("SIGTERM", "SIGHUP"):  # those that stop; it had not begun to listen
+        return TrainingEnd(StoppedError(f"stopped by {name}; {again}"))
+    return TrainingEnd(AttnkitError(f"its process died of {name}; {again}"), details)
 
 
 @dataclass
-class WorkerProcess:
-    """One worker as the parent sees it."""
+class Job:
+    """One process as the parent sees it."""
 
     process: Any
     connection: Connection
     output: Path
     key: Key
-    told: bool = False
-    """Whether it was asked to stop."""
 
     @classmethod
-    def start(cls, start: WorkerStart, output: Path, key: Key) -> "WorkerProcess":
-        """A new process, and its first run."""
+    def start(cls, start: Start, output: Path, key: Key) -> "Job":
+        """A new process for this run."""
         connection, theirs = CONTEXT.Pipe()
         output.touch()
-        process = CONTEXT.Process(target=serve, args=(theirs, output, start), daemon=True)
+        process = CONTEXT.Process(target=serve, args=(theirs, output, start, *key), daemon=True)
         with starting_processes():
             process.start()
         theirs.close()
-        worker = cls(process, connection, output, key)
-        worker.begin(key)
-        return worker
-
-    def begin(self, key: Key) -> None:
-        """Go on with this run."""
-        self.key = key
-        self.tell(key)
-
-    def tell(self, message: Key | StopRequest) -> None:
-        """Send what it is to do; one that is gone is noticed when its answer is read."""
-        with suppress(OSError):
-            self.connection.send(message)
+        return cls(process, connection, output, key)
 
     def receive(self) -> Event | TrainingEnd:
         """The next message; where the process died, how its run ended."""
@@ -194,25 +264,8 @@ class WorkerProcess:
             message: Event | TrainingEnd = self.connection.recv()
         except (EOFError, OSError):
             self.process.join()
-            return self._death(self.process.exitcode)
+            return end_of_process(self.process.exitcode, self.output)
         return message
-
-    def _death(self, code: int) -> TrainingEnd:
-        """The end of a run whose process died."""
-        lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
-        details = "\n".join(lines[-LAST_LINES:])
-        again = "run the same command again to resume from its last checkpoint"
-        if code == -signal.SIGKILL:
-            return TrainingEnd(
-                MemoryLimitError(
-                    "its process was killed (SIGKILL), as the system does when memory runs out;"
-                    f" {again}, with fewer --jobs if memory was short"
-                )
-            )
-        if -code in STOPS:
-            return TrainingEnd(StoppedError(f"stopped by {STOPS[-code]}; {again}"))
-        how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        return TrainingEnd(AttnkitError(f"its process {how}; {again}"), details)
 
     def close(self) -> None:
         """End it; all that is to be kept is on the disk."""
@@ -222,115 +275,96 @@ class WorkerProcess:
         self.connection.close()
 
 
-@dataclass
-class Workers:
-    """Processes that work off a list of runs."""
+class Jobs:
+    """The processes that train the runs of a recipe."""
 
-    planned: Sequence[Key]
-    jobs: int
-    start: WorkerStart
-    stop: StopSignals
-    experiment: Experiment
-    """Of this process, which compares what the workers have scored."""
-    rows: dict[Key, Sequence[ScoreRow]] = field(default_factory=dict)
-    """The scores of finished runs."""
-    failures: dict[Key, AttnkitError] = field(default_factory=dict)
-    """In the order in which they came."""
-    active: list[WorkerProcess] = field(default_factory=list)
-    waiting: deque[Key] = field(default_factory=deque)
-    stopped: bool = False
-    """Whether a run was stopped before its end."""
-    started: int = 0
+    def __init__(
+        self, experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int
+    ) -> None:
+        """`experiment` is that of this process, which compares what the others have scored."""
+        self.experiment, self.stop, self.planned, self.jobs = (
+            experiment, experiment.stop, planned, jobs
+        )  # fmt: skip
+        self.start_job = partial(Job.start, start)
+        self.waiting, self.active = deque(planned), list[Job]()
+        self.rows: dict[Key, Sequence[ScoreRow]] = {}
+        self.failures: dict[Key, AttnkitError] = {}
+        """In the order in which they came."""
+        self.stopped = False
+        """Whether a run was stopped before its end."""
 
-    def run(self) -> None:
-        """Train and score all of them.
+    def run(self) -> Comparison | None:
+        """Train and score all runs, and compare those that did not fail.
 
         Raises:
             StoppedError: a signal came; the state of every run is saved.
+            AttnkitError: of the first run that failed, with a line for each of them.
         """
-        self.waiting.extend(self.planned)
+        told, comparison = False, None
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
             stack.callback(self._close)
             while self.active or (self.waiting and not self.stop.requested):
-                if self.stop.requested:
-                    self._ask_to_stop(self.stop.requested)
                 while self.waiting and len(self.active) < self.jobs and not self.stop.requested:
-                    self.started += 1
-                    self._start(folder / f"{self.started}.txt")
-                ready = wait([worker.connection for worker in self.active], PATIENCE)
-                for worker in [one for one in self.active if one.connection in ready]:
-                    self._follow(worker)
+                    self._begin(folder / f"{len(self.waiting)}.txt")
+                if self.stop.requested and not told:
+                    told = True
+                    for job in self.active:
+                        job.process.terminate()
+                ready = wait([job.connection for job in self.active], PATIENCE)
+                for job in [one for one in self.active if one.connection in ready]:
+                    self._follow(job)
+        lines = [f"{name} seed {seed}: {error}" for (name, seed), error in self.failures.items()]
         if self.stop.requested and (self.stopped or self.waiting):
-            failed = "".join(f"; failed before: {line}" for line in self._lines())
+            failed = "".join(f"; failed before: {line}" for line in lines)
             raise StoppedError(
-                f"stopped by {self.stop.requested}; all that was done is saved{failed}; run the"
-                " same command again to resume"
+                f"stopped by {self.stop.requested}; all that was done is saved{failed}; {AGAIN}"
             )
+        if finished := [key for key in self.planned if key in self.rows]:
+            comparison = self._compare(finished)
+        for error in self.failures.values():
+            raise type(error)("\n".join(lines))
+        return comparison
 
-    def _start(self, output: Path) -> None:
-        """Begin the next run in a new process."""
+    def _begin(self, output: Path) -> None:
+        """Start the next run."""
         try:
-            worker = WorkerProcess.start(self.start, output, self.waiting[0])
+            self.active.append(self.start_job(output, self.waiting[0]))
         except (EOFError, ConnectionError) as error:
             time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
             if self.stop.requested:
                 return
             raise MemoryLimitError(
                 "the process that others are started from was killed, as the system does when "
-                "memory runs out; run the same command again to resume"
+                f"memory runs out; {AGAIN}"
             ) from error
         self.waiting.popleft()
-        self.active.append(worker)
 
-    def compare(self, keys: Sequence[Key], unfinished: int = 0) -> Comparison | None:
-        """The runs of some keys side by side."""
-        rows = [row for key in keys for row in self.rows[key]]
-        return self.experiment.compare(keys, rows, unfinished)
-
-    def _follow(self, worker: WorkerProcess) -> None:
-        """Hand on one message of a worker, and its next run to one that has finished."""
-        message, emit = worker.receive(), self.experiment.emit
+    def _follow(self, job: Job) -> None:
+        """Hand on one message of a process, or see to the end of its run."""
+        message, emit = job.receive(), self.experiment.emit
         if isinstance(message, Event):
             emit(message)
             return
+        self.active.remove(job)
+        job.close()
         if message.error is None:
-            self.rows[worker.key] = message.rows
+            self.rows[job.key] = message.rows
             if len(self.rows) == FIRST_LOOK < len(self.planned):
-                self.compare([*self.rows], len(self.planned) - FIRST_LOOK)
-        if message.error is None and self.waiting and not self.stop.requested:
-            worker.begin(self.waiting.popleft())
-            return
-        self.active.remove(worker)
-        key = worker.key
-        worker.close()
-        if message.error is None:
-            return
-        if self.stop.requested and isinstance(message.error, StoppedError):
+                self._compare([*self.rows], len(self.planned) - FIRST_LOOK)
+        elif self.stop.requested and isinstance(message.error, StoppedError):
             self.stopped = True
-            return
-        self.failures[key] = message.error
-        variant, seed = key
-        if message.details:
-            emit(NoteEvent(message.details, variant=variant, seed=seed))
-        code = message.error.code
-        emit(events.FailedEvent(str(message.error), code, variant=variant, seed=seed))
-
-    def _ask_to_stop(self, name: str) -> None:
-        for worker in self.active:
-            if not worker.told:
-                worker.tell(StopRequest(name))
-                worker.told = True
+        else:
+            self.failures[job.key] = message.error
+            at: Any = dict(zip(("variant", "seed"), job.key, strict=True))
+            if message.details:
+                emit(NoteEvent(message.details, **at))
+            emit(events.FailedEvent(str(message.error), message.error.code, **at))
 
     def _close(self) -> None:
-        for worker in self.active:
-            worker.close()
+        for job in self.active:
+            job.close()
 
-    def _lines(self) -> list[str]:
-        """A line for each failure."""
-        return [f"{name} seed {seed}: {error}" for (name, seed), error in self.failures.items()]
-
-    def failure(self) -> AttnkitError:
-        """The error of the run that failed first, with a line for each that failed."""
-        first = next(iter(self.failures.values()))
-        return type(first)("\n".join(self._lines()))
+    def _compare(self, keys: Sequence[Key], unfinished: int = 0) -> Comparison | None:
+        rows = [row for key in keys for row in self.rows[key]]
+        return self.experiment.compare(keys, rows, unfinished)

@@ -419,10 +419,9 @@ class Run(Results):
         for path, _, _ in plugins.changes(self.manifest):
             text = f"{self.path}: {path} has changed since this run was trained"
             warnings.warn(text, stacklevel=3)
-        sizes = (len(tokenizer.source), len(tokenizer.target))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return models.build_for(recipe, sizes).float()
+            return models.build_for(recipe, tokenizer.sizes).float()
 
     def load(self, model: "Model", path: Path, weights: "Mapping[str, Tensor]") -> None:
         """Put weights of this run into its model; `path` is the file that they come from.

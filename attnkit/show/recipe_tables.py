@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
@@ -14,7 +14,7 @@ from attnkit.show.table import Cell, Column, Field, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
-    from attnkit.experiment.cost import MemoryEstimate, Pace, Padding, Parameters
+    from attnkit.experiment.cost import Cost
     from attnkit.recipe.corpus_cards import Card
 
 
@@ -123,16 +123,7 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     return {key: value for key, part, value in keys if part not in absent}
 
 
-class Cost(NamedTuple):
-    """What is known of one variant's cost; None where it could not be measured."""
-
-    parameters: "Parameters"
-    memory: "MemoryEstimate"
-    padding: "Padding | None" = None
-    pace: "Pace | None" = None
-
-
-def costs(measured: Mapping[str, Cost], recipes: Mapping[str, Recipe]) -> Table:
+def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Table:
     """Parameters, memory, padding and time, a row for each variant."""
     notes = [
         "memory: live tensors at the largest batch in float32, beside about 0.3 GB of Python and "
@@ -179,7 +170,7 @@ COST_FIELDS = (
     Field("parameters", _cost("parameters.total"), "{:,}"),
     Field("embeddings", _cost("parameters.embeddings"), "{:,}", priority=6),
     Field("attention", _cost("parameters.attention"), "{:,}", priority=6),
-    Field("memory", _cost("memory.total"), amount, "memory_bytes"),
+    Field("memory", _cost("memory"), amount, "memory_bytes"),
     Field("updates/epoch", _cost("padding.updates"), "{:,.0f}", "updates_per_epoch", priority=5),
     Field("epochs", _cost("padding.epochs"), "{:,.1f}", priority=4),
     Field("padding source", _cost("padding.source"), _percent, "padding_source", priority=3),

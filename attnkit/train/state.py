@@ -98,8 +98,7 @@ class TrainingState:
     ) -> None:
         self.train = train = recipe.train
         self.device = device
-        sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-        self.model = models.build_for(recipe, sizes).to(device)
+        self.model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
         self.validator = Validator(recipe, self.model, prepared)  # a copy, made before sharding
         how: Any = {"compiled": train.compile, "parallel": train.parallel}
         self.worker = GradientWorker(self.model, precision, **how)

@@ -23,9 +23,8 @@ from helpers.small import write_corpus
 
 from attnkit import errors
 from attnkit.cli import main
-from attnkit.experiment import jobs, training
+from attnkit.experiment import cost, jobs, training
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.worker import TrainingEnd, WorkerStart, _end
 from attnkit.memory import free_memory
 from attnkit.recipe import RecipeFile, load, mechanism_registry
 from attnkit.runs import Run
@@ -265,7 +264,7 @@ def test_runs_that_fail_do_not_take_the_others_with_them(
 )
 def test_what_a_worker_reports(tmp_path: Path, error: Exception, code: int, text: str) -> None:
     recipe = load(write_recipe(tmp_path)).variants["one"]
-    found = _end(error, recipe)
+    found = jobs.end_of(error, recipe)
     assert found.error is not None
     assert found.error.code == code
     assert pytest.raises(errors.AttnkitError, _raise, found.error).match(text)
@@ -330,7 +329,7 @@ def test_more_jobs_than_memory_allows_are_refused_before_training(
 def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(jobs, "_live", lambda *_: _raise(ValueError("no storage")))
+    monkeypatch.setattr(cost, "largest_memory", lambda *_: _raise(ValueError("no storage")))
     told = list[events.Event]()
     how = {"device": torch.device("cpu"), "recipe": lambda *_: None, "emit": told.append}
     experiment: Any = SimpleNamespace(**how)
@@ -437,8 +436,8 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))
-    start = WorkerStart(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
-    worker = jobs.WorkerProcess.start(start, tmp_path / "out.txt", ("one", 1))
+    start = jobs.Start(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
+    worker = jobs.Job.start(start, tmp_path / "out.txt", ("one", 1))
     while not isinstance(worker.receive(), events.ProgressEvent):
         pass
     worker.connection.close()
@@ -461,19 +460,18 @@ def test_a_server_of_processes_that_was_killed_is_no_bug(
         stop.requested = told  # type: ignore[assignment]
         raise error
 
-    monkeypatch.setattr(jobs.WorkerProcess, "start", started)
-    workers = jobs.Workers([("one", 1)], 2, None, stop, None)  # type: ignore[arg-type]
+    monkeypatch.setattr(jobs.Job, "start", started)
+    experiment: Any = SimpleNamespace(stop=stop)
+    start = jobs.Start(settings_of(load("quickstart"), Path()), 1, ())
     with pytest.raises(errors.StoppedError if told else errors.MemoryLimitError, match="again"):
-        workers.run()
+        jobs.Jobs(experiment, start, [("one", 1)], 2).run()
 
 
 def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("Fatal Python error: Segmentation fault\n")
-    worker = jobs.WorkerProcess(None, None, output, ("one", 1))  # type: ignore[arg-type]
-    died = worker._death(-signal.SIGSEGV)
-    assert isinstance(died, TrainingEnd)
+    died = jobs.end_of_process(-signal.SIGSEGV, output)
     assert str(died.error).startswith("its process died of SIGSEGV; run the same command again")
     assert died.details == "Fatal Python error: Segmentation fault"
-    assert "ended with code 5" in str(worker._death(5).error)
-    assert isinstance(worker._death(-signal.SIGTERM).error, errors.StoppedError)
+    assert "ended with code 5" in str(jobs.end_of_process(5, output).error)
+    assert isinstance(jobs.end_of_process(-signal.SIGTERM, output).error, errors.StoppedError)

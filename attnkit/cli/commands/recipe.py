@@ -31,7 +31,6 @@ from attnkit.text import safe_text
 if TYPE_CHECKING:
     from attnkit.data.preparation import PreparedData
     from attnkit.recipe import RecipeFile
-    from attnkit.show.recipe_tables import Cost
 
 app = typer.Typer(help="List, show, explain and copy recipes.", no_args_is_help=True)
 
@@ -109,6 +108,7 @@ def explain(
       attnkit recipe explain quickstart
       attnkit recipe explain my.yaml model.width=512 --variant base --quick
     """
+    from attnkit.experiment.cost import Cost, cost_of
     from attnkit.recipe import load
     from attnkit.show import recipe_tables
 
@@ -123,7 +123,8 @@ def explain(
     auto = None
     for name in names:
         console.say(f"{file.name} {name}: counting" + ("" if quick else ", preparing, measuring"))
-        costs[name] = cost = _cost(file, name, quick, device, auto, data_dir, not download)
+        prepared = None if quick else _prepared(file, name, data_dir, not download)
+        costs[name] = cost = cost_of(file.variants[name], prepared, device, auto)
         if cost.pace and file.variants[name].train.precision == "auto":
             auto = cost.pace.precision  # as in training, the first row chooses for all
     tables.append(recipe_tables.costs(costs, file.variants))
@@ -198,27 +199,6 @@ def _duration(path: Path) -> str:
     """How long a recipe takes, from the comments at its head, without the machine."""
     lines = (line for line in _read(path).splitlines() if line.startswith("# time:"))
     return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
-
-
-def _cost(
-    file: "RecipeFile", name: str, quick: bool, device: str, auto: str | None,
-    data_dir: Path | None, offline: bool,
-) -> "Cost":  # fmt: skip
-    """What one variant costs; without its data, what is known without it."""
-    from attnkit.experiment import cost as explain
-    from attnkit.show.recipe_tables import Cost
-
-    recipe = file.variants[name]
-    prepared = None if quick else _prepared(file, name, data_dir, offline)
-    if prepared is None:
-        sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
-        shape = explain.nominal(recipe)
-        return Cost(explain.parameters(recipe, sizes), explain.memory(recipe, sizes, shape))
-    sizes = (len(prepared.tokenizer.source), len(prepared.tokenizer.target))
-    memories = [explain.memory(recipe, sizes, s) for s in explain.largest(recipe, prepared)]
-    memory, padding = max(memories, key=lambda one: one.total), explain.padding(recipe, prepared)
-    pace = None if recipe.model.count_based else explain.pace(recipe, prepared, device, auto)
-    return Cost(explain.parameters(recipe, sizes), memory, padding, pace)
 
 
 def _prepared(
