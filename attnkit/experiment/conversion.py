@@ -20,8 +20,7 @@ from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
-from attnkit.experiment.data_of_recipes import obey
-from attnkit.experiment.experiment import Experiment
+from attnkit.experiment.experiment import Experiment, obey
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.update_progress import make_updates

@@ -4,7 +4,10 @@ Of several ranks each takes all steps: rank 0 makes the runs and decides, all pr
 and decode together.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,13 +15,11 @@ from typing import Any
 
 import torch
 
-from attnkit.data.preparation import PreparedData
+from attnkit.data.preparation import PreparedData, check_splits, prepare
 from attnkit.device import pick_device
 from attnkit.distributed import group
 from attnkit.errors import AttnkitError, DivergedError, StoppedError
-from attnkit.experiment import initial_weights
-from attnkit.experiment.data_of_recipes import DataOfRecipes, obey
-from attnkit.experiment.precision import PrecisionChoice
+from attnkit.experiment import cost, initial_weights
 from attnkit.experiment.provenance import code_digest, machine
 from attnkit.experiment.resumption import (
     Change,
@@ -51,6 +52,14 @@ from attnkit.train.signals import StopSignals
 FIRST_LOOK = 2
 """Runs that are compared while the others are trained, so that there is soon something to see."""
 
+NOTE_EVERY = 2.0
+"""Seconds between notes on a long preparation."""
+PATIENCE = 0.2
+"""Seconds between two looks at the signals, while a library computes."""
+GRACE = 1.0
+"""Seconds that a preparation has to tidy up after a signal."""
+STOPPED = "while preparing the data; run the same command again"
+
 Key = tuple[str, int]
 """Variant and seed."""
 
@@ -73,8 +82,9 @@ class Experiment:
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
         self.device = torch.device(pick_device(settings.device))
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
-        self.data = DataOfRecipes(self.data_from, stop)
-        self.precision = PrecisionChoice(settings, str(self.device))
+        self.precision = settings.precision
+        """What `precision: auto` means for all runs, trials included, where it has been chosen."""
+        self._prepared: dict[str, PreparedData] = {}
 
     def keep_memory(self) -> None:
         """Before this process trains."""
@@ -149,7 +159,7 @@ class Experiment:
         for (variant, seed), prepared in unfinished.items():
             run = self.run(variant, seed)
             if self.settings.fresh or not run.exists:
-                self.precision.of(self.recipe(variant, seed), prepared, run, self.emit)
+                self.precision_of(self.recipe(variant, seed), prepared, run, self.emit)
 
     def train(self, variant: str, seed: int) -> Run:
         """One variant with one seed: skipped, resumed or trained from the start; its run."""
@@ -184,7 +194,7 @@ class Experiment:
         precision = recipe.train.precision
         if precision == "auto":
             precision = run.manifest["precision"]
-            self.precision.chosen = self.precision.chosen or precision
+            self.precision = self.precision or precision
         started = False
 
         def on_event(event: Event) -> None:
@@ -266,7 +276,7 @@ class Experiment:
         """A new run; with --fresh it replaces an existing one."""
         run = self.run(variant, seed)
         processes = 1 if recipe.model.count_based else group.world_size()
-        precision = self.precision.of(recipe, prepared, run, emit)
+        precision = self.precision_of(recipe, prepared, run, emit)
         if self.settings.fresh:
             run.clear()
         hashes = {"recipe": digest(recipe), "data": prepared.digest}
@@ -305,9 +315,68 @@ class Experiment:
         return allowed_changes(run, recipe, allow=self.settings.allow_change)
 
     def prepared(self, recipe: Recipe, initial: Run | None, emit: Emit) -> PreparedData:
-        """The data of a training, which starts from the weights of `initial` if that is a run."""
+        """The data of a training, prepared once for all that share it.
+
+        Where it starts from the weights of a run, `initial`, it has the tokenizer of that.
+
+        Raises:
+            StoppedError: a signal came.
+            AttnkitError: as `prepare` and `check_splits`.
+        """
         tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
-        return self.data.of(recipe, tokenizer, emit)
+        parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
+        parts += [tokenizer.digest] if tokenizer else []
+        longest = str(max(recipe.eval.lengths, default=0))
+        key = "\n".join((*parts, recipe.train.objective, longest, *recipe.eval.splits))
+        if key not in self._prepared:
+            reported = time.monotonic()
+
+            def progress(stage: str, done: int, total: int | None) -> None:
+                nonlocal reported
+                obey(self.stop, STOPPED)
+                if time.monotonic() - reported > NOTE_EVERY:
+                    reported = time.monotonic()
+                    told = f"preparing {stage}: {done:,}" + (f" of {total:,}" if total else "")
+                    emit(NoteEvent(told, passing=True))
+
+            def work() -> PreparedData:
+                how: Any = {**self.data_from, "progress": progress}
+                check_splits(recipe, **how)
+                return prepare(recipe, tokenizer=tokenizer, **how)
+
+            self._prepared[key] = _interruptible(work, self.stop)
+            emit(events.PreparedEvent(tuple(self._prepared[key].reports)))
+        return self._prepared[key]
+
+    def precision_of(self, recipe: Recipe, prepared: PreparedData, run: Run, emit: Emit) -> str:
+        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
+        if recipe.model.count_based:
+            return "fp32"
+        if recipe.train.precision != "auto":
+            return recipe.train.precision
+        self.precision = self.precision or self._precision_of_others(run)
+        if self.precision is None:
+            self.precision, why = cost.choose_precision(recipe, prepared, str(self.device))
+            emit(NoteEvent(f"precision: {self.precision} ({why})"))
+        return self.precision
+
+    def _precision_of_others(self, run: Run) -> str | None:
+        """What earlier runs of this recipe, and trials of them, chose on such a device."""
+        trials, root = self.settings.trials, self.settings.out.joinpath(*self.file.name.split("/"))
+        rows = {
+            trials[name].row if name in trials else name: recipe
+            for name, recipe in self.file.variants.items()
+        }
+        seeds = "seed-*/manifest.json"
+        for path in sorted([*root.glob(f"*/{seeds}"), *root.glob(f"*/{layout.TUNE}/*/{seeds}")]):
+            with suppress(AttnkitError):
+                manifest = Run.open(path.parent).manifest
+                recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
+                if recipe is None or recipe.model.count_based or path.parent == run.path:
+                    continue
+                if recipe.train.precision == "auto" and manifest.get("device") == str(self.device):
+                    return str(manifest["precision"])
+        return None
 
     def evaluate(self, run: Run, variant: str, seed: int) -> list[ScoreRow]:
         """Decode and score one run, as far as that is not done; a trial has its validations."""
@@ -346,3 +415,33 @@ class Experiment:
         )
         self.emit(events.ScoredEvent(result, unfinished))
         return result
+
+
+def obey(stop: StopSignals, when: str) -> None:
+    """Raise StoppedError where a signal has come; other ranks end with the main one."""
+    if (name := stop.requested) and group.is_main_process():
+        raise StoppedError(f"stopped by {name} {when}")
+
+
+def _interruptible(work: Callable[[], PreparedData], stop: StopSignals) -> PreparedData:
+    """The result of work in a thread: Python handles no signal while a library computes here.
+
+    Raises:
+        StoppedError: a signal came.
+    """
+    result = Future[PreparedData]()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(PATIENCE)
+        if stop.requested and group.is_main_process():
+            worker.join(GRACE)
+            obey(stop, STOPPED)
+    return result.result()

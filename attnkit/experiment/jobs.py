@@ -41,8 +41,7 @@ from attnkit.errors import (
     write_failed,
 )
 from attnkit.experiment import cost
-from attnkit.experiment.data_of_recipes import PATIENCE
-from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
+from attnkit.experiment.experiment import FIRST_LOOK, PATIENCE, Experiment, Key
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
@@ -114,7 +113,7 @@ def train_side_by_side(
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
-        settings = replace(settings, precision=experiment.precision.chosen)
+        settings = replace(settings, precision=experiment.precision)
         _start_server(threads)
         emit(NoteEvent(f"starting {jobs} processes", passing=True))
         start = Start(settings, threads, tuple(mechanisms.plugged().values()))

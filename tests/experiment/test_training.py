@@ -67,7 +67,7 @@ def test_a_fresh_start_without_data_leaves_the_old_run(
     session(tmp_path)
     before = files(tmp_path)
     monkeypatch.setattr(
-        "attnkit.experiment.data_of_recipes.prepare",
+        "attnkit.experiment.experiment.prepare",
         lambda *_, **__: _raise(MissingInputError("no data")),
     )
     with pytest.raises(MissingInputError, match="no data"):
@@ -369,9 +369,7 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
 ) -> None:
     """Learning a tokenizer takes long and reports nothing."""
     released = threading.Event()
-    monkeypatch.setattr(
-        "attnkit.experiment.data_of_recipes.prepare", lambda *_, **__: released.wait(60)
-    )
+    monkeypatch.setattr("attnkit.experiment.experiment.prepare", lambda *_, **__: released.wait(60))
     sender = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
     sender.start()
     start = time.monotonic()
