@@ -6,6 +6,7 @@ al. 2024, "LoLCATs: On Low-Rank Linearizing of Large Language Models", "attentio
 trains feature maps; here all weights of the layers are trained.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,12 +22,14 @@ from attnkit.analysis.recorder import attention_layers
 from attnkit.attention import Mask, Out
 from attnkit.data.batch import Batch
 from attnkit.data.tokenizer import PAD
-from attnkit.experiment.update_progress import Update
 from attnkit.layers import MultiHead
 from attnkit.models import Model
+from attnkit.train.events import Emit, ProgressEvent
 
 RATE = 1e-2
 """Learning rate of the first update."""
+EVERY = 1.0
+"""Seconds between two events."""
 Place = tuple[Kind, int]
 """Kind and number of a layer."""
 Layers = Mapping[Place, MultiHead]
@@ -41,6 +44,16 @@ class LayerCall(NamedTuple):
     y: Float[Tensor, "B T W"]
     real: Bool[Tensor, "B T"]
     """False on pads."""
+
+
+class Update(NamedTuple):
+    """One update of weights."""
+
+    loss: float
+    """Before the update."""
+    lr: float
+    tokens: int
+    """Of its batch."""
 
 
 def layers_of(model: nn.Module, kinds: Sequence[str]) -> dict[Place, MultiHead]:
@@ -118,6 +131,35 @@ def transfer(
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         yield Update(loss.item(), rate, batch.tokens)
+
+
+def make_updates(
+    made: Iterable[Update],
+    updates: int,
+    loss_name: str,
+    check: Callable[[int, float], object],
+    emit: Emit,
+) -> list[float]:
+    """Make updates and tell how far they are; their losses.
+
+    Args:
+        made: makes an update for each item that is taken.
+        updates: how many items it has.
+        loss_name: what the loss is.
+        check: called with the number of each update and its loss; raises where it cannot go on.
+        emit: called with `ProgressEvent`s.
+    """
+    losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
+    for done, update in enumerate(made, 1):
+        losses.append(update.loss)
+        tokens += update.tokens
+        check(done, update.loss)
+        seconds = time.perf_counter() - begin
+        if seconds - told > EVERY or done == updates:
+            told, left = seconds, seconds / done * (updates - done)
+            speed = tokens / seconds
+            emit(ProgressEvent(done, updates, *update[:2], speed, None, left, loss_name))
+    return losses
 
 
 @torch.no_grad()

@@ -6,10 +6,8 @@ the old ones; `tuned`, trained on as any run that starts from weights (`train.in
 swapping and fine-tuning: Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs".
 """
 
-import re
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +21,6 @@ from attnkit.experiment import attention_transfer, initial_weights
 from attnkit.experiment.experiment import Experiment, obey
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.update_progress import make_updates
 from attnkit.models import Model
 from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, RecipeFile, digest, load
@@ -48,6 +45,7 @@ Made = tuple[Model, dict[str, Any]]
 """A model, and what the manifest says of how it was made."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
+KINDS_OF_WEIGHTS = {"kept": "kept", "new": "new", "left_out": "left out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,11 +270,8 @@ class _Conversion:
         """The new model with the weights that fit."""
         model, old = run.untrained(), last.weights()
         swapped = swap(old, model)
-        shapes = {name: tensor.shape for name, tensor in (old | weights_of(model)).items()
-                  if tensor.is_floating_point()}  # fmt: skip
-        new, left_out = (listed(swapped[name], shapes) for name in ("new", "left_out"))
-        kept = f"{len(swapped['kept'])} of {len(old)} weights are kept"
-        emit(NoteEvent(f"{kept}; new: {new}; left out: {left_out}"))
+        counts = [f"{len(swapped[kind])} {word}" for kind, word in KINDS_OF_WEIGHTS.items()]
+        emit(NoteEvent(f"weights: {', '.join(counts)}"))
         layers = attention_transfer.layers_of(model, self.kinds)
         able = {place: layer.mechanism for place, layer in layers.items()
                 if layer.mechanism.adopts_maps}  # fmt: skip
@@ -309,7 +304,7 @@ class _Conversion:
             obey(self.stop, "during attention transfer, which starts over with the same command")
 
         made = attention_transfer.transfer(model, self.teacher, self.kinds, take, updates)
-        losses = make_updates(made, updates, "mean squared error", check, emit)
+        losses = attention_transfer.make_updates(made, updates, "mean squared error", check, emit)
         ends = {"first": losses[0], "last": mean(losses[-10:])}
         told = f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
         emit(NoteEvent(told))
@@ -343,18 +338,3 @@ class _Conversion:
         result = side_by_side(entries, first, resamples=recipe.eval.bootstrap, margins=margins)
         self.emit(events.ScoredEvent(result))
         return result
-
-
-def listed(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
-    """Weights by name and shape, those of all layers together: blocks.*.q.weight [64, 64] x 3.
-
-    Names without a shape, of seeds and counters, are passed over.
-    """
-    known = [name for name in names if name in shapes]
-    if not known:
-        return "nothing"
-    kinds = Counter((re.sub(r"\.\d+(?=\.)", ".*", name), str([*shapes[name]])) for name in known)
-    return ", ".join(
-        f"{name} {shape}" + (f" x {count}" if count > 1 else "")
-        for (name, shape), count in kinds.items()
-    )

@@ -31,7 +31,7 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
-from attnkit.experiment.update_progress import Update, make_updates
+from attnkit.experiment.attention_transfer import Update, make_updates
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe.issues import COMMAND_LINE
 from attnkit.recipe.reading import options_of
@@ -274,8 +274,7 @@ class _PretrainedConversion:
         begin = time.perf_counter()
 
         def check(done: int, loss: float) -> None:
-            if signal := self.stop.requested:
-                raise StoppedError(f"stopped by {signal}; nothing was written")
+            self._obey()
             if not np.isfinite(loss):
                 raise NotFiniteError(
                     f"{stage}: the loss is not finite after {done} updates"
@@ -286,6 +285,10 @@ class _PretrainedConversion:
         losses = make_updates(made, updates, what, check, emit)
         emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
         emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
+
+    def _obey(self) -> None:
+        if signal := self.stop.requested:
+            raise StoppedError(f"stopped by {signal}; nothing was written")
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""
@@ -351,8 +354,7 @@ class _PretrainedConversion:
         """Perplexity of all windows; the first token of each is given."""
         losses = []
         for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
-            if signal := self.stop.requested:
-                raise StoppedError(f"stopped by {signal}; nothing was written")
+            self._obey()
             losses.append(nll(model, ids.to(self.teacher.device)).sum(1).double().cpu())
         sums = torch.cat(losses).numpy()
         if not np.isfinite(sums).all():

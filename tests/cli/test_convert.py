@@ -31,7 +31,7 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, capsys:
     rows = [line.split()[0] for line in done.out.splitlines() if line.startswith("base")]
     assert rows == STAGES
     assert "difference: to base;" in done.out
-    assert "weights are kept; new: nothing; left out: nothing" in done.err
+    assert " kept, 0 new, 0 left out" in done.err
     assert "mean squared error of the layers" in done.err
     last = "runs/small/base-linear-tuned/seed-1"
     assert f"attnkit generate {last} < input.txt" in done.err

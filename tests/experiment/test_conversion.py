@@ -14,7 +14,7 @@ from attnkit.data.batch import Batch, collate
 from attnkit.data.preparation import prepare
 from attnkit.errors import AttnkitError, RecipeError, StoppedError
 from attnkit.experiment import attention_transfer as transferring
-from attnkit.experiment.conversion import _Conversion, changed_places, convert, listed, swap
+from attnkit.experiment.conversion import _Conversion, changed_places, convert, swap
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.averaging import weights_of
@@ -249,13 +249,6 @@ def test_a_stop_leaves_runs_that_the_same_command_completes(tmp_path: Path) -> N
     *_, last = happened(convert, chosen)
     assert isinstance(last, ScoredEvent)
     assert all(stage.finished for stage in stages(run, "base-linear"))
-
-
-def test_weights_are_listed_layers_together() -> None:
-    names = ["a.blocks.0.q.weight", "a.blocks.1.q.weight", "b"]
-    shapes = dict.fromkeys(names[:2], (2, 3)) | {"b": (4,)}
-    assert listed(names, shapes) == "a.blocks.*.q.weight [2, 3] x 2, b [4]"
-    assert listed([], {}) == listed(["seed"], {}) == "nothing"
 
 
 def test_a_weight_of_another_shape_is_new_and_the_old_one_left_out(tmp_path: Path) -> None:
