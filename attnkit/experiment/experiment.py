@@ -23,6 +23,7 @@ from attnkit.experiment import cost, initial_weights
 from attnkit.experiment.provenance import code_digest, machine
 from attnkit.experiment.resumption import (
     Change,
+    RunState,
     allowed_changes,
     corpus_digest,
     needs_updates,
@@ -42,6 +43,7 @@ from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
 from attnkit.scoring.significance import Margins
+from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.counting import count
 from attnkit.train.events import Emit, Event, NoteEvent
@@ -112,7 +114,26 @@ class Experiment:
         run = self.run(variant, seed)
         return Run.open(run.path) if run.exists and not self.settings.fresh else None
 
-    def check(self, variant: str, seed: int) -> None:
+    def state(self, variant: str, seed: int) -> RunState:
+        """What training would do with a run; changes nothing."""
+        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
+        try:
+            if (run.path / layout.LOCK).exists():
+                with held(run.path / layout.LOCK, str(run.path)):
+                    pass
+            run, begun = self.opened(variant, seed) or run, run.exists and not self.settings.fresh
+            if begun and not needs_updates(run, recipe, self._changes(run, recipe)):
+                require_same_corpus(run, recipe, **self.data_from)
+                return RunState("done")
+            if not begun and not self.settings.fresh:
+                run.check_free()
+            self.initial(variant, seed, run if begun else None)
+            step = max(run.checkpoint_steps(), default=None) if begun else None
+            return RunState("begun" if begun else "new", step)
+        except AttnkitError as error:
+            return RunState("refused", error=error)
+
+    def check(self, variant: str, seed: int) -> RunState:
         """Before anything is trained: whether it can be scored, and started or continued.
 
         Raises:
@@ -120,13 +141,15 @@ class Experiment:
             MissingInputError: the run that it starts from is not there.
             RecipeError, DataError: the run is damaged, or was trained by another recipe or on
                 other data; or the weights that it starts from do not fit.
+            OutputPathError: another process trains it.
         """
-        run, recipe = self.opened(variant, seed), self.recipe(variant, seed)
+        recipe = self.recipe(variant, seed)
         check_scorable(recipe)
         check_installed(recipe)
-        if run and not needs_updates(run, recipe, self._changes(run, recipe)):
-            require_same_corpus(run, recipe, **self.data_from)
-        self.initial(variant, seed, run)
+        state = self.state(variant, seed)
+        if state.error:
+            raise state.error
+        return state
 
     def initial(self, variant: str, seed: int, begun: Run | None = None) -> Run | None:
         """The run whose weights start this one, or this one itself where it has begun; else None.
@@ -145,14 +168,13 @@ class Experiment:
         return found
 
     def prepare(self, planned: Sequence[Key]) -> dict[Key, PreparedData]:
-        """The data of all trainings that are not finished, so that no worker need prepare it."""
-        unfinished = {}
-        for variant, seed in planned:
-            run, recipe = self.opened(variant, seed), self.recipe(variant, seed)
-            if not run or needs_updates(run, recipe, self._changes(run, recipe)):
-                initial = self.initial(variant, seed, run)
-                unfinished[variant, seed] = self.prepared(recipe, initial, self.emit)
-        return unfinished
+        """Check all trainings and prepare the data of those that are not finished."""
+        states = {key: self.check(*key) for key in planned}
+        return {
+            key: self.prepared(self.recipe(*key), self.initial(*key), self.emit)
+            for key, state in states.items()
+            if state.state != "done"
+        }
 
     def choose_precision(self, unfinished: Mapping[Key, PreparedData]) -> None:
         """What `precision: auto` means for all new runs, measured at most once."""

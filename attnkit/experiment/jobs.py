@@ -101,8 +101,6 @@ def train_side_by_side(
     planned, threads = settings.runs(), threads_each(jobs)
     with StopSignals(notice) as stop:
         experiment = Experiment(settings, stop, emit)
-        for key in planned:
-            experiment.check(*key)
         emit(NoteEvent(sharing(jobs)))
         unfinished = experiment.prepare(planned)
         check_memory(experiment, unfinished, jobs)

@@ -1,6 +1,6 @@
 """What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -10,9 +10,8 @@ from attnkit.errors import AttnkitError, DataError, OutputPathError, RecipeError
 from attnkit.recipe import Recipe, RecipeFile, digest
 from attnkit.recipe.dumping import changed_keys
 from attnkit.recipe.settings import AFTER_TRAINING
-from attnkit.runs import Run, layout, plugins
+from attnkit.runs import Run, plugins
 from attnkit.storage.files import sha256_json
-from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.checkpoint import record_change
 from attnkit.train.events import Emit, NoteEvent
@@ -125,37 +124,6 @@ def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
         value = getattr(getattr(recipe, section), name)
         later[section] = part.model_copy(update={name: value})
     return run.recipe.model_copy(update=later)
-
-
-def state_of(
-    run: Run,
-    recipe: Recipe,
-    *,
-    fresh: bool,
-    allow_change: bool,
-    start: Callable[[], object] = lambda: None,
-) -> RunState:
-    """What training would do with a run; changes nothing.
-
-    `start` raises what a run that has no weights yet is refused by.
-    """
-    try:
-        if (run.path / layout.LOCK).exists():
-            with held(run.path / layout.LOCK, str(run.path)):
-                pass
-        if fresh or not run.exists:
-            if not fresh:
-                run.check_free()
-            start()
-            return RunState("new")
-        run = Run.open(run.path)
-        if not needs_updates(run, recipe, allowed_changes(run, recipe, allow=allow_change)):
-            return RunState("done")
-        if not run.trained:
-            start()
-        return RunState("begun", max(run.checkpoint_steps(), default=None))
-    except AttnkitError as error:
-        return RunState("refused", error=error)
 
 
 def require_same_data(run: Run, prepared: PreparedData) -> None:

@@ -23,7 +23,8 @@ from attnkit.errors import (
     RecipeError,
     StoppedError,
 )
-from attnkit.experiment.resumption import allowed_changes, needs_updates, state_of
+from attnkit.experiment.experiment import Experiment
+from attnkit.experiment.resumption import allowed_changes, needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
@@ -36,6 +37,7 @@ from attnkit.storage.lock import held
 from attnkit.train import checkpoint
 from attnkit.train.events import Event, SavedEvent, ignore
 from attnkit.train.peak_memory import reset_peak_memory
+from attnkit.train.signals import StopSignals
 
 
 def session(folder: Path, model: dict[str, Any] | None = None, **more: Any) -> list[Event]:
@@ -137,13 +139,15 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
 def test_what_would_be_done_is_what_is_done(tmp_path: Path) -> None:
     """--dry-run called refused runs `done`."""
     data = write_corpus(tmp_path)
-    recipe = small_recipe(data, steps=5)
     run = Run(tmp_path / "runs/small/base/seed-1")
 
     def state(fresh: bool = False, allow_change: bool = False, **changes: Any) -> Any:
-        train = recipe.train.model_copy(update={"seeds": (1,), **changes})
-        changed = recipe.model_copy(update={"train": train})
-        return state_of(run, changed, fresh=fresh, allow_change=allow_change)
+        recipe = small_recipe(data, **{"steps": 5, **changes})
+        file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe}, None, {})
+        how = {"out": tmp_path / "runs", "fresh": fresh, "allow_change": allow_change}
+        return Experiment(TrainingSettings(file=file, **how), StopSignals(), ignore).state(
+            "base", 1
+        )
 
     assert state().text == "new"
     (run.path / "outputs").mkdir(parents=True)

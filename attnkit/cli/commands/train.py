@@ -252,18 +252,17 @@ def _announce(
     """
     from attnkit.device import sharing, threads_each
     from attnkit.experiment.cost import parameters
-    from attnkit.experiment.initial_weights import initial_run
-    from attnkit.experiment.resumption import recipe_of_run, state_of
-    from attnkit.runs import Run
+    from attnkit.experiment.experiment import Experiment
     from attnkit.show.table import Field, Table
+    from attnkit.train.events import ignore
+    from attnkit.train.signals import StopSignals
 
     rows, errors, counts = [], [], dict[str, int]()
-    every = [(part, key) for part in parts for key in part.runs()]
-    for part, (variant, seed) in every:
-        recipe, folder = recipe_of_run(part.file, variant, seed), part.folder(variant, seed)
-        start = partial(initial_run, part.file, variant, seed, part.out)
-        how = {"fresh": part.fresh, "allow_change": part.allow_change}
-        state = state_of(Run(folder), recipe, **how, start=start)
+    experiments = [Experiment(part, StopSignals(), ignore) for part in parts]
+    every = [(one, *key) for one in experiments for key in one.settings.runs()]
+    for experiment, variant, seed in every:
+        recipe, folder = experiment.recipe(variant, seed), experiment.run(variant, seed).path
+        state = experiment.state(variant, seed)
         errors += [state.error] if state.error else []
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
