@@ -18,9 +18,10 @@ from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
-from attnkit.experiment.experiment import Experiment, obey
+from attnkit.experiment.experiment import Experiment
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.stopping import obey
 from attnkit.models import Model
 from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, RecipeFile, digest, load

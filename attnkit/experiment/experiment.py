@@ -4,10 +4,8 @@ Of several ranks each takes all steps: rank 0 makes the runs and decides, all pr
 and decode together.
 """
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,6 +33,7 @@ from attnkit.experiment.resumption import (
     rescore,
 )
 from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.stopping import interruptible, obey
 from attnkit.memory import keep_freed_memory, settle_memory
 from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, digest
@@ -56,10 +55,6 @@ FIRST_LOOK = 2
 
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
-PATIENCE = 0.2
-"""Seconds between two looks at the signals, while a library computes."""
-GRACE = 1.0
-"""Seconds that a preparation has to tidy up after a signal."""
 STOPPED = "while preparing the data; run the same command again"
 
 Key = tuple[str, int]
@@ -366,7 +361,7 @@ class Experiment:
                 check_splits(recipe, **how)
                 return prepare(recipe, tokenizer=tokenizer, **how)
 
-            self._prepared[key] = _interruptible(work, self.stop)
+            self._prepared[key] = interruptible(work, self.stop, STOPPED)
             emit(events.PreparedEvent(tuple(self._prepared[key].reports)))
         return self._prepared[key]
 
@@ -437,33 +432,3 @@ class Experiment:
         )
         self.emit(events.ScoredEvent(result, unfinished))
         return result
-
-
-def obey(stop: StopSignals, when: str) -> None:
-    """Raise StoppedError where a signal has come; other ranks end with the main one."""
-    if (name := stop.requested) and group.is_main_process():
-        raise StoppedError(f"stopped by {name} {when}")
-
-
-def _interruptible(work: Callable[[], PreparedData], stop: StopSignals) -> PreparedData:
-    """The result of work in a thread: Python handles no signal while a library computes here.
-
-    Raises:
-        StoppedError: a signal came.
-    """
-    result = Future[PreparedData]()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    worker = threading.Thread(target=run, daemon=True)
-    worker.start()
-    while worker.is_alive():
-        worker.join(PATIENCE)
-        if stop.requested and group.is_main_process():
-            worker.join(GRACE)
-            obey(stop, STOPPED)
-    return result.result()

@@ -41,8 +41,9 @@ from attnkit.errors import (
     write_failed,
 )
 from attnkit.experiment import cost
-from attnkit.experiment.experiment import FIRST_LOOK, PATIENCE, Experiment, Key
+from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
 from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment.stopping import PATIENCE
 from attnkit.memory import free_memory, release_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.scoring import Comparison, ScoreRow
