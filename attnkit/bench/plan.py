@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attnkit import mechanisms
-from attnkit.recipe.reading import options_of_words
+from attnkit.recipe.mechanism_registry import options_of_words
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""

@@ -25,7 +25,6 @@ from attnkit.recipe.data_rules import (
     format_of,
     splits_at_hand,
 )
-from attnkit.recipe.issues import dotted
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import require_folder, sha256_json
@@ -97,8 +96,8 @@ class Corpus(ABC):
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
         if folder is not None:
             require_folder(folder, "folder", " (--data-dir)" if data_dir else " (ATTNKIT_DATA)")
-        for issue in data_issues(data, task):
-            raise RecipeError(f"{dotted(issue.key)}: {issue.text}")
+        for text, key, *_ in data_issues(data, task):
+            raise RecipeError(f"{key}: {text}")
         if data.corpus is None:
             return _own_files(data, task, folder, cache, offline)
         card = corpus_cards.load(data.corpus)

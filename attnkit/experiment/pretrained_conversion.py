@@ -33,10 +33,10 @@ from attnkit.errors import (
 )
 from attnkit.experiment.attention_transfer import Update, make_updates
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
-from attnkit.recipe.issues import COMMAND_LINE
-from attnkit.recipe.reading import options_of
+from attnkit.recipe.mechanism_registry import checked_options
+from attnkit.recipe.reading import as_json
 from attnkit.recipe.schema import AttentionConfig
-from attnkit.recipe.yaml_nodes import Mapping, Scalar, read_value
+from attnkit.recipe.yaml_nodes import read_value
 from attnkit.scoring import Comparison, ScoreRow, side_by_side
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.results import System
@@ -109,22 +109,21 @@ def attention_of(text: str) -> AttentionConfig:
         UsageError: it is neither, or a mechanism that cannot stand in a trained causal model.
     """
     try:
-        node = read_value(text)
+        given = as_json(read_value(text))
     except RecipeError:
-        node = read_value("[]")
-    if isinstance(node, Mapping) and [*node.fields] == ["decoder"]:
-        _, node = node.fields["decoder"]
-    fields = node.fields if isinstance(node, Mapping) else {"name": (COMMAND_LINE, node)}
-    nodes = {name: value for name, (_, value) in fields.items()}
-    word = nodes.pop("name", None)
-    if not isinstance(word, Scalar) or word.null:
+        given = None
+    if isinstance(given, dict) and [*given] == ["decoder"]:
+        given = given["decoder"]
+    options = dict(given) if isinstance(given, dict) else {"name": given}
+    word = options.pop("name", None)
+    if not isinstance(word, str):
         raise UsageError(
             f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
             "causal Hugging Face model has attention in its decoder only"
         )
-    options = options_of(word.text, nodes)
-    surgery.check(word.text, options)
-    return AttentionConfig(name=word.text, **options)
+    options = checked_options(word, options)
+    surgery.check(word, options)
+    return AttentionConfig(name=word, **options)
 
 
 def convert(

@@ -5,7 +5,7 @@ overrides into one table, `reading` makes typed values of it by pydantic, `build
 origin of every value; `rules`, `data_rules` and `capability` say what types cannot.
 
 Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range,
-default and meaning) and `issues.ValidationIssue` (what is wrong, where, and what to do).  Imports
+default and meaning) and `issues.Issues` (what is wrong, and where).  Imports
 `errors` and `text` of the root only; mechanisms are known by their files' text (`mechanism_file`),
 never imported.
 """

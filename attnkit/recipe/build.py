@@ -2,33 +2,19 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Table
 from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel
 
-from attnkit.recipe import corpus_cards
-from attnkit.recipe.issues import (
-    COMMAND_LINE,
-    Issues,
-    Key,
-    Position,
-    ValidationIssue,
-    ValidationIssues,
-    dotted,
-)
-from attnkit.recipe.reading import RECIPE, read
-from attnkit.recipe.schema import (
-    AttentionConfig,
-    Layers,
-    Recipe,
-    Task,
-    places_of,
-)
-from attnkit.recipe.settings import Setting, Settings
-from attnkit.recipe.values import written
-from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence
+from attnkit.errors import UsageError
+from attnkit.recipe import corpus_cards, mechanism_registry
+from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
+from attnkit.recipe.reading import typed, written
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Task, places_of
+from attnkit.recipe.settings import Setting, Settings, type_of
+from attnkit.recipe.yaml_nodes import Scalar
 
 PATHS: tuple[Key, ...] = (
     *(("data", split) for split in ("train", "valid", "test")),
@@ -38,9 +24,9 @@ PATHS: tuple[Key, ...] = (
 INIT: Key = ("train", "init")
 ATTENTION: Key = ("model", "attention")
 SEEDS: Key = ("train", "seeds")
-MISSING: dict[Key, str] = {
-    ("task",): f"is missing; it is one of {', '.join(get_args(Task))}",
-    ("data",): "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
+MISSING = {
+    "task": f"is missing; it is one of {', '.join(get_args(Task))}",
+    "data": "is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
 }
 DERIVED = Position("derived")
 TOKENIZER_OF = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab"}
@@ -74,16 +60,16 @@ class Built(NamedTuple):
         places |= dict.fromkeys(self.derived, str(DERIVED))
         return {dotted(key): places.get(key, "default") for key, _ in flatten(self.recipe)}
 
-    def blame(self, issue: ValidationIssue, start: Position) -> tuple[Position, Key]:
+    def blame(self, keys: Sequence[str], start: Position) -> tuple[Position, Key]:
         """Where an issue is told: at the first of its keys or sections that was set, else `start`.
 
         The key is as the user wrote it.
         """
-        for key in issue.keys:
+        for key in (tuple(dotted_key.split(".")) for dotted_key in keys):
             for given, setting in self.given.items():
                 if given[: len(key)] == key:
                     return setting.node.place, _as_written(key, self.given)
-        return start, issue.key
+        return start, tuple(keys[0].split("."))
 
 
 def flatten(recipe: Recipe) -> Iterator[tuple[Key, Any]]:
@@ -110,25 +96,24 @@ def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
 
     `start` is the place of issues that have none of their own, such as a missing key.
     """
-    given = dict(settings.values)
-    seeds = given.get(SEEDS)
-    if seeds and isinstance(seeds.node, Scalar) and "," not in seeds.node.text:
-        issues.add(seeds.node.place, SEEDS, _no_list_of_seeds(seeds.node))
-        del given[SEEDS]
-    try:
-        recipe: Recipe = read(_nested(given, start), RECIPE)
-    except ValidationIssues as refused:
-        for one in refused.found:
-            text = MISSING.get(one.key, one.text) if one.text == "is missing" else one.text
-            issues.add(one.place or start, _as_written(one.key, given), text)
+    given, values, refused = settings.values, dict[Key, Any](), False
+    for name, text in MISSING.items():
+        if not any(key[0] == name for key in given):
+            issues.add(start, (name,), text)
+            refused = True
+    for key, (node, *_) in given.items():
+        try:
+            values[key] = _typed(key, given)
+        except UsageError as error:
+            issues.add(node.place, _as_written(key, given), str(error))
+            refused = True
+    if refused:
         return None
-    if seeds and SEEDS not in given:
-        return None
+    recipe = _recipe(values)
     if derived := _derive(recipe, given):
         given = {key: setting for key, setting in given.items() if key not in derived}
-        values = {key: _node(value) for key, value in derived.items() if value is not None}
-        table = given | {key: Setting(node, DERIVED) for key, node in values.items()}
-        recipe = read(_nested(table, start), RECIPE)
+        values = {key: values[key] for key in given}
+        recipe = _recipe(values | {k: value for k, value in derived.items() if value is not None})
 
     def absolute(key: Key, value: Any) -> Any:
         return found(value, given[key].node.place, key == INIT) if key in given else value
@@ -136,35 +121,46 @@ def build(settings: Settings, issues: Issues, start: Position) -> Built | None:
     return Built(with_paths(recipe, absolute), given, frozenset(derived))
 
 
-def _no_list_of_seeds(node: Scalar) -> str:
-    """What is said of one number where a list is wanted: it may be a seed or how many."""
-    example = "[1] for one training, or [1, 2, 3] for three"
-    if node.text.isdecimal() and len(node.text) < 10:
-        number = int(node.text)
-        several = ", ".join(map(str, range(1, min(max(number, 2), 4) + 1)))
-        example = f"[{number}] for the seed {number}, or [{several}] for several seeds"
-    return f"must be a list of seeds, got {written(node)}; write {example}"
+def _typed(key: Key, given: Table[Key, Setting]) -> Any:
+    """The value of a key, or of an option of a mechanism.  Raises UsageError."""
+    node = given[key].node
+    if key == SEEDS and isinstance(node, Scalar) and "," not in node.text:
+        text = f"must be a list of seeds, got {written(node)}"
+        raise UsageError(f"{text}; write [1] for one training, or [1, 2, 3] for three")
+    if key[:2] != ATTENTION:
+        return typed(node, type_of(key))
+    role, name = key[:3], key[3:]
+    chosen = given[role].node if role in given else Scalar(DERIVED, AttentionConfig().name)
+    assert isinstance(chosen, Scalar)
+    try:
+        known = mechanism_registry.facts(chosen.text)
+    except UsageError:
+        if name:
+            return None  # it is told of the word
+        raise
+    if name and name[0] not in known.options:
+        raise UsageError(mechanism_registry.no_option(known, name[0]))
+    if name:
+        return typed(node, mechanism_registry.option_type(known.word, name[0]))
+    options = [other[3] for other in given if other[:3] == role and len(other) > 3]
+    missing = mechanism_registry.missing_options(known, options)
+    if missing and {*options} <= known.options.keys():  # a typo may be what is missing
+        raise UsageError(missing)
+    return known.word
 
 
-def _nested(table: Table[Key, Setting], start: Position) -> Mapping:
-    """The flat table as nested mappings, as pydantic reads them."""
-    root = Mapping(start, {})
-    for key, (node, place, _) in table.items():
-        path = (*key, "name") if key[:2] == ATTENTION and len(key) == 3 else key
+def _recipe(values: Table[Key, Any]) -> Recipe:
+    """A recipe of typed values."""
+    root: dict[str, Any] = {}
+    for key, value in values.items():
         inner = root
-        for part in path[:-1]:
-            _, below = inner.fields.setdefault(part, (place, Mapping(node.place, {})))
-            assert isinstance(below, Mapping)
-            inner = below
-        inner.fields[path[-1]] = place, node
-    return root
-
-
-def _node(value: Any) -> Node:
-    """A derived value as it would be written."""
-    if isinstance(value, tuple):
-        return Sequence(DERIVED, [_node(item) for item in value])
-    return Scalar(DERIVED, str(value), plain=not isinstance(value, str))
+        for part in key[:-1]:
+            inner = inner.setdefault(part, {})
+        if key[:2] == ATTENTION and len(key) == 3:
+            inner.setdefault(key[-1], {})["name"] = value
+        else:
+            inner[key[-1]] = value
+    return Recipe.model_validate(root)
 
 
 def _as_written(key: Key, given: Table[Key, Setting]) -> Key:

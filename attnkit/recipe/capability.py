@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.errors import UsageError
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.issues import ValidationIssue
+from attnkit.recipe.issues import Issue
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import score_options
@@ -39,7 +39,7 @@ def window_issue(state: str, by_distance: bool) -> str:
     return ""
 
 
-def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _windows(recipe: Recipe) -> Iterator[Issue]:
     """The method window where some layer cannot attend to disjoint caches."""
     chosen = recipe.model.attention.decoder
     asked = recipe.task == "question-answering" and "window" in recipe.contexts.methods
@@ -50,7 +50,7 @@ def _windows(recipe: Recipe) -> Iterator[ValidationIssue]:
         if why := window_issue(facts.state, facts.by_distance):
             text = f"window is not for a model with {facts.word}: {why}; remove it, or use"
             text += f" `model.attention: {AttentionConfig().name}`"
-            yield ValidationIssue(text, "contexts.methods", "model.attention")
+            yield text, "contexts.methods", "model.attention"
             return
 
 
@@ -89,7 +89,7 @@ def length_issue(recipe: Recipe, length: int) -> str:
     return ""
 
 
-def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterator[ValidationIssue]:
+def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterator[Issue]:
     """Every place whose mechanism cannot serve it, and what the model's attention cannot reach.
 
     Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
@@ -99,20 +99,18 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
     try:
         yield from _windows(recipe)
         if why := length_issue(recipe, max(recipe.eval.lengths, default=0)):
-            yield ValidationIssue(why, "eval.lengths")
+            yield why, "eval.lengths"
     except UsageError:
         return  # told of its place
 
 
-def _of_place(
-    recipe: Recipe, role: str, option_check: OptionCheck | None
-) -> Iterator[ValidationIssue]:
+def _of_place(recipe: Recipe, role: str, option_check: OptionCheck | None) -> Iterator[Issue]:
     """Why the mechanism of a place cannot serve, by its facts or, last, by its own judgement."""
     chosen = getattr(recipe.model.attention, role)
     options, place = chosen.options(), f"model.attention.{role}"
 
-    def blamed(text: str, option: str = "") -> ValidationIssue:
-        return ValidationIssue(text, *([f"{place}.{option}"] if option in options else []), place)
+    def blamed(text: str, option: str = "") -> Issue:
+        return text, *([f"{place}.{option}"] if option in options else []), place
 
     composite = mechanism_registry.facts(chosen.name).composite
     try:

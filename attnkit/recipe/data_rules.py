@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.issues import ValidationIssue
+from attnkit.recipe.issues import Issue
 from attnkit.recipe.schema import DataConfig, Recipe
 from attnkit.text import nearest, quoted
 
@@ -22,65 +22,63 @@ _FORMATS = {
 NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 
 
-def data_issues(data: DataConfig, task: str) -> Iterator[ValidationIssue]:
+def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     """What is wrong with a data section of a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
     yield from _split_issues(data, task, named)
     if data.corpus is not None:
         for split in named:
             text = f"{quoted(data.corpus)} has its own splits; to read files, set data.corpus=null"
-            yield ValidationIssue(text, f"data.{split}")
+            yield text, f"data.{split}"
         yield from _corpus(data, data.corpus, task)
     else:
         if not named:
             text = "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"
-            yield ValidationIssue(text, "data")
+            yield text, "data"
         elif data.size is not None:
-            yield ValidationIssue(NO_SIZE, "data.size")
+            yield NO_SIZE, "data.size"
         for split in named:
             if text := _files_refused(files_of(data, split), data.format, task):
-                yield ValidationIssue(text, f"data.{split}")
+                yield text, f"data.{split}"
     if text := _labels_refused(data, task):
-        yield ValidationIssue(text, "data.labels")
+        yield text, "data.labels"
     if data.source is not None and task == "language-modeling":
-        yield ValidationIssue(
-            "a language model has no source; name data.target alone", "data.source"
-        )
+        yield "a language model has no source; name data.target alone", "data.source"
     elif data.source is not None and data.source == data.target and task == "translation":
         text = f"source and target are both {data.source}; name two"
-        yield ValidationIssue(text, "data.target", "data.source")
+        yield text, "data.target", "data.source"
 
 
-def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[ValidationIssue]:
+def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[Issue]:
     """What is wrong with `data.split`."""
     wanted, form = [split for split in SPLITS[1:] if data.split_off(split)], data.format
     for split in wanted:
         key = f"data.split.{split}"
         if data.corpus is not None:
-            yield ValidationIssue(f"{quoted(data.corpus)} has its own splits", key)
+            yield f"{quoted(data.corpus)} has its own splits", key
         elif split in named:
-            yield ValidationIssue(f"data.{split} names a file; remove one of both", key)
+            yield f"data.{split} names a file; remove one of both", key
         elif "train" not in named:
-            yield ValidationIssue("splits data.train, which is not set", key)
+            yield "splits data.train, which is not set", key
         elif task == "language-modeling" and format_of(files_of(data, "train"), form) == "plain":
             text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
-            yield ValidationIssue(text, key)
+            yield text, key
 
 
-def _corpus(data: DataConfig, name: str, task: str) -> Iterator[ValidationIssue]:
+def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
     try:
         card = corpus_cards.load(name)
     except RecipeError as error:
-        yield ValidationIssue(str(error), "data.corpus")
+        yield str(error), "data.corpus"
         return
     if task not in (card.task, "language-modeling"):
         text = f"{card.name} is for {card.task}, not for {task}"
-        yield ValidationIssue(text, "task", "data.corpus")
+        yield text, "task", "data.corpus"
     if data.size is not None and card.format != "generated":
-        yield ValidationIssue(NO_SIZE, "data.size")
+        yield NO_SIZE, "data.size"
     if data.format != "auto":
         text = "is for files of your own; a corpus knows its format"
-        yield ValidationIssue(text, "data.format")
+        yield text, "data.format"
     known = ", ".join(card.languages)
     silent = card.format == "generated" and data.source is data.target is None
     wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")
@@ -90,10 +88,10 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[ValidationIssue]
             close = nearest(word, card.languages)
             hint = f"; did you mean {close}?" if close else ""
             text = f"{card.name} has {known}, got {quoted(word)}{hint}"
-            yield ValidationIssue(text, f"data.{key}")
+            yield text, f"data.{key}"
         elif word is None and card.task == "translation" and key in wanted:
             text = f"{card.name} has {known}; say which is the {key} by data.{key}"
-            yield ValidationIssue(text, f"data.{key}", "data.corpus")
+            yield text, f"data.{key}", "data.corpus"
 
 
 def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:

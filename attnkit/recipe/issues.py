@@ -1,17 +1,20 @@
-"""What is wrong with a recipe: one class of issue, collected so that one error tells them all."""
+"""What is wrong with a recipe, collected so that one error tells all of it."""
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from attnkit.errors import RecipeError
 from attnkit.text import quoted, safe_text
 
 NAMED_VARIANTS = 3
-"""Variants that an issue names; the rest is counted, as are the issues beyond `MOST`."""
+"""Variants that an issue names."""
 MOST = 20
+"""Issues that are told; the rest is counted."""
 
 Key = tuple[str, ...]
 """A key as its parts: ("train", "lr")."""
+Issue: TypeAlias = tuple[str, ...]
+"""What does not fit together: a text, and the dotted keys concerned, the one to blame first."""
 
 
 class Position(NamedTuple):
@@ -29,32 +32,6 @@ class Position(NamedTuple):
 COMMAND_LINE = Position("command line")
 
 
-class ValidationIssue:
-    """One thing that is wrong with a recipe.
-
-    Args:
-        text: what was wrong, the nearest valid value and what to do.
-        keys: the keys concerned, dotted or in parts; the first that was set is to blame.
-        place: where it stands; None: where the key to blame was set.
-    """
-
-    def __init__(self, text: str, *keys: str | Key, place: Position | None = None) -> None:
-        self.text, self.place = text, place
-        self.keys = [tuple(key.split(".")) if isinstance(key, str) else key for key in keys]
-
-    @property
-    def key(self) -> Key:
-        return self.keys[0] if self.keys else ()
-
-
-class ValidationIssues(Exception):
-    """Values that their types refuse; the issues are made when they are told."""
-
-    def __init__(self, found: Iterable[ValidationIssue]) -> None:
-        super().__init__()
-        self.found = found
-
-
 class Issues:
     """Collects issues of the current `variant`, each once for all variants that have it."""
 
@@ -64,11 +41,12 @@ class Issues:
         self.variant: str | None = None
 
     def add(self, place: Position, key: Key, text: str | Callable[[], str]) -> None:
+        """Note an issue; a text that takes long to make is a function."""
         same = (place, key, text if isinstance(text, str) else "")
-        if same not in self._found and len(self._found) >= MOST:
-            self._more += 1
-            return
         if same not in self._found:
+            if len(self._found) >= MOST:
+                self._more += 1
+                return
             self._found[same] = text if isinstance(text, str) else text(), []
         variants = self._found[same][1]
         if self.variant is not None and self.variant not in variants:
@@ -82,8 +60,7 @@ class Issues:
         found = sorted((place, key, *rest) for (place, key, _), rest in self._found.items())
         lines = []
         for place, key, text, names in found:
-            more = len(names) - NAMED_VARIANTS
-            shown = ", ".join(names[:NAMED_VARIANTS]) + (f" and {more} more" if more > 0 else "")
+            shown = ", ".join([*names[:NAMED_VARIANTS], *["..."] * (len(names) > NAMED_VARIANTS)])
             only = f" (variant {shown})" if 0 < len(names) < variants else ""
             lines.append(_line(place, key, text) + only)
         if self._more:

@@ -82,7 +82,7 @@ def _shorthands(parts: Json) -> None:
         "description": "A part of a mixture.",
         "anyOf": [
             {"enum": [one.word for one in mixable]},
-            *(_mechanism(one, parts, "mixture") for one in mixable),
+            *(_mechanism(mechanism_registry.part(one.word, "mixture"), parts) for one in mixable),
         ],
     }
     composites = [_mechanism(one, parts) for one in known if one.composite]
@@ -101,11 +101,13 @@ def _shorthands(parts: Json) -> None:
     model["layers"]["default"] = Layers().encoder
 
 
-def _mechanism(known: MechanismSpec, parts: Json, inside: str = "") -> Json:
+def _mechanism(known: MechanismSpec, parts: Json) -> Json:
     """A mechanism with its options; types that have a name are added to `parts`."""
-    schema = mechanism_registry.options_type(known.word, inside).json_schema()
-    parts |= schema.pop("$defs", {})
-    properties: Json = {"name": {"const": known.word}, **schema.get("properties", {})}
+    properties: Json = {"name": {"const": known.word}}
+    for name in known.options:
+        schema = mechanism_registry.option_type(known.word, name).json_schema()
+        parts |= schema.pop("$defs", {})
+        properties[name] = schema
     if known.composite:
         item = {"$ref": "#/$defs/Mechanism" if known.layered else "#/$defs/Part"}
         properties[known.composite] = {"type": "array", "items": item, "minItems": 2}
@@ -113,7 +115,7 @@ def _mechanism(known: MechanismSpec, parts: Json, inside: str = "") -> Json:
         "type": "object",
         "description": known.doc.partition("\n")[0],
         "properties": properties,
-        "required": ["name", *schema.get("required", ())],
+        "required": ["name", *(name for name, o in known.options.items() if o.required)],
         "additionalProperties": False,
     }
 

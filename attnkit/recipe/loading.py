@@ -1,6 +1,6 @@
 """Loading: a file, what it extends, its variants, and the overrides of the command line."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Table
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,11 @@ from attnkit.recipe.dumping import digest
 from attnkit.recipe.find import NAMES, is_name, name_of, resolve
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Position, refuse
 from attnkit.recipe.published import Published, read_published
+from attnkit.recipe.reading import written
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.sweep import Combination, Override, check_number, combinations
 from attnkit.recipe.sweep import overrides as overrides_of
-from attnkit.recipe.values import written
 from attnkit.recipe.yaml_nodes import (
     LARGEST,
     Mapping,
@@ -79,6 +79,7 @@ class RecipeFile:
 class Document(NamedTuple):
     """A recipe file: its settings, and the keys about the file itself."""
 
+    path: Path
     settings: Mapping
     extends: Node | None
     variants: dict[str, Override] | None
@@ -99,21 +100,27 @@ def load(
 
     Raises RecipeError with one line a problem, MissingInputError when a file is not there.
     """
-    path = resolve(recipe)
-    name = name_of(path)
     issues = Issues()
-    base, document = _inherit([document for _, document in _chain(path, issues)], issues)
-    variants = document.variants or {ONLY: Override((), document.settings.place, EMPTY)}
+    documents = _documents(resolve(recipe), issues)
+    document, base = documents[0], Settings(issues)
+    for one in reversed(documents):
+        base = base.copy()
+        base.put((), one.settings.place, one.settings)
+    # variants are inherited together with their baseline
+    last = next((n for n, one in enumerate(documents) if one.variants is not None), 0)
+    named = documents[last].variants
+    variants = named or {ONLY: Override((), document.settings.place, EMPTY)}
     changes, later = _read_words(overrides)
-    baselines = [change.node for (change, *_) in changes if change.key == ("baseline",)]
+    baselines = [one.baseline for one in documents[last::-1] if one.baseline is not None]
+    baselines += [change.node for (change, *_) in changes if change.key == ("baseline",)]
     found = combinations([some for some in changes if some[0].key != ("baseline",)])
     check_number(len(found) * len(variants))
     made_of = {
-        point.named(variant if document.variants else "") or variant: (variant, point)
+        point.named(variant if named else "") or variant: (variant, point)
         for variant in variants
         for point in found
     }
-    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)}, issues)
+    own = _by_variant(later, {*variants, *made_of, *(p.name for p in found if p.name)})
     tables = {}
     for issues.variant, (variant, point) in made_of.items():
         settings = base.copy()
@@ -123,25 +130,18 @@ def load(
             settings.put(*change)
         tables[issues.variant] = settings
     built = _build(tables, issues, document.settings.place, option_check)
-    swept, names = dict[str, list[str]](), list(tables)
-    if len(found) > 1:
-        swept = {v: [n for n in names if made_of[n][0] == v] for v in variants}
-        if len(built) == len(tables):
-            built, swept = _without_twins(built, made_of)
-            names = list(built)
-    baseline = _baseline([document.baseline, *baselines][-1], names, swept, issues)
-    recipes = {variant: result.recipe for variant, result in built.items()}
-    published = None
-    if len(recipes) == len(variants) and not swept:
-        published = read_published(document.published, recipes, issues)
     issues.stop(len(tables))
+    swept = dict[str, list[str]]()
+    if len(found) > 1:
+        built, swept = _without_twins(built, made_of)
+    recipes = {variant: result.recipe for variant, result in built.items()}
     return RecipeFile(
-        name=name,
-        path=path,
+        name=name_of(document.path),
+        path=document.path,
         variants=recipes,
-        baseline=baseline,
+        baseline=_baseline(baselines, [*recipes], swept),
         origins={variant: result.origins() for variant, result in built.items()},
-        published=published,
+        published=None if swept else read_published(document.published, recipes),
         swept=swept,
     )
 
@@ -188,7 +188,7 @@ def load_resolved(
         if key not in settings.values:
             settings.put(key, root.place, Scalar(root.place, value))
     changes, later = _read_words(overrides)
-    _by_variant(later, [], issues)
+    _by_variant(later, [])
     for change, *more in changes:
         if more:
             refuse(COMMAND_LINE, "takes one value at a time here", change.key)
@@ -205,38 +205,39 @@ def chain(path: Path) -> list[tuple[Path, str | None]]:
     Raises RecipeError, MissingInputError.
     """
     return [
-        (path, document.extends.text if isinstance(document.extends, Scalar) else None)
-        for path, document in _chain(path, Issues())
+        (one.path, one.extends.text if isinstance(one.extends, Scalar) else None)
+        for one in _documents(path, Issues())
     ]
 
 
-def _chain(path: Path, issues: Issues) -> Iterator[tuple[Path, Document]]:
+def _documents(path: Path, issues: Issues) -> list[Document]:
     """A recipe file, the one that it extends, and so on."""
-    document, seen = _split(read_file(path), issues), [path]
-    yield path, document
-    while (node := document.extends) is not None:
+    documents = [_document(path, issues)]
+    while (node := documents[-1].extends) is not None:
         if not isinstance(node, Scalar) or node.null:
             text = "must be the file of a recipe, relative to this one, or the name of a shipped"
             refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
         try:
-            path = resolve(node.text, path.parent)
-            document = _split(read_file(path), issues)
+            above = _document(resolve(node.text, documents[-1].path.parent), issues)
         except MissingInputError as error:
             raise MissingInputError(f"{node.place}: extends: {error}") from None
-        if any(path.samefile(file) for file in seen):
-            way = " extends ".join(quoted(file.name) for file in [*seen, path])
+        documents.append(above)
+        if any(above.path.samefile(one.path) for one in documents[:-1]):
+            way = " extends ".join(quoted(one.path.name) for one in documents)
             refuse(node.place, f"goes round in a circle: {way}; remove one of these", ("extends",))
-        seen.append(path)
-        yield path, document
+    return documents
 
 
-def _split(root: Mapping, issues: Issues) -> Document:
-    """Part the keys about the file from the settings."""
+def _document(path: Path, issues: Issues) -> Document:
+    """Read a file, and part the keys about it from the settings."""
+    root = read_file(path)
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
-    about = (root.fields.get(name, (None, None))[1] for name in FILE_KEYS)
-    extends, variants, baseline, published = about
-    named = None if variants is None else _variants(variants, issues)
-    return Document(Mapping(root.place, settings), extends, named, baseline, published)
+    about = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
+    named = _variants(about["variants"], issues) if "variants" in about else None
+    return Document(
+        path, Mapping(root.place, settings), about.get("extends"), named, about.get("baseline"),
+        about.get("published"),
+    )  # fmt: skip
 
 
 def _variants(node: Node, issues: Issues) -> dict[str, Override]:
@@ -262,20 +263,6 @@ def _variants(node: Node, issues: Issues) -> dict[str, Override]:
     return found
 
 
-def _inherit(files: list[Document], issues: Issues) -> tuple[Settings, Document]:
-    """The settings of a file upon those of the ones that it extends, and its variants."""
-    settings = Settings(issues)
-    for document in reversed(files):
-        settings = settings.copy()
-        settings.put((), document.settings.place, document.settings)
-    variants, baseline = None, None
-    for document in files:
-        baseline = baseline or document.baseline
-        if (variants := document.variants) is not None:
-            break
-    return settings, files[0]._replace(variants=variants, baseline=baseline)
-
-
 def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
     """What KEY=VALUE words set, each with one value or several; those of `variants.` apart."""
     changes, later = [], []
@@ -294,9 +281,7 @@ def _read_words(words: Sequence[str]) -> tuple[list[list[Override]], list[str]]:
     return changes, later
 
 
-def _by_variant(
-    words: Sequence[str], variants: Collection[str], issues: Issues
-) -> dict[str, list[Override]]:
+def _by_variant(words: Sequence[str], variants: Collection[str]) -> dict[str, list[Override]]:
     """What `variants.NAME.KEY=VALUE` words set; a name may have dots and equals signs."""
     own: dict[str, list[Override]] = {}
     for text in words:
@@ -306,10 +291,9 @@ def _by_variant(
         left, _, value = text.removeprefix(name or "").partition("=")
         key = tuple(left.strip().removeprefix(".").split(".")) if left.strip() else ()
         if name is None:
-            near = hint(".".join(key[:1]), variants)
-            issues.add(COMMAND_LINE, ("variants", *key), f"no such variant; {near}")
-        else:
-            own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
+            text = f"no such variant; {hint('.'.join(key[:1]), variants)}"
+            refuse(COMMAND_LINE, text, ("variants", *key))
+        own.setdefault(name, []).append(Override(key, COMMAND_LINE, read_value(value)))
     return own
 
 
@@ -326,21 +310,22 @@ def _build(
         for issues.variant, result in built.items():
             fitting = rules.issues_of(result.recipe)
             able = capability.issues_of(result.recipe, option_check)
-            for issue in (*fitting, *able):
-                issues.add(*result.blame(issue, start), issue.text)
+            for text, *keys in (*fitting, *able):
+                issues.add(*result.blame(keys, start), text)
     issues.variant = None
     return built
 
 
 def _baseline(
-    node: Node | None, variants: list[str], swept: Table[str, list[str]], issues: Issues
+    named: Sequence[Node], variants: list[str], swept: Table[str, list[str]]
 ) -> str | None:
-    """The variant to compare with: the one that is named, else the first of several."""
-    if node is None or is_null(node):
+    """The variant to compare with: the last that is named, else the first of several."""
+    if not named or is_null(named[-1]):
         return variants[0] if len(variants) > 1 else None
+    node = named[-1]
     word = node.text if isinstance(node, Scalar) else ""
-    named = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
-    if named is None:
+    found = next((name for name in (word, *swept.get(word, [])) if name in variants), None)
+    if found is None:
         text = f"must be the name of a variant, got {written(node)}; {hint(word, variants)}"
-        issues.add(node.place, ("baseline",), text)
-    return named
+        refuse(node.place, text, ("baseline",))
+    return found

@@ -4,24 +4,25 @@ The convention of such a file: the docstring begins with "Name: formula.", has a
 begins with "Source:" and a paragraph that begins with "Worked number:"; the last class is the
 mechanism; its class attributes and the defaults of its keyword-only arguments are literals.
 Annotations of options become pydantic types; one that is not built from bool, int, float, str,
-None, Literal, tuple, list, dict, unions and Any lets every value through, and the mechanism checks
-it itself.
+None, Literal, tuple, list and unions lets every value through, and the mechanism checks it itself.
 """
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
 from functools import cache
 from inspect import formatannotation
 from pathlib import Path
-from types import EllipsisType, NoneType
-from typing import Any, Literal, NamedTuple, Optional, Union, get_type_hints
+from types import NoneType
+from typing import Any, Literal, NamedTuple, TypeAlias, Union, get_type_hints
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from attnkit.errors import UsageError
-from attnkit.recipe.score_options import EntropyScale, LayerOptions, ScoreOptions
+from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 _PACKAGE = Path(__file__).parents[1]
 _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
@@ -29,9 +30,10 @@ _ROOT = (_PACKAGE / "attention" / "base.py", "Attention")
 _SCORED = (_PACKAGE / "attention" / "scored.py", "Scored")
 _BEYOND_SCORES = ("added", "allowed", "answer", "forward", "normalise")
 """Methods by which a scored mechanism is more than its scores."""
+_Class: TypeAlias = tuple[Path, ast.ClassDef]
 
 
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class Option:
     """One option of a mechanism: its annotation as written, its default, and its type."""
 
@@ -47,7 +49,7 @@ class Option:
         return self.shared or annotation(self.annotation)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(strict=True))
 class MechanismSpec:
     """What a mechanism's file says of itself in literals."""
 
@@ -56,6 +58,9 @@ class MechanismSpec:
     doc: str
     origin: str = "attnkit"
     """Who brings it: attnkit, a package, or the file of a plug-in."""
+    options: Mapping[str, Option] = field(default_factory=dict)
+    mixable: bool = False
+    """Whether its scores can be mixed with others: no mask of its own, no parts."""
     uses: str = "qkv"
     facts_with: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     """Option -> value -> facts that differ with it."""
@@ -83,9 +88,6 @@ class MechanismSpec:
     """Whether the parts take turns, one a layer, instead of being mixed in every layer."""
     pairs: Mapping[str, str] = field(default_factory=dict)
     """Option -> value that takes exactly two parts."""
-    mixable: bool = False
-    """Whether its scores can be mixed with others: no mask of its own, no parts."""
-    options: Mapping[str, Option] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -112,27 +114,8 @@ class MechanismSpec:
         return " ".join(found[1].split()) if found else ""
 
 
-class _Class(NamedTuple):
-    path: Path
-    node: ast.ClassDef
-
-    @property
-    def key(self) -> tuple[Path, str]:
-        return self.path, self.node.name
-
-    def method(self, name: str) -> ast.FunctionDef | None:
-        """A method that the class itself defines."""
-        methods = (item for item in self.node.body if isinstance(item, ast.FunctionDef))
-        return next((method for method in methods if method.name == name), None)
-
-    def attributes(self) -> Iterator[tuple[str, ast.expr]]:
-        """Its class attributes that have a value."""
-        for item in self.node.body:
-            target = (
-                item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
-            )
-            if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name):
-                yield from [(target.id, item.value)] if item.value else []
+_FACTS = [*get_type_hints(MechanismSpec)][6:]
+"""What class attributes say; the fields before them are read in other ways."""
 
 
 def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
@@ -143,33 +126,60 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
     """
     chain = _chain(path)
     facts: dict[str, Any] = {}
-    for found in reversed(chain):
-        for name, value in found.attributes():
-            if name in _FACTS:
-                facts[name] = _fact(found.path, name, value)
-    options = {}
-    constructors = ((found.path, found.method("__init__")) for found in chain)
-    file, constructor = next((pair for pair in constructors if pair[1]), (path, None))
-    if constructor:
-        given = constructor.args
-        for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-            text = ast.unparse(argument.annotation) if argument.annotation else "Any"
-            literal = None if default is None else _literal(file, argument.arg, default)
-            options[argument.arg] = Option(text, literal, required=default is None)
+    options: dict[str, Option] = {}
+    scored, more = False, False
+    for file, node in reversed(chain):
+        for item in node.body:
+            match item:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _FACTS:
+                    facts[name] = _literal(file, name, value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if (
+                    name in _FACTS
+                ):
+                    facts[name] = _literal(file, name, value)
+                case ast.FunctionDef(name="__init__", args=arguments):
+                    options = _options(file, arguments)
+                case ast.FunctionDef(name=name):
+                    more |= scored and name in _BEYOND_SCORES
+        scored |= (file, node.name) == _SCORED
     if not facts.get("layered"):
         options |= _shared(LayerOptions)
-    scored = next((depth for depth, found in enumerate(chain) if found.key == _SCORED), None)
-    if scored is not None:
+    if scored:
         options |= _shared(ScoreOptions)
-        more = [found.method(name) for found in chain[:scored] for name in _BEYOND_SCORES]
-        facts["mixable"] = not any(more) and not facts.get("composite")
+    facts["mixable"] = scored and not more and not facts.get("composite")
     doc = ast.get_docstring(_tree(path)) or ""
-    return MechanismSpec(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
+    try:
+        return MechanismSpec(word=word, path=path, doc=doc, origin=origin, options=options, **facts)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        kind = formatannotation(get_type_hints(MechanismSpec)[name])
+        raise UsageError(f"{path}: {name} must be of type {kind}, got {facts[name]!r}") from None
+
+
+def _options(file: Path, arguments: ast.arguments) -> dict[str, Option]:
+    """The options that a constructor takes: its keyword-only arguments."""
+    options = {}
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        text = ast.unparse(argument.annotation) if argument.annotation else "Any"
+        literal = None if default is None else _literal(file, argument.arg, default)
+        options[argument.arg] = Option(text, literal, required=default is None)
+    return options
 
 
 def mechanism_class(path: Path) -> str:
     """The name of the class that is the mechanism: the last one of its file."""
-    return _chain(path)[0].node.name
+    return _chain(path)[0][1].name
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:  # a zero byte is a ValueError
+        line = getattr(error, "lineno", None) or 1
+        raise UsageError(f"{path}:{line}: no valid Python: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def forget() -> None:
@@ -177,20 +187,8 @@ def forget() -> None:
     _tree.cache_clear()
 
 
-@cache
-def _tree(path: Path) -> ast.Module:
-    try:
-        return ast.parse(path.read_bytes(), filename=str(path))
-    except SyntaxError as error:
-        raise UsageError(f"{path}:{error.lineno or 1}: no valid Python: {error.msg}") from None
-    except ValueError as error:  # a zero byte
-        raise UsageError(f"{path}:1: no valid Python: {error}") from None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 def _classes(path: Path) -> list[_Class]:
-    return [_Class(path, node) for node in _tree(path).body if isinstance(node, ast.ClassDef)]
+    return [(path, node) for node in _tree(path).body if isinstance(node, ast.ClassDef)]
 
 
 def _chain(path: Path) -> list[_Class]:
@@ -198,46 +196,37 @@ def _chain(path: Path) -> list[_Class]:
 
     Raises UsageError where the last class does not descend from it.
     """
-    classes = _classes(path)
-    advice = "the last class of the file must derive from Scored, Kernel or Attention, imported"
-    advice += " by `from attnkit.attention import ...`"
-    if not classes:
-        raise UsageError(f"{path}:1: no mechanism: the file has no class; {advice}")
-    chain = [classes[-1]]
-    while chain[-1].key != _ROOT:
-        names = (base.id for base in chain[-1].node.bases if isinstance(base, ast.Name))
-        bases = (_lookup(chain[-1].path, name) for name in names)
+    chain = _classes(path)[-1:]
+    while chain:
+        file, node = chain[-1]
+        if (file, node.name) == _ROOT:
+            return chain
+        bases = (_lookup(file, base.id) for base in node.bases if isinstance(base, ast.Name))
         above = next((base for base in bases if base and base not in chain), None)
         if above is None:
-            node = classes[-1].node
-            raise UsageError(f"{path}:{node.lineno}: class {node.name} is no mechanism; {advice}")
+            break
         chain.append(above)
-    return chain
+    line = chain[0][1].lineno if chain else 1
+    raise UsageError(
+        f"{path}:{line}: no mechanism: the last class of the file must derive from Scored, Kernel "
+        "or Attention, imported by `from attnkit.attention import ...`"
+    )
 
 
-def _lookup(path: Path, name: str, steps: int = 8) -> _Class | None:
-    """A class by its name in a file, followed through so many imports of attnkit at most."""
-    for known in _classes(path):
-        if known.node.name == name:
-            return known
+def _lookup(path: Path, name: str) -> _Class | None:
+    """A class by its name in a file, followed through imports of attnkit."""
+    for found in _classes(path):
+        if found[1].name == name:
+            return found
     for node in _tree(path).body:
-        if not isinstance(node, ast.ImportFrom) or not steps or node.level:
-            continue
-        package, *inner = (node.module or "").split(".")
-        file = _PACKAGE.joinpath(*inner).with_suffix(".py")
-        file = file if file.is_file() else _PACKAGE.joinpath(*inner, "__init__.py")
-        for alias in node.names if package == _PACKAGE.name and file.is_file() else ():
-            if (alias.asname or alias.name) == name:
-                return _lookup(file, alias.name, steps - 1)
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            package, *inner = (node.module or "").split(".")
+            file = _PACKAGE.joinpath(*inner).with_suffix(".py")
+            file = file if file.is_file() else _PACKAGE.joinpath(*inner, "__init__.py")
+            for alias in node.names if package == _PACKAGE.name and file.is_file() else ():
+                if (alias.asname or alias.name) == name and file != path:
+                    return _lookup(file, alias.name)
     return None
-
-
-_READ = {"word", "path", "doc", "origin", "options", "mixable"}  # the rest is written as it is
-_FACTS = {
-    name: TypeAdapter(kind)
-    for name, kind in get_type_hints(MechanismSpec).items()
-    if name not in _READ
-}
 
 
 def _literal(path: Path, name: str, node: ast.expr) -> Any:
@@ -248,16 +237,6 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
             f"{path}:{node.lineno}: {name} must be a literal (such as True, 8 or 'T*S'), because"
             f" the file is read without running it, got {ast.unparse(node)}"
         ) from None
-
-
-def _fact(path: Path, name: str, node: ast.expr) -> Any:
-    value = _literal(path, name, node)
-    try:
-        return _FACTS[name].validate_python(value, strict=True)
-    except ValidationError:
-        kind = formatannotation(MechanismSpec.__annotations__[name])
-        where = f"{path}:{node.lineno}"
-        raise UsageError(f"{where}: {name} must be of type {kind}, got {value!r}") from None
 
 
 @cache
@@ -274,47 +253,37 @@ def _shared(options: type[NamedTuple]) -> dict[str, Option]:
     }
 
 
-class _List:
-    """A list is read as a tuple of any length, as everything in a recipe is frozen."""
-
-    def __class_getitem__(cls, item: Any) -> Any:
-        return tuple[item, ...]
-
-
-_TYPES: dict[str, Any] = {
-    "bool": bool, "int": int, "float": float, "str": str, "dict": dict, "tuple": tuple,
-    "list": _List, "Sequence": _List, "Any": Any, "Optional": Optional, "Union": Union,
-    "EntropyScale": EntropyScale,
-}  # fmt: skip
+_TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "tuple": tuple}
 
 
 @cache
 def annotation(text: str) -> Any:
     """The type that an annotation names, or Any where it is not understood."""
     try:
-        kind = _type(ast.parse(text, mode="eval").body)
-        TypeAdapter(kind)  # refuses what pydantic cannot read
+        return _type(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, TypeError, KeyError, PydanticUserError):
         return Any
-    return kind
 
 
 def _type(node: ast.expr) -> Any:
     match node:
         case ast.Constant(value=None):
             return NoneType
-        case ast.Constant(value=EllipsisType()):
-            return ...
-        case ast.Constant(value=str(text)):
-            return annotation(text)
-        case ast.Name(id=name) | ast.Attribute(attr=name):
+        case ast.Name(id=name):
             return _TYPES[name]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
             return Union[_type(left), _type(right)]  # noqa: UP007
-        case ast.Subscript(value=ast.Name(id="Literal") | ast.Attribute(attr="Literal")):
-            return Literal[ast.literal_eval(node.slice)]
-        case ast.Subscript(value=outer, slice=ast.Tuple(elts=[first, *rest])):
-            return _type(outer)[_type(first), *map(_type, rest)]
-        case ast.Subscript(value=outer, slice=inner):
-            return _type(outer)[_type(inner)]
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
+            choices = ast.literal_eval(inner)
+            kind: Any = Literal[choices]
+            TypeAdapter(kind)  # refuses what cannot be a choice
+            return kind
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, end])) if (
+            ast.unparse(end) == "..."
+        ):
+            return _TYPES["tuple"][_type(item), ...]
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=items)):
+            return _TYPES["tuple"][*map(_type, items)]
+        case ast.Subscript(value=ast.Name(id="list" | "Sequence"), slice=inner):
+            return _TYPES["tuple"][_type(inner), ...]  # everything in a recipe is frozen
     raise ValueError

@@ -8,7 +8,7 @@ Mechanisms from outside come by the entry-point group `attnkit.mechanisms` of an
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.machinery import PathFinder
@@ -16,22 +16,16 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import (
-    AfterValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    WithJsonSchema,
-    create_model,
-)
+from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
+from attnkit.recipe.reading import as_json, typed_value
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
-from attnkit.recipe.values import refusal, wanted
+from attnkit.recipe.values import shown
+from attnkit.recipe.yaml_nodes import read_value
 from attnkit.text import hint, quoted
 
 WHOLE_LAYER = (*LayerOptions._fields, *ScoreOptions._fields, "key_heads")
@@ -146,7 +140,7 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
         if looking := [value for value in options.get(name) or () if value in ahead]:
             why = f"{known.why}, and {name}: {looking[0]} looks ahead"
             known = replace(known, causal=False, why=why)
-    known = _resolved(known, options) if known.composite else known
+    known = _of_all(known, options) if known.composite else known
     for name, why in OF_ONE_SEQUENCE.items():
         if options.get(name):
             why = f"{known.why}; {name}: {why}" if known.why else f"{name}: {why}"
@@ -156,25 +150,21 @@ def resolve_capabilities(word: str, options: Mapping[str, Any]) -> MechanismSpec
     return known
 
 
-def _resolved(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
+def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
     """What a composite can do with these options."""
-    if known.composite not in options:
-        raise UsageError(_missing(known, [known.composite]))
+    if text := missing_options(known, options):
+        raise UsageError(text)
     chosen = parts(known, options[known.composite])
     for name, value in known.pairs.items():
         if options.get(name) == value and len(chosen) != 2:
             text = f"{known.word}: {name}: {value} takes exactly two parts, got {len(chosen)}"
             raise UsageError(text)
     if known.layered and len({bool(own.get("residual_scores")) for _, own in chosen}) > 1:
-        text = (
-            "residual_scores adds the scores of the layer before: set it on all parts, or on none"
+        raise UsageError(
+            f"{known.word}: residual_scores adds the scores of the layer before: set it on all "
+            "parts, or on none"
         )
-        raise UsageError(f"{known.word}: {text}")
-    return _of_all(known, [resolve_capabilities(*one) for one in chosen])
-
-
-def _of_all(known: MechanismSpec, inside: Sequence[MechanismSpec]) -> MechanismSpec:
-    """What a composite of these parts can do."""
+    inside = [resolve_capabilities(*one) for one in chosen]
     limits = [f.limit for f in inside if f.limit is not None]
     numbers = [limit for limit in limits if isinstance(limit, int)]
     positions = [{*f.positions} for f in inside]
@@ -202,100 +192,89 @@ def _of_all(known: MechanismSpec, inside: Sequence[MechanismSpec]) -> MechanismS
 def no_option(known: MechanismSpec, name: str, inside: str = "") -> str:
     """Why an option of a mechanism, or of a part of `inside`, is refused; with the nearest one."""
     word = known.word
-    if inside and name in facts(word).options and name in WHOLE_LAYER:
-        reason = f"{name} belongs to the layer as a whole"
-        if name in facts(inside).options:
-            return f"{reason}: set it on {inside} instead of on {word}"
-        return f"{reason}, and {inside} does not have it"
+    if inside and name in WHOLE_LAYER:
+        return f"{name} belongs to the layer as a whole: set it on {inside} instead of on {word}"
     near = hint(name, known.options, f"it has {', '.join(known.options) or 'none'}")
     as_part = f" as a part of {inside}" if inside else ""
     return f"{word}{as_part} has no option {quoted(name)}; {near}"
 
 
-def _missing(known: MechanismSpec, options: Sequence[str]) -> str:
-    """Why a mechanism without these options is refused."""
-    value = "[scaled-dot, synthesizer-random]" if options[0] == known.composite else "..."
-    example = f"{{name: {known.word}, {options[0]}: {value}}}"
-    return f"{known.word} needs {', '.join(options)}; write {example}"
+def missing_options(known: MechanismSpec, given: Collection[str]) -> str:
+    """Why a mechanism with these options alone is refused; "" where none is missing."""
+    missing = [name for name, o in known.options.items() if o.required and name not in given]
+    if not missing:
+        return ""
+    value = "[scaled-dot, synthesizer-random]" if missing[0] == known.composite else "..."
+    example = f"{{name: {known.word}, {missing[0]}: {value}}}"
+    return f"{known.word} needs {', '.join(missing)}; write {example}"
 
 
 @cache
-def options_type(word: str, inside: str = "") -> TypeAdapter[Any]:
-    """The model of pydantic that reads the options of a mechanism, or of a part of `inside`."""
-    known = part(word, inside) if inside else facts(word)
-    fields: dict[str, Any] = {}
-    for name, option in known.options.items():
-        kind: Any = Annotated[option.type, AfterValidator(_not_huge)]
-        if name == known.composite:
-            one = Annotated[Any, AfterValidator(partial(_typed_part, word))]
-            wanted = {"type": "array", "items": {}, "minItems": 2, "wanted": PARTS}
-            kind = Annotated[tuple[one, ...], Field(min_length=2), WithJsonSchema(wanted)]
-        fields[name] = (kind, ... if option.required else option.default)
-    return TypeAdapter(create_model(word, __config__=ConfigDict(extra="forbid"), **fields))
+def option_type(word: str, name: str) -> TypeAdapter[Any]:
+    """What pydantic reads an option of a mechanism by."""
+    known = facts(word)
+    option = known.options[name]
+    kind: Any = Annotated[option.type, AfterValidator(_not_huge)]
+    if name == known.composite:
+        one = Annotated[Any, AfterValidator(partial(_typed_part, word))]
+        wanted = {"type": "array", "items": {}, "minItems": 2, "wanted": PARTS}
+        kind = Annotated[tuple[one, ...], Field(min_length=2), WithJsonSchema(wanted)]
+    return TypeAdapter(kind if option.required else Annotated[kind, Field(default=option.default)])
 
 
-def typed_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
+def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
     """Options with the types that a mechanism declares; `inside` is the composite of a part.
 
-    Raises pydantic's ValidationError: values of other types, options that it does not have or that
-    are missing, an unknown mechanism.
+    Raises UsageError: values of other types, options that it does not have or that are missing, an
+    unknown mechanism.
     """
-    try:
-        known = part(word, inside) if inside else facts(word)
-    except UsageError as error:
-        raise _refusal(str(error), "name") from None
-    if name := next((name for name in options if name not in known.options), None):
-        raise _refusal(no_option(known, name, inside), name, key=True)
-    if missing := [name for name, o in known.options.items() if o.required and name not in options]:
-        raise _refusal(_missing(known, missing))
-    if not options:
-        return {}
-    typed = options_type(word, inside).validate_python(_frozen(options), strict=True)
-    return {name: getattr(typed, name) for name in options}
+    known = part(word, inside) if inside else facts(word)
+    typed = {}
+    for name, value in options.items():
+        if name not in known.options:
+            raise UsageError(no_option(known, name, inside))
+        try:
+            typed[name] = typed_value(_frozen(value), option_type(word, name))
+        except UsageError as error:
+            text = str(error)
+            raise UsageError(
+                f"{word}: {name} {text}" if text.startswith("must") else text
+            ) from None
+    if text := missing_options(known, options):
+        raise UsageError(text)
+    return typed
 
 
-def checked_options(word: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for those who build layers in Python: raises UsageError."""
-    known = facts(word)
-    try:
-        return typed_options(word, options)
-    except ValidationError as error:
-        first: Any = error.errors()[0]
-    name, *inside = first["loc"] or ("",)
-    if first["type"] == "refused":
-        text = first["ctx"]["text"] + f", got {first['input']!r}" * bool(first["ctx"].get("got"))
-    elif name == known.composite and len(inside) > 1:
-        part_ = options[name][inside[0]]
-        return checked_options(part_["name"], {n: v for n, v in part_.items() if n != "name"})
-    else:
-        what = PARTS if name == known.composite else wanted(known.options[name].type)
-        text = f"{name} must be {what}, got {options[name]!r}"
-    raise UsageError(text if text.startswith(f"{word} ") else f"{word}: {text}")
+def options_of_words(word: str, words: Sequence[str]) -> dict[str, Any]:
+    """Typed options from KEY=VALUE words, whose values may be YAML.  Raises UsageError."""
+    given: dict[str, Any] = {}
+    for text in words:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise UsageError(f"{quoted(text)} must be KEY=VALUE, an option of {word}")
+        if name in given:
+            raise UsageError(f"{name} is given twice; give it once")
+        given[name] = as_json(read_value(value))
+    return checked_options(word, given)
 
 
 def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
     """One part: its word, or its word and its options."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        raise refusal("a part must be a word or {name: word} with its options", got=True)
+        raise UsageError(
+            f"a part must be a word or {{name: word}} with its options, got {shown(given)}"
+        )
     word: str = given["name"]
     options = {name: value for name, value in given.items() if name != "name"}
-    typed = typed_options(word, options, composite)
+    typed = checked_options(word, options, composite)
     return {"name": word, **typed} if typed else word
 
 
 def _not_huge(value: Any) -> Any:
     if type(value) is int and value > LARGEST_OPTION:
-        raise refusal(f"must be at most {LARGEST_OPTION}, got {value}")
+        raise ValueError(f"must be at most {LARGEST_OPTION}, got {value}")
     return value
-
-
-def _refusal(text: str, *at: str, **how: bool) -> ValidationError:
-    """A refusal of what is at this place inside the value that is validated."""
-    error = refusal(text, **how)
-    return ValidationError.from_exception_data(
-        "recipe", [{"type": error, "loc": at, "input": None}]
-    )
 
 
 def _frozen(value: Any) -> Any:
@@ -333,7 +312,7 @@ def plug_in(path: str | Path) -> str:
         raise UsageError(f"plug-in {path}: {word} is plugged in by {_plugged[word]}; rename one")
     mechanism_file.forget()
     _read.cache_clear()
-    options_type.cache_clear()
+    option_type.cache_clear()
     _read(path, word, str(path))
     _plugged[word] = path
     sys.modules.pop(module_name(word), None)

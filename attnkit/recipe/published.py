@@ -1,20 +1,24 @@
 """Figures that others published, as a recipe file states them to be shown beside its own."""
 
-from collections.abc import Iterator
 from collections.abc import Mapping as Table
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
-from attnkit.recipe.issues import Issues, ValidationIssue, ValidationIssues
-from attnkit.recipe.metrics import ScoreName
-from attnkit.recipe.reading import read, unknown_key
+from attnkit.errors import UsageError
+from attnkit.recipe.issues import refuse
+from attnkit.recipe.metrics import METRICS, ScoreName
+from attnkit.recipe.reading import FINITE, typed, written
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import Section
 from attnkit.recipe.yaml_nodes import Mapping, Node, is_null
 from attnkit.text import hint, quoted
 
 KEY = "published"
+_SCORES = Annotated[
+    dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)
+]
+"""Figures as they are written, whatever their variants and metrics are called."""
 
 
 class Published(Section):
@@ -33,55 +37,51 @@ class Published(Section):
     """Variant -> metric -> figure, such as {vanilla: {bleu: 27.3}}."""
 
 
-def read_published(
-    node: Node | None, recipes: Table[str, Recipe], issues: Issues
-) -> Published | None:
+def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published | None:
     """The published figures of a file with these variants; None where there are none.
 
-    What is wrong is added to `issues`.
+    Raises RecipeError.
     """
     if node is None or is_null(node):
         return None
-    refused: list[ValidationIssue] = []
-    try:
-        found: Published = read(node, TypeAdapter(Published))
-        refused = [*_issues_of(found, node, recipes)]
-    except ValidationIssues as issues_of_types:
-        refused = [*issues_of_types.found]
-    for one in refused:
-        issues.add(one.place or node.place, (KEY, *one.key), one.text)
-    if refused:
-        return None
-    splits = _splits(recipes)
-    if found.comparable and len(splits) == 1:
-        found = found.model_copy(update={"split": splits[0]})
-    return found
+    if not isinstance(node, Mapping):
+        refuse(node.place, f"must hold keys, such as `source: ...`, got {written(node)}", (KEY,))
+    splits = list(dict.fromkeys(s for recipe in recipes.values() for s in recipe.eval.splits))
+    given: dict[str, Any] = {"split": None, "why": None}
 
+    def unless(right: object, name: str, text: str) -> None:
+        if not right:
+            place = node.fields[name][1].place if name in node.fields else node.place
+            refuse(place, text, (KEY, name))
 
-def _splits(recipes: Table[str, Recipe]) -> list[str]:
-    return list(dict.fromkeys(s for recipe in recipes.values() for s in recipe.eval.splits))
-
-
-def _issues_of(
-    found: Published, node: Node, recipes: Table[str, Recipe]
-) -> Iterator[ValidationIssue]:
-    """What a reader of the table must be told, and which split the figures stand beside."""
-    assert isinstance(node, Mapping)
-    splits, fields = _splits(recipes), node.fields
-    scores = fields["scores"][1]
-    assert isinstance(scores, Mapping)
-    for variant in (name for name in found.scores if name not in recipes):
-        text, place = unknown_key(variant, recipes), scores.fields[variant][0]
-        yield ValidationIssue(text, ("scores", variant), place=place)
-    if not found.source.strip():
-        yield ValidationIssue("must not be empty", "source", place=fields["source"][1].place)
-    if not found.comparable and not (found.why or "").strip():
-        text = "is missing; say why the figures are not comparable"
-        yield ValidationIssue(text, "why", place=fields["comparable"][1].place)
-    if found.split is not None and found.split not in splits:
-        text = f"no split of eval.splits is called {quoted(found.split)}; "
-        text += hint(found.split, splits)
-        yield ValidationIssue(text, "split", place=fields["split"][1].place)
-    if found.comparable and found.split is None and len(splits) > 1:
+    for name, (place, value) in node.fields.items():
+        if name not in Published.model_fields:
+            refuse(place, f"unknown key; {hint(name, Published.model_fields)}", (KEY, name))
+        field = Published.model_fields[name]
+        kind: Any = _SCORES if name == "scores" else Annotated[field.annotation, field]
+        try:
+            given[name] = typed(value, TypeAdapter(kind, config=FINITE))
+        except UsageError as error:
+            unless(False, name, str(error))
+    for name in ("source", "comparable", "scores"):
+        unless(name in given, name, "is missing")
+    for variant, figures in given["scores"].items():
+        text = f"{quoted(variant)} is no variant; {hint(variant, recipes)}"
+        unless(variant in recipes, "scores", text)
+        for metric in figures:
+            unless(
+                metric in METRICS, "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}"
+            )
+    unless(given["source"].strip(), "source", "must not be empty")
+    split = given["split"]
+    if split not in (None, *splits):
+        text = f"no split of eval.splits is called {quoted(split)}; {hint(split, splits)}"
+        unless(False, "split", text)
+    if given["comparable"]:
         text = f"is missing; say which split the figures compare with: {', '.join(splits)}"
-        yield ValidationIssue(text, "split", place=fields["comparable"][1].place)
+        unless(split or len(splits) == 1, "split", text)
+        given["split"] = split or splits[0]
+    else:
+        why = (given["why"] or "").strip()
+        unless(why, "why", "is missing; say why the figures are not comparable")
+    return Published.model_validate(given)

@@ -11,7 +11,7 @@ from operator import attrgetter
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import HUGGING_FACE, SPLITS, data_issues, splits_at_hand
-from attnkit.recipe.issues import ValidationIssue
+from attnkit.recipe.issues import Issue
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
@@ -27,75 +27,75 @@ LARGEST_TABLE = 16384
 """Most tokens of which all pairs are counted: a table of 1 GB."""
 
 
-def issues_of(recipe: Recipe) -> Iterator[ValidationIssue]:
+def issues_of(recipe: Recipe) -> Iterator[Issue]:
     """Everything that does not fit together, but for attention (`capability`)."""
     for rule in RULES:
         yield from rule(recipe)
 
 
-def _only_with(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _only_with(recipe: Recipe) -> Iterator[Issue]:
     """Keys that do nothing with what another key says, which their types know."""
     for key, tags in ONLY_WITH.items():
         if attrgetter(key)(recipe) != DEFAULTS[key]:
             values = {tag.key: attrgetter(tag.key)(recipe) for tag in tags}
             if tag := next((tag for tag in tags if values[tag.key] not in tag.values), None):
                 text = f"does nothing with `{tag.key}: {values[tag.key]}`; it is for "
-                yield ValidationIssue(text + " and ".join(tag.values), key, tag.key)
+                yield text + " and ".join(tag.values), key, tag.key
 
 
-def _task(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _task(recipe: Recipe) -> Iterator[Issue]:
     task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
     pairs = task != "language-modeling"
     if not pairs and shape == "encoder-decoder" and not recipe.corrupts:
         text = "language-modeling has no source to encode; use `model.shape: decoder`"
-        yield ValidationIssue(text, "model.shape", "task")
+        yield text, "model.shape", "task"
     if not pairs and objective == "seq2seq":
         text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
-        yield ValidationIssue(text, "train.objective", "task")
+        yield text, "train.objective", "task"
     if pairs and objective == "causal":
         text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
-        yield ValidationIssue(text, "train.objective", "task")
+        yield text, "train.objective", "task"
     if recipe.task == "tagging" and shape == "encoder-decoder":
         text = "tagging predicts positions of its source; use `model.shape: decoder` or encoder"
-        yield ValidationIssue(text, "model.shape", "task")
+        yield text, "model.shape", "task"
     if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:
         instead = "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
         text = f"an encoder alone writes no text; {task} needs {instead}"
-        yield ValidationIssue(text, "model.shape", "task")
+        yield text, "model.shape", "task"
     if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
         text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
-        yield ValidationIssue(text, "tokenizer.shared", "model.shape")
+        yield text, "tokenizer.shared", "model.shape"
 
 
-def _noise(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _noise(recipe: Recipe) -> Iterator[Issue]:
     """What the objectives need that restore a text with noise."""
     objective, model = recipe.train.objective, recipe.model
     if objective not in SHAPE_OF:
         return
     if recipe.task != "language-modeling":
         text = f"{objective} learns from running text; {recipe.task} uses seq2seq"
-        yield ValidationIssue(text, "train.objective", "task")
+        yield text, "train.objective", "task"
     elif model.shape != SHAPE_OF[objective]:
         why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
         text = f"{objective} {why}: use `model.shape: {SHAPE_OF[objective]}`"
-        yield ValidationIssue(text, "model.shape", "train.objective")
+        yield text, "model.shape", "train.objective"
     elif model.type != "transformer":
-        yield ValidationIssue(f"{objective} needs a transformer", "model.type", "train.objective")
+        yield f"{objective} needs a transformer", "model.type", "train.objective"
     if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
         text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
-        yield ValidationIssue(text, "data.max_length", "train.objective")
+        yield text, "data.max_length", "train.objective"
     if metric := next((n for n in OF_RUNNING_TEXT if n in recipe.eval.metrics), None):
         text = f"{metric} is of running text; use perplexity"
-        yield ValidationIssue(text, "eval.metrics", "train.objective")
+        yield text, "eval.metrics", "train.objective"
 
 
-def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _metrics(recipe: Recipe) -> Iterator[Issue]:
     """Metrics, and the one that validation monitors, are of what the task's models give."""
     task, labels = recipe.task, metrics_that_read("labels")
     monitor, asked = recipe.train.monitor, recipe.eval.metrics
     if task in ("language-modeling", "tagging") and monitor not in ("loss", "accuracy"):
         text = f"{task} decodes nothing to score; use `loss` or `accuracy`"
-        yield ValidationIssue(text, "train.monitor", "task")
+        yield text, "train.monitor", "task"
     for key, names in (("eval.metrics", asked), ("train.monitor", (monitor,))):
         for name in names:
             reads = METRICS[name].reads if name in METRICS else "outputs" * (name == "rouge")
@@ -117,17 +117,17 @@ def _metrics(recipe: Recipe) -> Iterator[ValidationIssue]:
                 text = f"{name} is not measured of questions; use answer-match, answer-f1 or rouge"
             else:
                 continue
-            yield ValidationIssue(text, key, "task")
+            yield text, key, "task"
             break
         vectors = [
             name for name in names if name in METRICS and METRICS[name].family == "embedding"
         ]
         if vectors and recipe.eval.vectors is None:
             text = f"{vectors[0]} needs word vectors; name their file by eval.vectors"
-            yield ValidationIssue(text, key)
+            yield text, key
 
 
-def _total_variation(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _total_variation(recipe: Recipe) -> Iterator[Issue]:
     metric = "total-variation"
     if metric not in recipe.eval.metrics:
         return
@@ -135,18 +135,18 @@ def _total_variation(recipe: Recipe) -> Iterator[ValidationIssue]:
     line = corpus_cards.load(corpus).line_tokens if corpus in corpus_cards.names() else None
     if line is None:
         text = f"{metric} needs a corpus whose source is known: toy-topics or toy-chains; remove it"
-        yield ValidationIssue(text, "eval.metrics", "data.corpus")
+        yield text, "eval.metrics", "data.corpus"
         return
     if recipe.tokenizer.type != "word":
         text = f"{metric} compares distributions over words; set tokenizer.type=word"
-        yield ValidationIssue(text, "tokenizer.type", "eval.metrics")
+        yield text, "tokenizer.type", "eval.metrics"
     if line % length:
         near = max(size for size in range(1, length) if line % size == 0)
         text = f"{metric} needs blocks that divide a line of {line} tokens; {near} does"
-        yield ValidationIssue(text, "data.max_length", "eval.metrics")
+        yield text, "data.max_length", "eval.metrics"
 
 
-def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _lengths(recipe: Recipe) -> Iterator[Issue]:
     """What can be scored at several lengths; `capability` says which models reach them."""
     if not recipe.eval.lengths:
         return
@@ -154,19 +154,19 @@ def _lengths(recipe: Recipe) -> Iterator[ValidationIssue]:
         known, longest = corpus_cards.row_length(recipe.data.corpus), max(recipe.eval.lengths)
         if known is None:
             text = "needs a generated corpus, whose rows can have any length; remove it"
-            yield ValidationIssue(text, "eval.lengths", "data.corpus")
+            yield text, "eval.lengths", "data.corpus"
         elif not 2 <= min(recipe.eval.lengths) <= longest <= known.most:
             text = f"{recipe.data.corpus} has rows of {known.unit}: lengths are 2 to {known.most:,}"
-            yield ValidationIssue(text, "eval.lengths")
+            yield text, "eval.lengths"
     elif recipe.corrupts:
         text = "is for the objectives causal and masked; remove it"
-        yield ValidationIssue(text, "eval.lengths", "train.objective")
+        yield text, "eval.lengths", "train.objective"
     elif "total-variation" in recipe.eval.metrics:
         text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
-        yield ValidationIssue(text, "eval.metrics", "eval.lengths")
+        yield text, "eval.metrics", "eval.lengths"
 
 
-def _questions(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _questions(recipe: Recipe) -> Iterator[Issue]:
     if recipe.task != "question-answering":
         return
     gold, other = recipe.data.gold, recipe.data.other
@@ -175,14 +175,14 @@ def _questions(recipe: Recipe) -> Iterator[ValidationIssue]:
             f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is"
         )
         text += " the most that this gold leaves to other"
-        yield ValidationIssue(text, "data.other", "data.gold")
+        yield text, "data.other", "data.gold"
     windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
     if windows and recipe.model.shape == "encoder-decoder":
         text = f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"
-        yield ValidationIssue(text, "contexts.methods", "model.shape")
+        yield text, "contexts.methods", "model.shape"
 
 
-def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _data(recipe: Recipe) -> Iterator[Issue]:
     data = recipe.data
     yield from data_issues(data, recipe.task)
     named = splits_at_hand(data)
@@ -194,7 +194,7 @@ def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
             text = f"data.{named[0]} needs data.{split} beside it; {way}"
             if split == "valid":
                 text += ", or take rows of data.train: data.split.valid=500"
-            yield ValidationIssue(text, f"data.{named[0]}")
+            yield text, f"data.{named[0]}"
     card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
     for split in recipe.eval.splits:
         if card and split not in card.splits:
@@ -205,10 +205,10 @@ def _data(recipe: Recipe) -> Iterator[ValidationIssue]:
             text = f"names {quoted(split)}; it can be train, valid or test"
         else:
             text = f"names {split}, but there is no data.{split}"
-        yield ValidationIssue(text, "eval.splits")
+        yield text, "eval.splits"
 
 
-def _tokenizer(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _tokenizer(recipe: Recipe) -> Iterator[Issue]:
     """No room for any piece beside the special ones."""
     spec = recipe.tokenizer
     if spec.model is not None:
@@ -216,27 +216,27 @@ def _tokenizer(recipe: Recipe) -> Iterator[ValidationIssue]:
     least = len(RESERVED) + len(spec.special) + 1
     if spec.size < least:
         text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"
-        yield ValidationIssue(text, "tokenizer.size", "tokenizer.special")
+        yield text, "tokenizer.size", "tokenizer.special"
 
 
-def _model(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _model(recipe: Recipe) -> Iterator[Issue]:
     model = recipe.model
     if model.width % model.heads:
         most = min(model.width, 4 * model.heads)
         divisors = (n for n in range(1, most + 1) if model.width % n == 0)
         near = min(divisors, key=lambda n: (abs(n - model.heads), n))
         text = f"{model.heads} heads do not divide the width {model.width}; {near} would"
-        yield ValidationIssue(text, "model.heads", "model.width")
+        yield text, "model.heads", "model.width"
     elif model.positions == "rope" and model.width // model.heads % 2:
         wide = model.width // model.heads
         text = f"rope turns pairs, but heads are {wide} wide (width / heads); make that even"
-        yield ValidationIssue(text, "model.positions", "model.heads", "model.width")
+        yield text, "model.positions", "model.heads", "model.width"
     if model.positions == "sinusoidal" and model.width % 2:
         text = f"sinusoidal positions need an even width; {model.width + 1} would do"
-        yield ValidationIssue(text, "model.width", "model.positions")
+        yield text, "model.width", "model.positions"
     if model.tie == "all" and not recipe.tokenizer.shared and model.shape == "encoder-decoder":
         text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
-        yield ValidationIssue(text, "model.tie", "tokenizer.shared")
+        yield text, "model.tie", "tokenizer.shared"
     kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
     for stack in ("encoder", "decoder"):
         layers = getattr(model.layers, stack)
@@ -244,77 +244,77 @@ def _model(recipe: Recipe) -> Iterator[ValidationIssue]:
         optional = stack == "encoder" != model.shape and model.type == "transformer"
         if absent and layers:
             text = f"a model of {kind} has no {stack}; remove it"
-            yield ValidationIssue(text, f"model.layers.{stack}")
+            yield text, f"model.layers.{stack}"
         elif not absent and not layers and not optional:
             text = "needs at least one layer; 1 is the least"
-            yield ValidationIssue(text, f"model.layers.{stack}")
+            yield text, f"model.layers.{stack}"
     for role in ("encoder", "decoder", "cross"):
         if role not in model.places and getattr(model.attention, role) != AttentionConfig():
             text = f"a model of {kind} has no {role} attention; remove it"
-            yield ValidationIssue(text, f"model.attention.{role}")
+            yield text, f"model.attention.{role}"
 
 
-def _model_type(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _model_type(recipe: Recipe) -> Iterator[Issue]:
     """What models other than transformers need."""
     model, size = recipe.model, recipe.tokenizer.size
     if model.type in ("recurrent", "convolutional"):
         if model.shape != "encoder-decoder":
             text = f"a {model.type} model is an encoder-decoder; for a decoder use `transformer`"
-            yield ValidationIssue(text, "model.shape", "model.type")
+            yield text, "model.shape", "model.type"
             return
     elif model.type != "transformer" and recipe.task != "language-modeling":
         text = f"{model.type} is a language model; use `task: language-modeling` or another type"
-        yield ValidationIssue(text, "model.type", "task")
+        yield text, "model.type", "task"
         return
     if model.positions not in (allowed := POSITIONS.get(model.type, (model.positions,))):
         text = f"a {model.type} model has {' or '.join(allowed)}, got {model.positions}; remove it"
-        yield ValidationIssue(text, "model.positions", "model.type")
+        yield text, "model.positions", "model.type"
     if model.type == "recurrent" and model.width % 2:
         text = f"each direction of the encoder has half the width; {model.width + 1} is even"
-        yield ValidationIssue(text, "model.width", "model.type")
+        yield text, "model.width", "model.type"
     if model.type == "naive-bayes-attention" and model.tie != "none":
         text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
-        yield ValidationIssue(text, "model.tie", "model.type")
+        yield text, "model.tie", "model.type"
     pairs = model.type == "naive-bayes" or (model.type == "n-gram" and model.order > 1)
     if pairs and size > LARGEST_TABLE:
         text = f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB"
         text += f"; {LARGEST_TABLE} is the most"
-        yield ValidationIssue(text, "tokenizer.size", "model.type")
+        yield text, "tokenizer.size", "model.type"
     if recipe.train.init and model.count_based:
         text = f"a {model.type} model is counted; it starts from no weights"
-        yield ValidationIssue(text, "train.init", "model.type")
+        yield text, "train.init", "model.type"
 
 
-def _train(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _train(recipe: Recipe) -> Iterator[Issue]:
     train = recipe.train
     if train.patience and not train.valid_every:
         text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
-        yield ValidationIssue(text, "train.patience", "train.valid_every")
+        yield text, "train.patience", "train.valid_every"
     if train.ema and train.average > 1:
         text = "ema and average both average weights; keep one of them"
-        yield ValidationIssue(text, "train.ema", "train.average")
+        yield text, "train.ema", "train.average"
     if train.average > 1 and not train.valid_every:
         text = "averages weights of validations, but valid_every is 0; set train.valid_every"
-        yield ValidationIssue(text, "train.average", "train.valid_every")
+        yield text, "train.average", "train.valid_every"
     if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
         text = f"is above the peak train.lr {train.lr:g}"
-        yield ValidationIssue(text, "train.min_lr", "train.lr")
+        yield text, "train.min_lr", "train.lr"
     if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
         text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
-        yield ValidationIssue(text, "train.warmup", "train.schedule")
+        yield text, "train.warmup", "train.schedule"
 
 
-def _search(recipe: Recipe) -> Iterator[ValidationIssue]:
+def _search(recipe: Recipe) -> Iterator[Issue]:
     search = recipe.search
     if search.min_length >= search.max_length:
         text = f"must be below search.max_length {search.max_length}, which counts the end token"
-        yield ValidationIssue(text, "search.min_length", "search.max_length")
+        yield text, "search.min_length", "search.max_length"
     if search.n_best > (most := search.width):
         text = f"{search.method} search finds {most} at most; use {most} or a wider search.beam"
-        yield ValidationIssue(text, "search.n_best", "search.beam", "search.method")
+        yield text, "search.n_best", "search.beam", "search.method"
 
 
-RULES: tuple[Callable[[Recipe], Iterator[ValidationIssue]], ...] = (
+RULES: tuple[Callable[[Recipe], Iterator[Issue]], ...] = (
     *(_only_with, _task, _noise, _questions, _data, _tokenizer, _model, _model_type),
     *(_train, _search, _metrics, _total_variation, _lengths),
 )

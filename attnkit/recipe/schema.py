@@ -148,7 +148,7 @@ class AttentionConfig(Section):
         options = {name: value for name, value in given.items() if name != "name"}
         if not isinstance(word, str):
             return {"name": word}
-        return {"name": word, **mechanism_registry.typed_options(word, options)}
+        return {"name": word, **mechanism_registry.checked_options(word, options)}
 
     def options(self) -> dict[str, Any]:
         """The options that are set, by name."""

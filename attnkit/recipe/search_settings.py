@@ -18,10 +18,9 @@ def search_settings(
 
     Raises UsageError: options exclude each other, do nothing together, or are out of range.
     """
-    from pydantic import ValidationError
-
-    from attnkit.recipe.reading import first_wrong
+    from attnkit.recipe.reading import typed_value
     from attnkit.recipe.schema import SearchConfig
+    from attnkit.recipe.settings import type_of
 
     given = {name: value for name, value in options.items() if value is not None}
     if sample and "beam" in given:
@@ -30,11 +29,12 @@ def search_settings(
     for name in SAMPLING:
         if name in given and method != "sample":
             raise UsageError(f"{_flag(name)} is for sampling: add --sample")
-    try:
-        spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
-    except ValidationError as error:
-        name, wrong = first_wrong(error, SearchConfig)
-        raise UsageError(f"{_flag(name)}: {wrong}") from None
+    for name, value in given.items():
+        try:
+            typed_value(value, type_of(("search", name)))
+        except UsageError as error:
+            raise UsageError(f"{_flag(name)}: {error}") from None
+    spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
     if spec.min_length >= spec.max_length:
         raise UsageError(
             f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"

@@ -6,15 +6,17 @@ layers for both stacks, one attention word for every place.
 """
 
 from collections.abc import Iterator
-from functools import partial
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Annotated, Any, NamedTuple
 
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
 from attnkit.recipe.common_names import KEYS
 from attnkit.recipe.issues import COMMAND_LINE, Issues, Key, Position, dotted
+from attnkit.recipe.reading import FINITE, written
 from attnkit.recipe.schema import AttentionConfig, Layers, Recipe, Roles
-from attnkit.recipe.values import OnlyWith, Section, written
+from attnkit.recipe.values import OnlyWith, Section
 from attnkit.recipe.yaml_nodes import Mapping, Node, Scalar, Sequence, is_null
 from attnkit.text import nearest
 
@@ -58,71 +60,55 @@ class Settings:
             log = [Scalar(node.place, key[-1])] if node.text == "true" else []
             key, node = ("train", "log_to"), Sequence(node.place, [*log])
         known = next(key[:size] for size in (3, 2, 1, 0) if key[:size] in SCHEMA)
-        section = SCHEMA[known]
-        if section is AttentionConfig:
-            self._option(key, known, place, node)
-        elif known != key:
-            self._issues.add(place, key, lambda: unknown(key, known))
-        elif isinstance(section, FieldInfo):
+        kind, below = SCHEMA[known], key[len(known) :]
+        if below and (kind is not AttentionConfig or len(below) > 1):
+            self._issues.add(place, key, partial(unknown, key, known))
+        elif isinstance(kind, FieldInfo) or (below and below != ("name",)):
             self._claim(key, place)
             self._supersede(key, place, node)
             self.values[key] = Setting(node, place)
-        elif section is Layers or section is Roles:
+        elif kind in (Layers, Roles, AttentionConfig):
             self._claim(key, place)
-            self._clear(key)
-            self._shorthand(key, section, place, node)
+            for other in [other for other in self.values if other[: len(known)] == known]:
+                del self.values[other]
+            self._spell_out(known, place, node)
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
         elif not is_null(node):
-            first = next(iter(section.model_fields))
-            text = f"must hold keys, such as `{first}: ...`, got {written(node)}"
-            self._issues.add(node.place, key, text)
+            text = f"must hold keys, such as `{next(iter(kind.model_fields))}: ...`"
+            self._issues.add(node.place, key, f"{text}, got {written(node)}")
 
-    def _option(self, key: Key, role: Key, place: Position, node: Node) -> None:
-        """Set the mechanism of one place, or one of its options by a longer key."""
-        options = key[len(role) :]
-        if len(options) > 1:
-            text = f"an option has no keys below it; set {dotted((*role, options[0]))} as a whole"
-            self._issues.add(place, key, text)
-            return
-        self._claim(key, place)
-        if options and options != ("name",):
-            self.values[key] = Setting(node, place)
-        else:
-            self._clear(role)
-            self._set(role, place, node)
-
-    def _shorthand(self, key: Key, section: type[Section], place: Position, node: Node) -> None:
-        """Set each key of a section, by a mapping or by one value for all."""
-        if not isinstance(node, Mapping) or (section is Roles and "name" in node.fields):
-            for name in section.model_fields:
-                self._set((*key, name), place, node, spread=True)
-            return
-        for name, (name_place, value) in node.fields.items():
-            if name in section.model_fields:
-                self._set((*key, name), name_place, value)
-            else:
-                self._issues.add(name_place, (*key, name), partial(unknown, (*key, name), key))
-
-    def _set(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
-        """Set a known key; the mechanism of a place is its word and its options."""
-        if SCHEMA[key] is not AttentionConfig:
+    def _spell_out(self, key: Key, place: Position, node: Node, spread: bool = False) -> None:
+        """Set what may be written short: layers, attention, or the mechanism of one place."""
+        kind = SCHEMA[key]
+        if kind is AttentionConfig:
+            self._mechanism(key, place, node, spread)
+        elif isinstance(kind, FieldInfo):
             self.values[key] = Setting(node, place, spread)
-            return
-        written_key = key[:-1] if spread else key
+        elif not isinstance(node, Mapping) or (kind is Roles and "name" in node.fields):
+            for name in kind.model_fields:
+                self._spell_out((*key, name), place, node, spread=True)
+        else:
+            for name, (name_place, value) in node.fields.items():
+                if name in kind.model_fields:
+                    self._spell_out((*key, name), name_place, value)
+                else:
+                    text = partial(unknown, (*key, name), key)
+                    self._issues.add(name_place, (*key, name), text)
+
+    def _mechanism(self, key: Key, place: Position, node: Node, spread: bool) -> None:
+        """Set the word of a place, and its options."""
         fields = node.fields if isinstance(node, Mapping) else {"name": (place, node)}
         _, name = fields.get("name", (place, None))
         if not isinstance(name, Scalar) or name.null:
             text = "must be the word of a mechanism, or {name: word} with its options"
-            self._issues.add(node.place, written_key, f"{text}, got {written(node)}")
+            text += f", got {written(node)}"
+            self._issues.add(node.place, key[:-1] if spread else key, text)
             return
         self.values[key] = Setting(name, place, spread)
         for option, (option_place, value) in fields.items():
-            if spread and option in ROLES:
-                text = "`name` beside a place: give one word for all places, or a word for each"
-                self._issues.add(option_place, (*written_key, option), text)
-            elif option != "name":
+            if option != "name":
                 self.values[(*key, option)] = Setting(value, option_place, spread)
 
     def _claim(self, key: Key, place: Position) -> None:
@@ -143,17 +129,11 @@ class Settings:
         Earlier is in an extended file, above the variants, or before the command line; in one place
         both stay, and are refused.
         """
-        if is_null(node):
-            return
-        for other in SUPERSEDED.get(key, ()):
+        for other in SUPERSEDED.get(key, ()) if not is_null(node) else ():
             setting = self.values.get(other)
             here = place == COMMAND_LINE
             if setting and (setting.place != place if here else other not in self._claimed):
                 del self.values[other]
-
-    def _clear(self, key: Key) -> None:
-        for other in [other for other in self.values if other[: len(key)] == key]:
-            del self.values[other]
 
 
 def _walk(
@@ -177,6 +157,15 @@ ONLY_WITH = {dotted(key): tags for key, _, tags in _ALL if tags and dotted(key) 
 """Keys that are read only where others have one of some values."""
 
 
+@cache
+def type_of(key: Key) -> TypeAdapter[Any]:
+    """What pydantic reads the value of a key by."""
+    field = SCHEMA[key]
+    assert isinstance(field, FieldInfo)
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind, config=FINITE)
+
+
 def all_keys() -> tuple[Key, ...]:
     """Every key of the schema that holds a value, attention places included."""
     return tuple(
@@ -186,31 +175,27 @@ def all_keys() -> tuple[Key, ...]:
 
 def unknown(key: Key, known: Key) -> str:
     """Why a key is refused, and what was probably meant; `known` is the part that exists."""
-    word = key[len(known)]
-    section = SCHEMA[known]
-    if isinstance(section, FieldInfo):
-        return f"unknown key: {dotted(known)} is a single value and has no keys below it"
+    word, section = key[len(known)], SCHEMA[known]
     name, colon, value = word.partition(":")
+    if isinstance(section, FieldInfo) or section is AttentionConfig:
+        return f"unknown key: {dotted(known)} has no such keys below it; set it as a whole"
     if colon and value:
         return f"unknown key; a space must follow the colon: {name}: {value}"
-    if not known and word in FILE_KEYS and len(key) > 1:
-        return f"is not understood with dots; write it nested in the recipe file, under `{word}:`"
     if not known and word in FILE_KEYS:
-        return "stands only at the top of a recipe file, not in a variant or an override"
+        return "stands only at the top of a recipe file, nested, not in a variant or an override"
     if ours := KEYS.get(".".join(key)) or KEYS.get(word):
         return f"unknown key; write {ours}"
     homes = sorted({key[:-1] for key in all_keys() if key[-1] == word and len(key) < 3})
     if homes:
         where = " or ".join(dotted(home) or "the top level" for home in homes)
         return f"unknown key: this key belongs under {where}"
-    here = list(section.model_fields) + ([] if known else list(FILE_KEYS))
+    here = [*section.model_fields, *(() if known else FILE_KEYS)]
+    others = {key[-1]: key for key in all_keys()}
     if close := nearest(word, here):
         meant = (*known, close, *key[len(known) + 1 :])
         meant = meant if meant in all_keys() else (*known, close)
         return f"unknown key; did you mean {dotted(meant)}?"
-    others = {key[-1]: key for key in all_keys()}
     if close := nearest(word, others, cutoff=0.8):
         return f"unknown key; did you mean {dotted(others[close])}?"
     place = f"under {dotted(known)}" if known else "at the top"
-    known_keys = ", ".join(here[:10] + ["..."] * (len(here) > 10))
-    return f"unknown key; {place} there are {known_keys}"
+    return f"unknown key; {place} there are {', '.join(here[:10])}{', ...' * (len(here) > 10)}"

@@ -4,17 +4,15 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from itertools import product
+from math import prod
 from typing import NamedTuple
-
-from pydantic import TypeAdapter
 
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.issues import COMMAND_LINE, Key, Position, refuse
-from attnkit.recipe.reading import as_json, members, schema_at
-from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA
+from attnkit.recipe.reading import as_json, takes_list
+from attnkit.recipe.settings import AFTER_TRAINING, SCHEMA, type_of
 from attnkit.recipe.values import shown
 from attnkit.recipe.yaml_nodes import LARGEST, Node, read_value
-from attnkit.text import quoted
 
 MOST_VARIANTS = 1000
 """Variants that a sweep may make."""
@@ -67,15 +65,12 @@ def overrides(key: Key, text: str) -> list[Override]:
     items = [item.strip() for item in items]
     if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):
         return [Override(key, COMMAND_LINE, read_value(text))]
-    nodes = [read_value(item) for item in items]
     if "" in items:
-        refuse(
-            COMMAND_LINE, f"has an empty value, got {quoted(text)}; write A,B without spaces", key
-        )
-    texts = [value_text(node) for node in nodes]
-    if twice := next((one for number, one in enumerate(texts) if one in texts[:number]), None):
-        refuse(COMMAND_LINE, f"names {quoted(twice)[1:-1]} twice; name each value once", key)
-    return [Override(key, COMMAND_LINE, node) for node in nodes]
+        refuse(COMMAND_LINE, "has an empty value; write A,B without spaces", key)
+    nodes = {value_text(node): node for node in map(read_value, items)}
+    if len(nodes) < len(items):
+        refuse(COMMAND_LINE, "names a value twice; name each once", key)
+    return [Override(key, COMMAND_LINE, node) for node in nodes.values()]
 
 
 def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
@@ -95,10 +90,7 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
         if more and any(first.key[: len(key)] == key for key in later):
             text = "has several values, and a later word sets it again; keep one of them"
             refuse(COMMAND_LINE, text, first.key)
-    size = 1
-    for options in changes:
-        size *= len(options)
-    check_number(size)
+    check_number(prod(map(len, changes)))
     labels = [_label(key, swept) for key in swept]
     found = []
     for chosen in product(*changes):
@@ -147,9 +139,7 @@ def value_text(node: Node) -> str:
 def _takes_list(key: Key) -> bool:
     """Whether a key, or an option of a mechanism, takes a list."""
     if key in SCHEMA:
-        kinds = [] if isinstance(SCHEMA[key], type) else [schema_at(key)]
-    else:
-        known = map(mechanism_registry.facts, mechanism_registry.names())
-        options = [one.options[key[-1]].type for one in known if key[-1] in one.options]
-        kinds = [TypeAdapter(kind).json_schema() for kind in options]
-    return any(member.get("type") == "array" for kind in kinds for member in members(kind))
+        return not isinstance(SCHEMA[key], type) and takes_list(type_of(key))
+    words = mechanism_registry.names()
+    having = [word for word in words if key[-1] in mechanism_registry.facts(word).options]
+    return any(takes_list(mechanism_registry.option_type(word, key[-1])) for word in having)

@@ -9,12 +9,9 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
     model_serializer,
 )
-from pydantic_core import PydanticCustomError
 
-from attnkit.recipe.yaml_nodes import Mapping, Node, Sequence
 from attnkit.text import quoted
 
 Json: TypeAlias = dict[str, Any]
@@ -33,28 +30,20 @@ def _unique(values: Values) -> Values:
     if isinstance(values, tuple):
         for number, value in enumerate(values):
             if value in values[:number]:
-                raise refusal(f"names {value} twice; name each once")
+                raise ValueError(f"names {value} twice; name each once")
     return values
 
 
 def _piece(text: str) -> str:
     if re.search("[\\s\u2581\0\ud800-\udfff]", text) or not text:
-        raise refusal(f"{quoted(text)} must be text without white space")
+        raise ValueError(f"{quoted(text)} must be text without white space")
     return text
 
 
 def _file_name(text: str) -> str:
     if "\0" in text or not text:
-        raise refusal("a path must be the name of a file")
+        raise ValueError("a path must be the name of a file")
     return text
-
-
-def refusal(text: str, **how: bool) -> PydanticCustomError:
-    """What a validator raises, and `reading` tells as it is.
-
-    `key`: at the key instead of its value; `got`: and what was written.
-    """
-    return PydanticCustomError("refused", "{text}", {"text": text, **how})
 
 
 Unique = Annotated[Values, AfterValidator(_unique)]
@@ -96,17 +85,6 @@ class OnlyWith:
         self.key, self.values = key, values
 
 
-def written(node: Node) -> str:
-    """A node in a message that refuses it."""
-    if isinstance(node, Sequence):
-        return f"a list of {len(node.items)}" if node.items else "an empty list"
-    if isinstance(node, Mapping):
-        return "a mapping" if node.fields else "an empty mapping"
-    if node.null:
-        return "null" if node.text else "nothing"
-    return quoted(node.text)
-
-
 def shown(value: Any, most: int = 80) -> str:
     """A value as a recipe would write it, on one line; texts have `most` characters at most."""
     if value is None:
@@ -118,18 +96,6 @@ def shown(value: Any, most: int = 80) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {shown(item, most)}" for key, item in value.items()) + "}"
     return quoted(str(value), most)[1:-1]
-
-
-def wanted(kind: Any) -> str:
-    """What a type wants, in words."""
-    schema = TypeAdapter(kind).json_schema()
-    return phrase(resolved(schema, schema))
-
-
-def resolved(part: Json, root: Json) -> Json:
-    """A part of a schema with what it refers to, and so its alternatives."""
-    part = part | root["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
-    return part | ({"anyOf": [resolved(p, root) for p in part["anyOf"]]} if "anyOf" in part else {})
 
 
 def choices_of(schema: Json) -> list[Any]:
@@ -163,7 +129,8 @@ def phrase(schema: Json) -> str:
         return f"a list{least}: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
     if schema.get("type") == "object":
         keys = schema.get("properties")
-        return f"a mapping of {', '.join(keys)}" if keys else f"a mapping{least}"
+        each = f", each {phrase(schema['additionalProperties'])}" if not keys else ""
+        return f"a mapping of {', '.join(keys)}" if keys else f"a mapping{least}{each}"
     bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items()
               if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
     return " ".join([_KINDS.get(schema.get("type", ""), "a value"), " and ".join(bounds)]).strip()

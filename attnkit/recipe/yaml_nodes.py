@@ -5,8 +5,10 @@ aliases, duplicate keys, deep nesting and large files are refused.  The tree is 
 events, so that deep nesting ends before it can exhaust the interpreter's stack.
 """
 
+import re
 import stat
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +27,7 @@ MOST_NODES = 10_000
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_CONTROL = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +71,10 @@ def read_file(path: Path, content: bytes | None = None) -> Mapping:
     Raises MissingInputError when it cannot be read, RecipeError when it is not acceptable YAML.
     """
     name = str(path)
-    text = read_text(path) if content is None else _text(content, name)
-    node = compose(text, name)
-    if node is None:
-        refuse(Position(name, 1, 1), "the file is empty; a recipe needs at least `task` and `data`")
+    node = compose(read_text(path) if content is None else _text(content, name), name)
     if not isinstance(node, Mapping):
-        refuse(node.place, "a recipe must be a mapping of keys to values, such as `task: dialogue`")
+        text = "a recipe must be a mapping of keys to values, such as `task: dialogue`"
+        refuse(node.place if node else Position(name, 1, 1), text)
     return node
 
 
@@ -89,27 +90,23 @@ def read_text(path: Path) -> str:
             what = "a folder" if stat.S_ISDIR(kind) else "not a regular file"
             raise MissingInputError(f"recipe {shown} is {what}; name a .yaml file")
         with path.open("rb") as file:
-            raw = file.read(LARGEST + 1)
-    except OSError as error:
-        raise MissingInputError(f"recipe {shown} cannot be read: {error.strerror}") from None
-    except ValueError:
-        raise MissingInputError(f"recipe {shown} cannot be read: not a file name") from None
-    return _text(raw, str(path))
+            return _text(file.read(LARGEST + 1), str(path))
+    except (OSError, ValueError) as error:  # a zero byte in a name
+        why = getattr(error, "strerror", None) or "not a file name"
+        raise MissingInputError(f"recipe {shown} cannot be read: {why}") from None
 
 
 def _text(raw: bytes, name: str) -> str:
     """The content of a recipe file as text."""
     if len(raw) > LARGEST:
         refuse(Position(name, 1, 1), f"the file is larger than {LARGEST // 1024} kB; not a recipe")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        place = _place_after(raw[: error.start].decode("utf-8-sig", "replace"), name)
-        refuse(place, f"byte 0x{raw[error.start]:02x} is not UTF-8; save it as UTF-8")
-    for position, char in enumerate(text):
-        if not (char.isprintable() or char in "\t\n\r\x85\xa0\ufeff" or ord(char) > 0x9F):
-            place = _place_after(text[:position], name)
-            refuse(place, f"control character {quoted(char)} is not allowed; delete it")
+    text = raw.decode("utf-8-sig", "surrogateescape")
+    if bad := re.search(f"{_CONTROL.pattern}|[\ud800-\udfff]", text):
+        start = text.rfind("\n", 0, bad.start()) + 1
+        place = Position(name, text.count("\n", 0, start) + 1, bad.start() - start + 1)
+        if bad[0] >= "\ud800":
+            refuse(place, f"byte 0x{ord(bad[0]) - 0xDC00:02x} is not UTF-8; save it as UTF-8")
+        refuse(place, f"control character {quoted(bad[0])} is not allowed; delete it")
     return text
 
 
@@ -125,80 +122,61 @@ def read_value(text: str) -> Node:
     return node
 
 
-def _place_after(text: str, name: str) -> Position:
-    return Position(name, text.count("\n") + 1, len(text) - (text.rfind("\n") + 1) + 1)
-
-
 def compose(text: str, name: str, inside: Position | None = None) -> Node | None:
     """The tree of a YAML text, None for an empty one.
 
     `inside` replaces all positions.  Raises RecipeError.
     """
-    reader = _Reader(text, name, inside)
-    root = None
-    try:
-        for event in reader.events:
-            if isinstance(event, yaml.DocumentStartEvent) and root is not None:
-                refuse(reader.place(event.start_mark), "a second document; a file is one recipe")
-            if isinstance(event, yaml.NodeEvent):
-                root = reader.node(event)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "malformed"
-        context = getattr(error, "context", None)
-        words = " ".join(f"{context}: {problem}".split() if context else str(problem).split())
-        place = reader.place(mark) if mark else inside or Position(name, 1, 1)
-        refuse(place, f"not valid YAML: {_name(words, 160)}; check indent, quotes and brackets")
-    return root
+    events, number = yaml.parse(text, Loader=_LOADER), count()
 
+    def place(mark: Any) -> Position:
+        return inside or Position(name, mark.line + 1, mark.column + 1)
 
-class _Reader:
-    """Turns parser events into nodes."""
-
-    def __init__(self, text: str, name: str, inside: Position | None) -> None:
-        self.events = yaml.parse(text, Loader=_LOADER)
-        self._name, self._inside, self._nodes = name, inside, 0
-
-    def place(self, mark: Any) -> Position:
-        """The position of a mark of the parser."""
-        return self._inside or Position(self._name, mark.line + 1, mark.column + 1)
-
-    def node(self, event: Any, depth: int = 0) -> Node:
-        """The node that begins with an event.  Raises RecipeError for what is not allowed."""
-        place = self.place(event.start_mark)
-        if isinstance(event, yaml.AliasEvent):
-            refuse(place, f"alias *{_name(str(event.anchor))}: {_WRITE_OUT}")
-        if event.anchor is not None:
-            refuse(place, f"anchor &{_name(event.anchor)}: {_WRITE_OUT}")
+    def node(event: Any, depth: int = 0) -> Node:
+        """The node that begins with an event."""
+        here = place(event.start_mark)
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            what = _short(str(event.anchor))
+            refuse(here, f"anchors and aliases ({what}) are not allowed; write the value out")
         if event.tag is not None:
-            refuse(place, f"tag {_name(event.tag)}: tags are not allowed; write the value alone")
-        self._nodes += 1
-        if self._nodes > MOST_NODES:
-            refuse(place, f"more than {MOST_NODES} keys and values; not a recipe")
+            refuse(here, f"tag {_short(event.tag)}: tags are not allowed; write the value alone")
+        if next(number) == MOST_NODES:
+            refuse(here, f"more than {MOST_NODES} keys and values; not a recipe")
         if isinstance(event, yaml.ScalarEvent):
-            return Scalar(place, event.value, not event.style)
+            return Scalar(here, event.value, not event.style)
         if depth == DEEPEST:
-            refuse(place, f"nested deeper than {DEEPEST} levels; not a recipe")
+            refuse(here, f"nested deeper than {DEEPEST} levels; not a recipe")
         if isinstance(event, yaml.SequenceStartEvent):
             items = []
-            while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-                items.append(self.node(event, depth + 1))
-            return Sequence(place, items)
+            while not isinstance(event := next(events), yaml.SequenceEndEvent):
+                items.append(node(event, depth + 1))
+            return Sequence(here, items)
         fields: dict[str, tuple[Position, Node]] = {}
-        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
             if isinstance(event, yaml.CollectionStartEvent):
-                refuse(self.place(event.start_mark), "a key must be text, not a list or mapping")
-            key = self.node(event, depth + 1)
+                refuse(place(event.start_mark), "a key must be text, not a list or mapping")
+            key = node(event, depth + 1)
             assert isinstance(key, Scalar)
             if key.text in fields:
                 text = f"key {quoted(key.text)} is given twice, first at {fields[key.text][0]}"
                 refuse(key.place, f"{text}; keep one of them")
-            fields[key.text] = key.place, self.node(next(self.events), depth + 1)
-        return Mapping(place, fields)
+            fields[key.text] = key.place, node(next(events), depth + 1)
+        return Mapping(here, fields)
+
+    root = None
+    try:
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent) and root is not None:
+                refuse(place(event.start_mark), "a second document; a file is one recipe")
+            if isinstance(event, yaml.NodeEvent):
+                root = node(event)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = " ".join(str(getattr(error, "problem", None) or "malformed").split())
+        where = place(mark) if mark else inside or Position(name, 1, 1)
+        refuse(where, f"not valid YAML: {_short(problem, 160)}; check indent, quotes and brackets")
+    return root
 
 
-_WRITE_OUT = "anchors and aliases are not allowed; write the value out"
-
-
-def _name(text: str, longest: int = 48) -> str:
+def _short(text: str, longest: int = 48) -> str:
     return quoted(text, longest)[1:-1]

@@ -94,7 +94,7 @@ def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixt
         (("dto",), "called 'dto'; did you mean dot?"),
         (("dot", "key_head=2"), "dot has no option 'key_head'; did you mean key_heads?"),
         (("dot", "key_heads=3"), "key_heads must divide heads, 4, got 3"),
-        (("dot", "key_heads=two"), "command line: key_heads: must be a whole number or null"),
+        (("dot", "key_heads=two"), "dot: key_heads must be a whole number or null"),
         (("dot", "--plugin", "x.py"), "plug-in x.py: no such file"),
     ],
 )

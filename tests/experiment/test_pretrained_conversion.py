@@ -219,7 +219,7 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
         ("[1, 2]", "give a word"),
         ("{encoder: linear}", "its decoder only"),
         ("{name: [local]}", "give a word"),
-        ("{name: local, window: abc}", "window: must be a whole number"),
+        ("{name: local, window: abc}", "window must be a whole number"),
         ("{name: local, 1: 2}", "local has no option '1'"),
         ("{name: local, windw: 2}", "did you mean window"),
         ("{", "give a word"),

@@ -52,7 +52,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixture", {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
      "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian"),
     ("mixture", {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
-     "key_heads belongs to the layer as a whole, and mixture does not have it"),
+     "key_heads belongs to the layer as a whole"),
     ("mixture", {"parts": ("dot", {"name": "gaussian", "rank": 1})}, "option 'rank'; it has none"),
     ("mixture", {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
      "mixture: combine: sigmoid takes exactly two parts, got 3"),

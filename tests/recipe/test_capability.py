@@ -66,19 +66,19 @@ synthesizer-random
 zzz
   no attention mechanism is called 'zzz'; `attnkit mechanisms` lists them
 {name: landmarks, rank: 3}
-  r.yaml:3:38: model.attention.rank: landmarks has no option 'rank'; it has none
+  r.yaml:3:44: model.attention.rank: landmarks has no option 'rank'; it has none
 {cross: {name: needy, rnak: 3}}
-  r.yaml:3:42: model.attention.cross.rnak: needy has no option 'rnak'; did you mean rank?
+  r.yaml:3:48: model.attention.cross.rnak: needy has no option 'rnak'; did you mean rank?
 {cross: needy}
   model.attention.cross: needy needs rank; write {name: needy, rank: ..
 {cross: {name: needy, rank: 1e3}}
-  r.yaml:3:48: model.attention.cross.rank: must be a whole number, got '1e3'; wri
+  r.yaml:3:48: model.attention.cross.rank: must be a whole number, got '1e3'; did
 {cross: {name: needy, rank: 1, layout: tiel}}
   must be one of outer, tile, got 'tiel'; did you mean tile?
 {cross: {name: needy, rank: 1, layers: 3}}
   must be one of 1, 2, got '3'
 {cross: {name: needy, rank: 1, factors: [1, 2, 3]}}
-  must be a list of 2: [whole number, whole number] or null, got a list of 3
+  must be a list of 2: [whole number, whole number] or null, got [1, 2, 3]
 {cross: {name: needy, rank: 1, scale: wide}}
   must be a number, got 'wide'; the default is 1.0
 {cross: {name: needy, rank: 1, mode: maen}}
@@ -92,7 +92,7 @@ zzz
 {rank: 3}
   r.yaml:3:21: model.attention.rank: unknown key; under model.attention there
 {name: linear, cross: dot}
-  `name` beside a place: give one word for all places, or
+  model.attention.cross: linear has no option 'cross'; it has feature_map,
 """
 """Values of `model.attention` and, indented, what is said of them."""
 

@@ -61,26 +61,26 @@ WRONG = """
 mixture
   r.yaml:3:30: model.attention.encoder: mixture needs parts; write {name: mix
 {name: mixture, parts: [dot, synthesizer-radnom]}
-  r.yaml:3:59: model.attention.encoder.parts: no attention mechanism is called
+  r.yaml:3:53: model.attention.encoder.parts: no attention mechanism is called
   'synthesizer-radnom'; did you mean synthesizer-random?
 {name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}
-  r.yaml:3:86: model.attention.encoder.parts.trainabel: synthesizer-random as a part of mixture
+  r.yaml:3:53: model.attention.encoder.parts: synthesizer-random as a part of mixture
   has no option 'trainabel'; did you mean trainable?
 {name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}
-  r.yaml:3:97: model.attention.encoder.parts.trainable: must be true or false, got 'no'; write
-  false
+  r.yaml:3:53: model.attention.encoder.parts: synthesizer-random: trainable must be true or
+  false, got 'no'
 {name: mixture, parts: [dot, {name: gaussian, key_norm: true}]}
   key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian
 {name: mixture, parts: [dot, linear]}
-  r.yaml:3:59: model.attention.encoder.parts: linear cannot be a part of mixture; its
+  r.yaml:3:53: model.attention.encoder.parts: linear cannot be a part of mixture; its
 {name: mixture, parts: [dot]}
   r.yaml:3:53: model.attention.encoder.parts: must be a list of two mechanisms or more, such as
-  [scaled-dot, synthesizer-random], got a list of 1
+  [scaled-dot, synthesizer-random], got [dot]
 {name: mixture, parts: dot}
   must be a list of two mechanisms or more, such as [s
 {name: mixture, parts: [dot, [gaussian]]}
-  r.yaml:3:59: model.attention.encoder.parts: a part must be a word or {name: word} with its
-  options, got a list of 1
+  r.yaml:3:53: model.attention.encoder.parts: a part must be a word or {name: word} with its
+  options, got [gaussian]
 {name: mixture, parts: [dot, {rank: 1}]}
   a part must be a word or {name: word} with
 {name: mixture, parts: [dot, null]}
@@ -127,7 +127,7 @@ def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
     assert "patterns: next looks ahead" in complaint(text)
     read(text.replace("next", "left"))
     read(text.replace("decoder:", "encoder:"))
-    assert "did you mean previous?" in complaint(text.replace("next", "previuos"))
+    assert "did you mean [current, previous]?" in complaint(text.replace("next", "previuos"))
 
 
 def test_a_mixture_is_written_hashed_and_compared() -> None:

@@ -26,30 +26,30 @@ trian: {}
 train.step: 3
   3:1: train.step: unknown key; did you mean train.steps?
 train.lr.x: 3
-  3:1: train.lr.x: unknown key: train.lr is a single value and has no keys below it
+  3:1: train.lr.x: unknown key: train.lr has no such keys below it; set it as a whole
 train: {steps:3}
   3:9: train.steps:3: unknown key; a space must follow the colon: steps: 3
 train: {zzz: 3}
   3:9: train.zzz: unknown key; under train there are steps, batch_tokens,
 train: {steps: 0}
-  3:16: train.steps: must be a whole number >= 1, got '0'; the nearest valid value is 1
+  3:16: train.steps: must be a whole number >= 1, got '0'; did you mean 1?
 eval: {margin: -1}
-  3:16: eval.margin: must be a number >= 0, got '-1'; the nearest valid value is 0
+  3:16: eval.margin: must be a number >= 0, got '-1'; did you mean 0.0?
 train: {steps: 1e5}
-  3:16: train.steps: must be a whole number >= 1, got '1e5'; write 100000
+  3:16: train.steps: must be a whole number >= 1, got '1e5'; did you mean 100000?
 train: {steps: 1_000}
-  3:16: train.steps: must be a whole number >= 1, got '1_000'; write 1000
+  3:16: train.steps: must be a whole number >= 1, got '1_000'; did you mean 1000?
 train: {steps: '7'}
-  3:16: train.steps: must be a whole number >= 1, got '7'; remove the quotes
+  3:16: train.steps: must be a whole number >= 1, got '7'; did you mean 7?
 train: {steps: many}
   3:16: train.steps: must be a whole number >= 1, got 'many'; the default is 1000
 train: {steps: }
   3:16: train.steps: must be a whole number >= 1, got nothing; the default is 1000
 train: {steps: [3]}
-  3:16: train.steps: must be a whole number >= 1, got a list of 1; the default is 1000
+  3:16: train.steps: must be a whole number >= 1, got [3]; the default is 1000
 train: {steps: 9999999999}
-  3:16: train.steps: must be a whole number >= 1, got '9999999999'; the nearest valid value is
-  2147483647
+  3:16: train.steps: must be a whole number >= 1, got '9999999999'; did you mean
+  2147483647?
 train: {lr: .nan}
   3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001
 train: {lr: .inf}
@@ -59,22 +59,23 @@ train: {lr: 1e999}
 train: {lr: 1:30}
   3:13: train.lr: must be a number > 0, got '1:30'; the default is 0.001
 train: {clip: -1}
-  3:15: train.clip: must be a number >= 0, got '-1'; the nearest valid value is 0
+  3:15: train.clip: must be a number >= 0, got '-1'; did you mean 0.0?
 train: {compile: yes}
-  3:18: train.compile: must be true or false, got 'yes'; write true
+  3:18: train.compile: must be true or false, got 'yes'; did you mean true?
 train: {precision: bf61}
   3:20: train.precision: must be one of auto, fp32, bf16, fp16, got 'bf61'; did you mean bf16?
 train: {betas: [0.9, 2]}
-  3:22: train.betas: must be a number >= 0 and < 1, got '2'; the default is [0.9, 0.98]
+  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9,
+  2]; the default is [0.9, 0.98]
 train: {betas: [0.9]}
-  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got a list
-  of 1; the default is [0.9, 0.98]
+  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9];
+  the default is [0.9, 0.98]
 train: {seeds: 3}
-  3:16: train.seeds: must be a list of seeds, got '3'; write [3] for the seed 3, or [1, 2, 3] for
-  several seeds
+  3:16: train.seeds: must be a list of seeds, got '3'; write [1] for one training, or [1, 2, 3] for
+  three
 train: {seeds: []}
-  3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...], got an empty list;
-  the default is [1]
+  3:16: train.seeds: must be a list of at least one: [whole number >= 0, ...], got []; the default
+  is [1]
 train: 3
   3:8: train: must hold keys, such as `steps: ...`, got '3'
 train: {lr: 1}
@@ -96,7 +97,7 @@ variants: {../a: {}}
 variants: {a: {variants: {}}}
   3:16: variants: stands only at the top of a recipe file
 variants.a.train.lr: 3
-  3:1: variants.a.train.lr: is not understood with dots; write it nested
+  3:1: variants.a.train.lr: stands only at the top of a recipe file, nested
 variants: {small: {}, large: {}}
 baseline: smal
   4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?
@@ -112,7 +113,7 @@ baseline: smal
             TRAIN % f"steps: {'9' * 5000}",
             f"r.yaml:3:16: train.steps: must be a whole number >= 1, got '{'9' * 36}...{'9' * 9}'",
         ),
-        (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; write [bleu]"),
+        (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; did you mean [bleu]?"),
         (
             "task: translation\n",
             "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`"
@@ -148,15 +149,21 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
         ("train.steps", "command line: 'train.steps' must be KEY=VALUE, such as train.steps=200"),
         ("=3", "command line: '=3' must be KEY=VALUE, such as train.steps=200"),
         ("train.steps=", "command line: train.steps: must be a whole number >= 1, got nothing"),
-        ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [3]"),
-        ("train.seeds=1,x", "command line: train.seeds: must be a whole number >= 0, got 'x'"),
-        ("train.seeds=1,-2", "command line: train.seeds: must be a whole number >= 0, got '-2'"),
+        ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [1]"),
+        (
+            "train.seeds=1,x",
+            "command line: train.seeds: must be a list of at least one: [whole number >= 0",
+        ),
+        ("train.seeds=1,-2", "[whole number >= 0, ...], got '1,-2'; did you mean [1, 0]?"),
         ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; there are"),
         ("variants=3", "command line: variants: no such variant; there are base"),
         ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),
         ("a..b=3", "command line: a..b: unknown key; at the top there are task, data,"),
         ("train.lr=[1", "command line: not valid YAML: "),
-        ("model.attention.encoder.a.b=3", "an option has no keys below it; set model.attention."),
+        (
+            "model.attention.encoder.a.b=3",
+            "encoder.a.b: unknown key: model.attention.encoder has",
+        ),
         ("\x1b[31m=3", "command line: \\x1b[31m: unknown key"),
         ("train.lr=\u202e", "command line: train.lr: must be a number > 0, got '\\u202e'"),
     ],
@@ -184,7 +191,7 @@ def test_a_problem_of_some_variants_names_them_and_a_problem_of_all_is_told_once
     lines = complaint(text).splitlines()
     assert len(lines) == 2
     assert lines[0].endswith("got 'x'; the default is 0.001")
-    assert lines[1].endswith("the nearest valid value is 1 (variant b)")
+    assert lines[1].endswith("did you mean 1? (variant b)")
     text = GOOD + "train: {lr: x}\nvariants: {a: {}, b: {train.lr: 1}, c: {}}\n"
     assert complaint(text).endswith("the default is 0.001 (variant a, c)")
 

@@ -169,9 +169,12 @@ def test_windows_are_refused_as_the_model_itself_refuses_them(word: str) -> None
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (TOY + "contexts: {counts: [0]}\n", "contexts.counts: must be a whole number >= 1"),
+        (
+            TOY + "contexts: {counts: [0]}\n",
+            "[whole number >= 1, ...], got [0]; did you mean [1]?",
+        ),
         (TOY + "contexts: {counts: []}\n", "contexts.counts"),
-        (TOY + "contexts: {methods: [entropie]}\n", "did you mean entropy"),
+        (TOY + "contexts: {methods: [entropie]}\n", "did you mean [entropy]?"),
         (TOY + "contexts: {beta: -2}\n", "contexts.beta"),
         (TOY + "contexts: {eta: -1}\n", "contexts.eta"),
         (TOY + "contexts: {top_p: 1.5}\n", "contexts.top_p"),

@@ -17,12 +17,12 @@ DEEP = 33
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "r.yaml:1:1: the file is empty; a recipe needs at least `task` and `data`"),
-        ("# a\n", "r.yaml:1:1: the file is empty; a recipe needs at least `task` and `data`"),
+        ("", "r.yaml:1:1: a recipe must be a mapping of keys to values"),
+        ("# a\n", "r.yaml:1:1: a recipe must be a mapping of keys to values"),
         ("- a\n", "r.yaml:1:1: a recipe must be a mapping of keys to values"),
         ("a\n", "r.yaml:1:1: a recipe must be a mapping of keys to values"),
-        ("a: &x 1\n", "r.yaml:1:4: anchor &x: anchors and aliases are not allowed"),
-        ("a: *x\n", "r.yaml:1:4: alias *x: anchors and aliases are not allowed"),
+        ("a: &x 1\n", "r.yaml:1:4: anchors and aliases (x) are not allowed"),
+        ("a: *x\n", "r.yaml:1:4: anchors and aliases (x) are not allowed"),
         ("a: !!python/object:os.system x", "r.yaml:1:4: tag tag:yaml.org,2002:python/object:os."),
         ("a: !!str 1\n", "r.yaml:1:4: tag tag:yaml.org,2002:str: tags are not allowed"),
         ("a: 1\n---\nb: 2\n", "r.yaml:2:1: a second document; a file is one recipe"),
@@ -94,7 +94,7 @@ def test_a_value_of_the_command_line_is_yaml_only_where_it_looks_like_it() -> No
     assert isinstance(read_value("{a: [1]}"), Mapping)
     with pytest.raises(RecipeError, match=r"^command line: not valid YAML"):
         read_value("[1")
-    with pytest.raises(RecipeError, match=r"^command line: .* anchors and aliases"):
+    with pytest.raises(RecipeError, match="^command line: anchors and aliases"):
         read_value("[&a 1]")
 
 

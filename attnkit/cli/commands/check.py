@@ -33,7 +33,7 @@ def check(
       attnkit check synthesizer-random trainable=false
       attnkit check my-own --plugin my_own.py
     """
-    from attnkit.recipe.reading import options_of_words
+    from attnkit.recipe.mechanism_registry import options_of_words
 
     values = options_of_words(word, options or ())
     from attnkit.contract import ROLES

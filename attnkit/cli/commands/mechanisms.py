@@ -120,8 +120,10 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from rich.console import Group
     from rich.text import Text
 
+    from attnkit.recipe.mechanism_registry import option_type
+    from attnkit.recipe.reading import schema_of
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
-    from attnkit.recipe.values import shown, wanted
+    from attnkit.recipe.values import phrase, shown
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
@@ -140,7 +142,9 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     rows = [
         (
             name,
-            "a list of mechanisms" if name == facts.composite else wanted(option.type),
+            "a list of mechanisms"
+            if name == facts.composite
+            else phrase(schema_of(option_type(facts.word, name))),
             "required" if option.required else shown(option.default),
             shared.get(name, "own"),
         )
