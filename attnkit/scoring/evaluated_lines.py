@@ -4,23 +4,19 @@ Nothing is decoded here, and no model is loaded.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from attnkit.data.questions import QuestionSet, accepted
-from attnkit.data.rows import Row
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score
-from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, scored_splits
+from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, saved_split, scored_splits
 from attnkit.text import nearest, quoted
 
 QUESTIONS = "question-answering"
-
-
-Stored = tuple[Run, str | None, SavedScores]
-"""A run, the method that answered, and what is saved of it."""
 
 
 @dataclass(frozen=True)
@@ -36,17 +32,28 @@ class CorpusLine:
 
 @dataclass(frozen=True)
 class EvaluatedSystem:
-    """One run, or one method of answering questions by a run."""
+    """One run, or one method of answering questions by a run, and what is saved of it."""
 
-    name: str
-    """Short, and no other system's."""
     run: Run
     method: str | None
-    outputs: tuple[str, ...]
-    scores: dict[str, Score]
-    """Stored ones, with their statistics of each line."""
-    chosen: tuple[int, ...] | None
-    """The deciding context of each answer, from 0; None where the method has none."""
+    saved: SavedScores
+    name: str = ""
+    """Short, and no other system's."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """One a line."""
+        return self.saved.texts
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Stored ones, with their statistics of each line."""
+        return self.saved.scores
+
+    @property
+    def chosen(self) -> list[int] | None:
+        """The deciding context of each answer, from 0; None where the method has none."""
+        return self.saved.decoding.chosen if self.saved.decoding else None
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,20 @@ class EvaluatedLines:
     systems: tuple[EvaluatedSystem, ...]
     notes: tuple[str, ...] = ()
     """What else than the systems themselves makes their outputs differ."""
+
+
+class _Condition(NamedTuple):
+    """What was scored: a split, of questions with so many contexts by one method."""
+
+    split: str
+    method: str | None = None
+    contexts: int | None = None
+
+    @classmethod
+    def of(cls, stored: str) -> "_Condition":
+        """By the name under which it is stored."""
+        found = CONDITION.match(stored)
+        return cls(found[1], found[2], int(found[3])) if found else cls(stored)
 
 
 def read_lines(
@@ -85,109 +106,83 @@ def read_lines(
         MissingInputError: a run is not scored on the split, or a file of the corpus is not there.
         DataError: runs were scored on different lines, or what was saved is damaged.
     """
-    task, contexts = _task(runs, methods), None
-    split = _split(runs, split, task)
-    words: Sequence[str | None] = [None]
-    if task == QUESTIONS:
-        words, contexts = _conditions(runs, split, methods)
-    saved = [(run, word, _saved(run, split, word, contexts)) for run in runs for word in words]
-    if len(saved) < 2:
-        raise UsageError(f"{runs[0].path}: only {words[0]} is scored: name another run or method")
-    run = runs[0]
-    lines = _lines(run, RunCorpus(run, data_dir, offline), split, contexts)
-    _check(saved, lines)
-    names = _names(runs)
-    systems = tuple(
-        EvaluatedSystem(
-            name=_label(names[runs.index(run)], word, len(runs), len(words)), run=run, method=word,
-            outputs=tuple(one.texts), scores=one.scores,
-            chosen=tuple(one.decoding and one.decoding.chosen or ()) or None,
-        )
-        for run, word, one in saved
-    )  # fmt: skip
-    notes = _search_notes(
-        [(system.name, one) for system, (_, _, one) in zip(systems, saved, strict=True)]
-    )
-    return EvaluatedLines(task, split, contexts, lines, systems, notes)
-
-
-def _task(runs: Sequence[Run], methods: Sequence[str]) -> str:
-    """The task of all runs, in which they can be compared."""
-    task = one_task(runs, "compare runs of one task")
+    task, first = one_task(runs, "compare runs of one task"), runs[0]
     if task == "language-modeling":
         raise UsageError("language models write no outputs to compare: use `attnkit eval`")
     if task != QUESTIONS and methods:
         raise UsageError(f"--method is for question answering; these are runs of {task}")
     if task != QUESTIONS and len(runs) < 2:
-        raise UsageError(f"{runs[0].path}: name at least two runs; the first is the baseline")
-    return task
-
-
-def _split(runs: Sequence[Run], wanted: str | None, task: str) -> str:
-    """The split to compare on."""
-    scored = []
-    for run in runs:
-        names = scored_splits(run)
-        if task == QUESTIONS:
-            names = [found[1] for name in names if (found := CONDITION.match(name))]
-        if not names:
-            raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}`")
-        scored.append(list(dict.fromkeys(names)))
-    if wanted is None:
-        common = [name for name in scored[0] if all(name in names for names in scored)]
-        if not common:
-            have = "; ".join(f"{r.path}: {', '.join(n)}" for r, n in zip(runs, scored, strict=True))
-            raise MissingInputError(
-                f"no split is scored in all runs ({have}): score one with `attnkit eval --split`"
-            )
-        usual = [name for name in runs[0].recipe.eval.splits if name in common]
-        return (usual or common)[0]
-    for run, names in zip(runs, scored, strict=True):
-        if wanted not in names:
-            near = nearest(wanted, names)
-            hint = f"did you mean {near}? " if near else ""
-            raise MissingInputError(
-                f"{run.path}: split {quoted(wanted)} is not scored; {hint}scored: "
-                f"{', '.join(names)}; score another with `attnkit eval {run.path} --split NAME`"
-            )
-    return wanted
+        raise UsageError(f"{first.path}: name at least two runs; the first is the baseline")
+    chosen = _conditions(runs, split, methods, task)
+    split, contexts = chosen[0].split, chosen[0].contexts
+    systems = [EvaluatedSystem(run, one.method, _saved(run, one)) for run in runs for one in chosen]
+    if len(systems) < 2:
+        raise UsageError(
+            f"{first.path}: only {chosen[0].method} is scored: name another run or method"
+        )
+    lines = _lines(first, RunCorpus(first, data_dir, offline), split, contexts)
+    _check(systems, lines)
+    names = dict(zip(map(id, runs), _names(runs), strict=True))
+    named = []
+    for one in systems:
+        name = names[id(one.run)]
+        if one.method and (len(runs) == 1 or len(chosen) > 1):
+            name = one.method if len(runs) == 1 else f"{name} {one.method}"
+        named.append(replace(one, name=name))
+    return EvaluatedLines(task, split, contexts, lines, tuple(named), _search_notes(named))
 
 
 def _conditions(
-    runs: Sequence[Run], split: str, methods: Sequence[str]
-) -> tuple[Sequence[str], int]:
-    """Methods to compare, and the number of contexts: the most that all runs were scored with."""
-    found = []
+    runs: Sequence[Run], split: str | None, methods: Sequence[str], task: str
+) -> list[_Condition]:
+    """What to compare: one split, of questions the most contexts that all runs were scored with."""
+    scored = []
     for run in runs:
-        parts = [match for name in scored_splits(run) if (match := CONDITION.match(name))]
-        found.append([(int(part[3]), part[2]) for part in parts if part[1] == split])
-    common = [one for one in found[0] if all(one in others for others in found)]
+        found = [_Condition(name) for name in scored_splits(run)]
+        if task == QUESTIONS:
+            found = [one for one in map(_Condition.of, scored_splits(run)) if one.method]
+        if not found:
+            raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}`")
+        names = list(dict.fromkeys(one.split for one in found))
+        if split is not None and split not in names:
+            raise MissingInputError(
+                f"{run.path}: split {quoted(split)} is not scored; {_hint(split, names)}scored: "
+                f"{', '.join(names)}; score another with `attnkit eval {run.path} --split NAME`"
+            )
+        scored.append(found)
+    common = [one for one in scored[0] if all(one in some for some in scored)]
+    if split is None:
+        order = [*runs[0].recipe.eval.splits, *(one.split for one in common)]
+        split = next((name for name in order if any(one.split == name for one in common)), None)
+    common = [one for one in common if one.split == split]
     if not common:
         raise MissingInputError(
-            f"{split}: no number of contexts and method is scored in all runs: run `attnkit eval` "
-            "on them with the same recipe"
+            "nothing is scored alike in all runs: score one split with `attnkit eval --split`, "
+            "questions by the same recipe"
         )
-    contexts = max(number for number, _ in common)
-    stored = [method for number, method in common if number == contexts]
+    most = max(one.contexts or 0 for one in common)
+    known = {one.method: one for one in common if (one.contexts or 0) == most}
     for method in methods:
-        if method not in stored:
-            near = nearest(method, stored)
-            hint = f"did you mean {near}? " if near else ""
+        if method not in known:
+            stored = [str(name) for name in known]
             raise UsageError(
-                f"--method {quoted(method)}: {hint}scored with {contexts} contexts: "
+                f"--method {quoted(method)}: {_hint(method, stored)}scored with {most} contexts: "
                 f"{', '.join(stored)}"
             )
-    return (list(dict.fromkeys(methods)) or (stored if len(runs) == 1 else stored[:1])), contexts
+    if methods:
+        return [known[method] for method in dict.fromkeys(methods)]
+    return list(known.values())[: None if len(runs) == 1 else 1]
 
 
-def _saved(run: Run, split: str, method: str | None, contexts: int | None) -> SavedScores:
-    """What is saved of one system; a DataError without outputs."""
-    name = split if method is None else f"{split}.{method}.{contexts}"
-    stored = run.scores()  # by another search than its recipe's under a longer name
-    found = (key for key in (name, *stored) if stored.get(key, {}).get("split", key) == name)
-    saved = SavedScores.read(run, next(found, name))
-    if saved is None:
-        raise MissingInputError(f"{run.path}: {name} is not scored: run `attnkit eval {run.path}`")
+def _hint(word: str, known: Sequence[str]) -> str:
+    near = nearest(word, known)
+    return f"did you mean {near}? " if near else ""
+
+
+def _saved(run: Run, one: _Condition) -> SavedScores:
+    """What is saved of one system; a MissingInputError without outputs."""
+    name = one.split if one.method is None else f"{one.split}.{one.method}.{one.contexts}"
+    saved = saved_split(run, name)
     if not saved.texts:
         raise MissingInputError(
             f"{run.path}: no outputs of {name} are stored: run `attnkit eval {run.path} "
@@ -206,7 +201,7 @@ def _lines(run: Run, corpus: RunCorpus, split: str, contexts: int | None) -> tup
     spec = run.recipe.contexts
     rows = corpus.questions(split, max(*spec.counts, contexts))
     questions = QuestionSet(rows, spec.seed)
-    first: list[Row] = rows[: spec.rows or None]
+    first = rows[: spec.rows or None]
     drawn = ((row, questions.contexts(place, contexts)) for place, row in enumerate(first))
     return tuple(
         CorpusLine(number, row.source, tuple(accepted(row)), passages)
@@ -214,60 +209,47 @@ def _lines(run: Run, corpus: RunCorpus, split: str, contexts: int | None) -> tup
     )  # fmt: skip
 
 
-def _check(saved: Sequence[Stored], lines: Sequence[CorpusLine]) -> None:
+def _check(systems: Sequence[EvaluatedSystem], lines: Sequence[CorpusLine]) -> None:
     """All systems were scored on the same lines, and these are the corpus's now."""
-    run, method, first = saved[0]
-    for other, _, one in saved[1:]:
-        for what in ("source", "references"):
-            if getattr(one, what) != getattr(first, what):
+    first = systems[0]
+    for other in systems:
+        for what, words in (("source", "sources"), ("references", "references")):
+            if getattr(other.saved, what) != getattr(first.saved, what):
                 raise DataError(
-                    f"{run.path} and {other.path} were scored on different test lines "
-                    f"({'sources' if what == 'source' else what} differ): compare runs of one "
-                    "corpus, or score both again with `attnkit eval`"
+                    f"{first.run.path} and {other.run.path} were scored on different test lines "
+                    f"({words} differ): compare runs of one corpus, or score both again with "
+                    "`attnkit eval`"
                 )
-    sources = [line.source for line in lines]
-    expected = digest(sources)
-    if method is not None:
-        expected = digest(*[[line.source, *line.contexts] for line in lines])
-    if (expected, digest(*[list(line.references) for line in lines])) != (
-        first.source, first.references,
-    ):  # fmt: skip
+    source = digest([line.source for line in lines])
+    if first.method is not None:
+        source = digest(*[[line.source, *line.contexts] for line in lines])
+    references = digest(*[line.references for line in lines])
+    if (source, references) != (first.saved.source, first.saved.references):
         raise DataError(
-            f"{run.path}: the corpus or the recipe has changed since it was scored: run "
-            f"`attnkit eval {run.path}` again"
+            f"{first.run.path}: the corpus or the recipe has changed since it was scored: run "
+            f"`attnkit eval {first.run.path}` again"
         )
 
 
-def _search_notes(saved: Sequence[tuple[str, SavedScores]]) -> tuple[str, ...]:
+def _search_notes(systems: Sequence[EvaluatedSystem]) -> tuple[str, ...]:
     """That the outputs were decoded in different ways, if they were."""
-    (first, base), *others = saved
-    unlike = {
-        key: value for key, value in base.search.items()
-        if key != "contexts" and any(one.search.get(key) != value for _, one in others)
-    }  # fmt: skip
-    if not unlike:
-        return ()
+    searches = [one.saved.search for one in systems]
+    unlike = [
+        key for key, value in searches[0].items()
+        if key != "contexts" and any(one.get(key) != value for one in searches)
+    ]  # fmt: skip
     ways = (
-        f"{name} " + ", ".join(f"{key}={one.search.get(key)}" for key in unlike)
-        for name, one in saved
+        f"{one.name} " + ", ".join(f"{key}={one.saved.search.get(key)}" for key in unlike)
+        for one in systems
     )
-    return (f"decoded by different searches: {'; '.join(ways)}",)
+    return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """The shortest description that tells the runs apart."""
-    ways = (
-        [run.variant for run in runs],
-        [f"{run.variant} seed {run.seed}" for run in runs],
-        [f"{run.name} {run.variant}" for run in runs],
-        [f"{run.name} {run.variant} seed {run.seed}" for run in runs],
-    )
-    unlike = [names for names in ways if len({*names}) == len(names)]
-    return unlike[0] if unlike else [run.path.as_posix() for run in runs]
-
-
-def _label(run: str, method: str | None, runs: int, methods: int) -> str:
-    """The name of a system: of the run, of the method, or both."""
-    if method is None or (runs > 1 and methods == 1):
-        return run
-    return method if runs == 1 else f"{run} {method}"
+    for way in ("{0.variant}", "{0.variant} seed {0.seed}", "{0.name} {0.variant}",
+                "{0.name} {0.variant} seed {0.seed}"):  # fmt: skip
+        names = [way.format(run) for run in runs]
+        if len({*names}) == len(names):
+            return names
+    return [run.path.as_posix() for run in runs]

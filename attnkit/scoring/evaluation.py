@@ -23,7 +23,7 @@ from attnkit.errors import RecipeError, UsageError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
-from attnkit.recipe.metrics import base_metric
+from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.rules import OF_POSITIONS
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
@@ -33,7 +33,6 @@ from attnkit.runs.layout import windows_name
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
-    CONTEXT,
     LABELS,
     TEACHER_FORCED,
     Score,
@@ -107,7 +106,7 @@ def evaluate(
         rows = list[Row]()
         for length in eval.lengths or [None]:
             name = split if length is None else windows_name(split, length)
-            if not force and (found := packed_row(run, name, eval, names, spec)):
+            if run.left_out and not force and (found := job.packed(name)):
                 out.append(found)
                 continue
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
@@ -115,27 +114,6 @@ def evaluate(
                 rows = group.broadcast_object(read)
             out.append(job.split(split, rows, length))
     return out
-
-
-def packed_row(
-    run: Run, split: str, eval: EvalConfig, names: Sequence[str], search: SearchConfig
-) -> ScoreRow | None:
-    """The scores of a split where a run has no weights; its corpus need not be at hand.
-
-    None where the run has weights, or where some metrics are to be computed from its outputs.
-
-    Raises:
-        MissingInputError: neither these scores nor outputs by this search were kept.
-        DataError: what was kept is damaged.
-    """
-    if not run.left_out:
-        return None
-    saved = packed_scores(run, split, eval, search.model_dump(mode="json"))
-    if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
-        return saved.row(System.of_run(run)).only(names)
-    if saved is None or not saved.texts:
-        run.require_weights()
-    return None
 
 
 def corpus_of(
@@ -234,67 +212,84 @@ class _EvaluationJob:
     force: bool
     progress: Progress | None
 
-    def split(self, split: str, rows: list[Row], length: int | None = None) -> ScoreRow:
-        """Evaluate one split, in windows of a length, and save what was not known yet."""
+    def packed(self, name: str) -> ScoreRow | None:
+        """The row of a run without weights, whose corpus need not be at hand; None where some
+        metrics are to be computed from its outputs.
+
+        Raises:
+            MissingInputError: neither these scores nor outputs by this search were kept.
+            DataError: what was kept is damaged.
+        """
+        saved = packed_scores(self.run, name, self.eval, self.search.model_dump(mode="json"))
+        if saved is not None and {*self.names} <= {*map(base_metric, saved.scores)}:
+            return saved.row(System.of_run(self.run)).only(self.names)
+        if saved is None or not saved.texts:
+            self.run.require_weights()
+        return None
+
+    def split(self, split: str, rows: list[Row], length: int | None) -> ScoreRow:
+        """Evaluate a split, or its windows of a length, and save what was not known yet."""
+        run, recipe, search = self.run, self.run.recipe, self.search.model_dump(mode="json")
         references = references_of(rows)
         main = group.is_main_process()
         known = main and reusable_scores(
-            self.run,
-            self.run.weights_sha256,
+            run,
+            run.weights_sha256,
             split if length is None else windows_name(split, length),
             self.eval,
             force=self.force,
             source=digest([row.source for row in rows]),
             references=digest(*references),
-            search=self.search.model_dump(mode="json"),
-            own=effective(self.search.model_dump())
-            == effective(self.run.recipe.search.model_dump()),
+            search=search,
+            own=effective(search) == effective(recipe.search.model_dump()),
         )
-        saved = group.broadcast_object(known or None)
-        kept = packed_scores(self.run, saved.split, self.eval, saved.search)
-        if kept and (kept.source, kept.references) == (saved.source, saved.references):
-            saved.scores = kept.scores | saved.scores
-        text = [name for name in self.names if is_text(name) or name in LABELS]
-        missing = [name for name in self.names if name not in saved.scores]
+        saved: SavedScores = group.broadcast_object(known or None)
+        text = [one for one in self.names if is_text(one) or one in LABELS]
+        missing = [one for one in self.names if one not in saved.scores]
         check_available(missing, self.eval)
         if text and not saved.texts:
             saved.texts, saved.decoding = self._decode(split, rows)
         if text and missing:
-            recipe = self.run.recipe
             made = main and answer_scores(missing, saved.texts, rows, recipe, self.eval)
             saved.scores |= group.broadcast_object(made or {})
-        if set(missing) & set(TEACHER_FORCED):
-            if length and self.run.recipe.task == "language-modeling":
+        if measured := [one for one in missing if one in TEACHER_FORCED]:
+            if length and recipe.task == "language-modeling":
                 encoded = encode_rows(rows, self.tokenizer, length, stream=True)
-                name = f"{self.run.path}: {split}"
-                check_reaches(name, len(encoded.target.ids), length)
-            measured = [name for name in missing if name in TEACHER_FORCED]
+                check_reaches(f"{run.path}: {split}", len(encoded.target.ids), length)
             saved.scores |= model_scores(
-                measured, self.model, self.tokenizer, rows, self.run.recipe, length=length
+                measured, self.model, self.tokenizer, rows, recipe, length=length
             )
         saved.sentences, saved.empty_references = len(rows), 0
-        saved.warnings = self._unknown(saved, rows, missing)
+        if missing and not run.left_out:
+            self._look_up(saved, rows, missing)
+        saved.warnings = list(filter(None, saved.unknown.values()))
         if text:
             saved.empty_references = empty_references(references)
             read = (self.eval.tokenizers, self.eval.words)
             saved.warnings += warnings(saved.texts, references, text, *read)
             saved.warnings += self._search_warnings(saved.decoding or Decoding())
-        if missing and not self.run.writable:
+        if missing and not run.writable:
             saved.warnings.append(NOT_KEPT)
         elif missing and main:
-            saved.write(self.run)
-        return saved.row(System.of_run(self.run)).only(self.names)
+            saved.write(run)
+        return saved.row(System.of_run(run)).only(self.names)
+
+    def _look_up(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> None:
+        """What the tokenizer does not know of sources, and of targets that the model reads."""
+        source, target = self.tokenizer
+        saved.unknown["source"] = unknown_note(source.unknown([row.source for row in rows]))
+        if {*names} & {*TEACHER_FORCED} and not self.run.recipe.data.labels:
+            saved.unknown["target"] = unknown_note(target.unknown([row.target for row in rows]))
 
     def _search_warnings(self, decoding: Decoding) -> list[str]:
         """That inputs were cut, or many outputs did not end."""
-        lines, cut, unfinished = decoding.lines, decoding.truncated, decoding.unfinished
-        out = []
-        if cut:
-            share = share_text(cut, lines, "inputs", "was cut", "were cut")
-            out.append(f"{share} to data.max_length={self.run.recipe.data.max_length} tokens")
-        if unfinished > SHARE * lines:
+        lines, longest, out = decoding.lines, self.run.recipe.data.max_length, []
+        if decoding.truncated:
+            share = share_text(decoding.truncated, lines, "inputs", "was cut", "were cut")
+            out.append(f"{share} to data.max_length={longest} tokens")
+        if decoding.unfinished > SHARE * lines:
             out.append(
-                f"{unfinished} of {lines} outputs did not end within "
+                f"{decoding.unfinished} of {lines} outputs did not end within "
                 f"search.max_length={self.search.max_length} tokens"
             )
         return out
@@ -335,38 +330,27 @@ class _EvaluationJob:
             unfinished=counts.unfinished,
         )
 
-    def _unknown(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-        """What to say of unknown text: of sources, and of the targets of a model's own metrics.
-
-        It is kept, and looked at anew for the metrics `names`.
-        """
-        notes = saved.unknown
-        if names and not self.run.left_out:
-            source, target = self.tokenizer
-            notes["source"] = unknown_note(source.unknown([row.source for row in rows]))
-            if set(names) & set(TEACHER_FORCED) and not self.run.recipe.data.labels:
-                notes["target"] = unknown_note(target.unknown([row.target for row in rows]))
-        return list(filter(None, notes.values()))
-
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
     names, task = expand(eval.metrics), recipe.task
-    if wrong := [name for name in names if name in CONTEXT]:
-        raise RecipeError(f"eval.metrics: {wrong[0]} is for question-answering; remove it")
-    if task != "tagging" and (wrong := [name for name in names if name in OF_POSITIONS]):
-        raise UsageError(f"{wrong[0]} {NO_POSITIONS}, and this run is of {task}")
-    classifies = task == "classification"
-    if wrong := [name for name in names if (is_text(name) if classifies else name in LABELS)]:
-        other = f"classification has {', '.join(LABELS)}" if classifies else "it needs labels"
-        raise RecipeError(f"eval.metrics: {wrong[0]} does not score runs of {task}: {other}")
-    if task not in ("language-modeling", "tagging"):
+    reads = {"outputs", "probabilities"}
+    if task == "classification":
+        reads = {"labels", "probabilities"}
+    elif task in ("language-modeling", "tagging"):
+        reads = {"probabilities"}
+    for name in names:
+        if metric_facts(name).reads not in reads:
+            good = {"outputs": "bleu", "labels": "label-accuracy", "probabilities": "perplexity"}
+            usual = ", ".join(good[what] for what in sorted(reads))
+            raise RecipeError(
+                f"eval.metrics: {name} does not score runs of {task}: choose {usual}, or another "
+                f"metric of {' or '.join(sorted(reads))}"
+            )
+        if name in OF_POSITIONS and task != "tagging":
+            raise UsageError(f"{name} {NO_POSITIONS}, and this run is of {task}")
+    if "outputs" in reads or "labels" in reads:
         return names
-    if wrong := [name for name in names if is_text(name)]:
-        raise RecipeError(
-            f"eval.metrics: {wrong[0]} scores output text, which {task} has none of; use perplexity"
-            " and accuracy"
-        )
     if recipe.corrupts or not recipe.writes:
         return tuple(name for name in names if name != "word-perplexity")
     return (*names, "word-perplexity") if "perplexity" in names else names

@@ -4,19 +4,18 @@ Source of the analyses: Neubig et al. 2019, "compare-mt: A Tool for Holistic Com
 Generation Systems".
 """
 
-from bisect import bisect_right
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
-
-import numpy as np
 
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
 from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
 from attnkit.scoring.metrics import Score, check_available, expand, is_text, reducer, score
-from attnkit.scoring.metrics.tokenizers import ORDERS, Words
+from attnkit.scoring.metrics.tokenizers import Words, sacrebleu_metric
 from attnkit.scoring.significance import Difference, Margins, PairedTest
 
 Sort = Literal["difference", "score", "length", "line"]
@@ -158,8 +157,15 @@ def compare_outputs(evaluated: EvaluatedLines, metric: str | None = None) -> Com
         UsageError: the metric is unknown or judges no single sentence.
         UnavailableError, MissingInputError: what the metric needs is not there.
     """
-    metric, scores = _scores(evaluated, metric)
-    systems, of_lines = evaluated.systems, [sentence_scores(one) for one in scores]
+    systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
+    metric = _metric(evaluated, metric)
+    if metric in _usable(evaluated):
+        scores = [system.scores[metric] for system in systems]
+    else:
+        check_available([metric], settings)
+        references = [line.references for line in evaluated.lines]
+        scores = [score([metric], one.outputs, references, settings)[metric] for one in systems]
+    of_lines = [sentence_scores(one) for one in scores]
     made = ComparedOutputs(
         evaluated, metric, tuple(scores), (), tuple(system.name for system in systems)
     )
@@ -182,51 +188,43 @@ def sentence_scores(whole: Score) -> list[float]:
     """
     name = base_metric(whole.metric)
     if name not in PER_TOKENIZER:
-        compute = reducer(whole.metric)
-        return [compute(row) for row in whole.statistics.tolist()]
-    from sacrebleu.metrics.bleu import BLEU
-
-    order, out = ORDERS.get(name, 4), []
-    for row in whole.statistics.astype(int).tolist():
-        found = BLEU.compute_bleu(
-            row[2 : 2 + order], row[2 + order :], row[0], row[1],
-            smooth_method="exp", effective_order=True, max_ngram_order=order,
-        )  # fmt: skip
-        out.append(float(found.score))
-    return out
+        return list(map(reducer(whole.metric), whole.statistics.tolist()))
+    metric = sacrebleu_metric(name)
+    metric.effective_order = True
+    return [float(metric._compute_score_from_stats(row).score) for row in whole.statistics.tolist()]
 
 
-def _scores(evaluated: EvaluatedLines, metric: str | None) -> tuple[str, list[Score]]:
-    """The metric that judges lines, and each system's score by it: stored, or computed now."""
-    systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
-    usable = [
-        name for name, first in systems[0].scores.items()
-        if _judges_lines(name) and all(
-            name in one.scores and one.scores[name].signature == first.signature for one in systems
-        )
+def _usable(evaluated: EvaluatedLines) -> list[str]:
+    """Metrics that judge lines and are stored alike of all systems."""
+    first, *others = (system.scores for system in evaluated.systems)
+    return [
+        name for name, score in first.items()
+        if _judges_lines(name)
+        and all(name in some and some[name].signature == score.signature for some in others)
     ]  # fmt: skip
-    if metric is None:
-        chosen = [name for name in (*PREFERRED, *usable) if name in usable]
+
+
+def _metric(evaluated: EvaluatedLines, wanted: str | None) -> str:
+    """The metric that judges lines: a stored one, or one of text, which is computed now."""
+    usable = _usable(evaluated)
+    if wanted is None:
         other = "exact-match" if evaluated.task == "classification" else "chrf"
-        metric = chosen[0] if chosen else other
-    if metric in usable:
-        return metric, [system.scores[metric] for system in systems]
-    (metric, *several) = expand([metric])
+        return next((name for name in (*PREFERRED, *usable) if name in usable), other)
+    if wanted in usable:
+        return wanted
+    (metric, *several) = expand([wanted])
     if several or not _judges_lines(metric):
-        good = ", ".join(name for name in METRICS if name in usable or
-                         (is_text(name) and _judges_lines(name)))  # fmt: skip
+        good = ", ".join(
+            name for name in METRICS if name in usable or (is_text(name) and _judges_lines(name))
+        )
         what = "stands for several metrics" if several else "does not judge single sentences"
-        raise UsageError(f"--metric {'rouge' if several else metric}: {what}; choose from {good}")
+        raise UsageError(f"--metric {wanted}: {what}; choose from {good}")
     if not is_text(metric):
         raise UsageError(
             f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics "
             f"{metric}` on them first"
         )
-    check_available([metric], settings)
-    references = [list(line.references) for line in evaluated.lines]
-    return metric, [
-        score([metric], system.outputs, references, settings)[metric] for system in systems
-    ]
+    return metric
 
 
 def _judges_lines(name: str) -> bool:
@@ -244,7 +242,7 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
             [[one] for one in compared.scores], resamples=settings.bootstrap,
             margins=Margins.of(settings),
         ).against(0)  # fmt: skip
-    references = [list(line.references) for line in evaluated.lines]
+    references = [line.references for line in evaluated.lines]
     out = []
     for place, system in enumerate(evaluated.systems):
         more = score(["length-ratio", "seq-rep-4"], system.outputs, references, settings)
@@ -263,16 +261,11 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
 def by_length(compared: ComparedOutputs) -> list[Bucket]:
     """The corpus score by words of the first reference."""
     compute = reducer(compared.metric)
-    places: dict[int, list[int]] = {}
-    in_order = compared.sorted("line").lines  # as the statistics are
-    for place, one in enumerate(in_order):
-        places.setdefault(bisect_right(LENGTHS, one.length) - 1, []).append(place)
-    return [
-        Bucket(
-            f"{LENGTHS[bucket]}-{end - 1}" if (end := (*LENGTHS, 0)[bucket + 1]) else "100+",
-            len(some),
-            tuple(compute(np.asarray(one.statistics)[some].sum(0).tolist())
-                  for one in compared.scores),
-        )
-        for bucket, some in sorted(places.items())
-    ]  # fmt: skip
+    lengths = [one.length for one in compared.sorted("line").lines]  # as the statistics are
+    out = []
+    for low, high in pairwise((*LENGTHS, math.inf)):
+        if some := [place for place, length in enumerate(lengths) if low <= length < high]:
+            sums = (one.statistics[some].sum(0).tolist() for one in compared.scores)
+            label = f"{low}-{high - 1}" if high < math.inf else f"{low}+"
+            out.append(Bucket(label, len(some), tuple(map(compute, sums))))
+    return out

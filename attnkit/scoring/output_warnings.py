@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import regex
 
 from attnkit.recipe.metrics import METRICS, TextWords, base_metric, metric_facts
-from attnkit.scoring.metrics.unicode_words import UNSPACED
+from attnkit.scoring.metrics.tokenizers import UNSPACED
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""

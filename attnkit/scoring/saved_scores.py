@@ -70,6 +70,8 @@ class SavedScores:
     unknown: dict[str, str] = field(default_factory=dict)
     """What of sources and targets the tokenizer does not know, in words."""
     warnings: list[str] = field(default_factory=list)
+    others: dict[str, tuple[Any, Statistics]] = field(default_factory=dict)
+    """Entries and statistics of metrics that are not known now: those of other plug-ins."""
 
     @classmethod
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
@@ -82,16 +84,15 @@ class SavedScores:
             with results.unchanged():
                 if (entry := results.scores().get(name)) is None:
                     return None
-                digests, decode = entry["digests"], entry.get("decode")
-                path = results.output_path(name)
+                digests, path = entry["digests"], results.output_path(name)
                 data = _verified(results, path, digests["outputs"])
                 packed = _verified(results, _statistics_path(path), digests["statistics"])
             tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
-            known = [name for name in entry["metrics"] if is_known(base_metric(name))]
-            count = entry["sentences"]
-            told = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
-            if len(lengths := {len(texts) or count, count, *told}) > 1:
+            count, told, decode = entry["sentences"], entry["metrics"], entry.get("decode")
+            lines = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
+            if lengths := {len(texts) or count, *lines} - {count}:
                 raise ValueError(f"of {count} sentences, files have {lengths}")
+            known = {metric for metric in told if is_known(base_metric(metric))}
             return cls(
                 entry["weights"],
                 digests["source"],
@@ -101,12 +102,13 @@ class SavedScores:
                 split,
                 name,
                 texts,
-                {k: Score.of(k, tables[k], entry["metrics"][k]["signature"]) for k in known},
-                entry["sentences"],
+                {k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known},
+                count,
                 entry.get("empty_references", 0),
                 None if decode is None else Decoding.model_validate(decode),
                 dict(entry.get("unknown", {})),
                 list(entry["warnings"]),
+                {k: (told[k], tables[k]) for k in told if k not in known},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -119,69 +121,60 @@ class SavedScores:
         path = results.output_path(self.name)
         files.make_folder(path.parent, results.fs, parents=results.may_be_made)
         with results.changing():
-            self._set_aside(results)
-            self._write(results, path)
+            self._keep(results)
+            told = {name: value.json() for name, value in self.scores.items()}
+            tables: dict[str, Any] = {name: one.statistics for name, one in self.scores.items()}
+            for name, (entry, table) in self.others.items():
+                told[name], tables[name] = entry, table
+            packed, text = io.BytesIO(), "".join(f"{text}\n" for text in self.texts)
+            np.savez_compressed(packed, **tables)
+            files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
+            entry = {
+                "metrics": told,
+                "sentences": self.sentences,
+                "empty_references": self.empty_references,
+                **({"decode": self.decoding.model_dump()} if self.decoding else {}),
+                "unknown": self.unknown,
+                "warnings": self.warnings,
+                "split": self.split,
+                "weights": self.weights,
+                "search": self.search,
+                "scoring": self.scoring,
+                "digests": {
+                    "source": self.source,
+                    "references": self.references,
+                    "outputs": hashlib.sha256(text.encode()).hexdigest(),
+                    "statistics": hashlib.sha256(packed.getvalue()).hexdigest(),
+                },
+            }
+            results.write_scores(self.name, self.texts, entry)
 
-    def _write(self, results: Results, path: Path) -> None:
-        packed, others = io.BytesIO(), self._others(results)
-        text = "".join(f"{text}\n" for text in self.texts)
-        tables: dict[str, Any] = {name: table for name, (_, table) in others.items()}
-        tables |= {name: value.statistics for name, value in self.scores.items()}
-        np.savez_compressed(packed, **tables)
-        files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
-        measured = {name: told for name, (told, _) in others.items()}
-        scores = {
-            "metrics": measured | {name: value.json() for name, value in self.scores.items()},
-            "sentences": self.sentences,
-            "empty_references": self.empty_references,
-            **({"decode": self.decoding.model_dump()} if self.decoding else {}),
-            "unknown": self.unknown,
-            "warnings": self.warnings,
-            "split": self.split,
-            "weights": self.weights,
-            "search": self.search,
-            "scoring": self.scoring,
-            "digests": {
-                "source": self.source,
-                "references": self.references,
-                "outputs": hashlib.sha256(text.encode()).hexdigest(),
-                "statistics": hashlib.sha256(packed.getvalue()).hexdigest(),
-            },
-        }
-        results.write_scores(self.name, self.texts, scores)
-
-    def _others(self, results: Results) -> dict[str, tuple[Any, Statistics]]:
-        """What is stored of metrics that are not measured now, such as those of other plug-ins.
-
-        Outputs and what is known of them stay too, where no metric that is measured reads them.
-        """
+    def _keep(self, results: Results) -> None:
+        """Take over what is stored of metrics that were not measured now, and the outputs where
+        none reads them."""
         try:
-            entry = results.scores().get(self.name, {})
             old = SavedScores.read(results, self.split, self.name)
-            if old is None or any(getattr(old, k) != getattr(self, k) for k in MADE_FROM):
-                return {}
-            for name in () if self.texts else ("texts", "decoding", "warnings", "empty_references"):
-                setattr(self, name, getattr(old, name))
-            path = _statistics_path(results.output_path(self.name))
-            tables = _tables(_verified(results, path, entry["digests"]["statistics"]))
-        except (AttnkitError, *MALFORMED):
+        except AttnkitError:
+            return
+        if old is None or any(getattr(old, k) != getattr(self, k) for k in MADE_FROM):
+            return
+        for name in () if self.texts else ("texts", "decoding", "warnings", "empty_references"):
+            setattr(self, name, getattr(old, name))
+        alike = self.texts == old.texts
+        kept = {k: v for k, v in old.scores.items() if alike or k in TEACHER_FORCED}
+        self.scores, self.others = kept | self.scores, old.others if alike else {}
+
+    def holding(self, eval: EvalConfig, *, versions: bool = True) -> dict[str, Score]:
+        """The scores that stand under these settings, and by the same versions of packages."""
+        now = scoring_of(eval)
+        changed = {key for key in now if self.scoring.get(key) != now[key]}
+        if versions and changed - {*SCORING}:
             return {}
         return {
-            name: (told, tables[name])
-            for name, told in entry["metrics"].items()
-            if name not in self.scores and (self.texts == old.texts or name in TEACHER_FORCED)
-        }
-
-    def _set_aside(self, results: Results) -> None:
-        """Give what another search left under this name a name of its own."""
-        try:
-            old = SavedScores.read(results, self.split, self.name)
-        except DataError:
-            return
-        same = old is None or search_key(old.search) == search_key(self.search)
-        if old is not None and old.weights == self.weights and not same:
-            old.name = _name_of(self.split, old.search)
-            old.write(results)
+            name: score for name, score in self.scores.items()
+            if (name in TEACHER_FORCED or not changed & {*SCORING})
+            and embedding.current(score, eval) and plugin_metrics.current(score)
+        }  # fmt: skip
 
     def row(self, system: System) -> ScoreRow:
         """The row of a comparison."""
@@ -223,16 +216,12 @@ def reusable_scores(
     """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
 
     `weights`, `source` (what is decoded) and `references` are SHA-256 digests.  `own`: it is the
-    search of the run's own recipe, whose outputs have the name of the split.
+    search of the run's own recipe, whose outputs have the name of the split.  Of a run without its
+    weights, scores by other versions of packages hold, too: their signatures name these.
 
     Raises DataError: the scores are damaged, without `force`.
     """
-    scoring = {
-        **_settings(eval),
-        "attnkit": __version__,
-        **{name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")},
-    }
-    saved = SavedScores(weights, source, references, search, scoring, split, split)
+    saved = SavedScores(weights, source, references, search, scoring_of(eval), split, split)
     try:
         known = results.scores()
     except DataError:  # before the work, since it cannot be written to either
@@ -246,16 +235,13 @@ def reusable_scores(
     try:
         old = None if force or found is None else SavedScores.read(results, split, found)
     except DataError:
-        return saved
-    if old is None or (old.weights, old.source) != (weights, source):
-        return saved
-    saved.texts, saved.decoding, saved.unknown = old.texts, old.decoding, old.unknown
-    for name in ("sentences", "empty_references", "warnings"):
-        setattr(saved, name, getattr(old, name))
-    if (old.scoring, old.references) == (scoring, references):
-        saved.scores = {
-            name: score for name, score in old.scores.items() if is_current(score, eval)
-        }
+        old = None
+    if old is not None and (old.weights, old.source) == (weights, source):
+        for name in ("texts", "decoding", "unknown", "sentences", "empty_references", "warnings"):
+            setattr(saved, name, getattr(old, name))
+        if old.references == references:
+            packed = isinstance(results, Run) and bool(results.left_out)
+            saved.scores = old.holding(eval, versions=not packed)
     return saved
 
 
@@ -264,33 +250,23 @@ def packed_scores(
 ) -> SavedScores | None:
     """What the results of a run without its weights say of a split, decoded by this search.
 
-    The corpus is not read.  Scores by other settings than `eval` are left out; those by other
-    versions of packages, which the signatures name, are not.  None where there is nothing, or the
-    run has its weights.
+    The corpus is not read.  Scores by other settings than `eval` are left out.  None where there
+    is nothing, or the run has its weights.
 
     Raises DataError: what was saved is damaged.
     """
     name = stored_name(run.scores(), split, search) if run.left_out else None
     saved = None if name is None else SavedScores.read(run, split, name)
     if saved is not None:
-        settings = _settings(eval)
-        same = settings == {key: saved.scoring.get(key, settings[key]) for key in SCORING}
-        saved.scores = {
-            metric: score for metric, score in saved.scores.items()
-            if (same or metric in TEACHER_FORCED) and is_current(score, eval)
-        }  # fmt: skip
+        saved.scores = saved.holding(eval, versions=False)
     return saved
 
 
-def is_current(score: Score, eval: EvalConfig) -> bool:
-    """Whether the word vectors, or the plug-in, that a score was made by are still the same."""
-    return embedding.current(score, eval) and plugin_metrics.current(score)
-
-
-def _settings(eval: EvalConfig) -> dict[str, Any]:
-    """The settings that scores depend on, as they are stored."""
+def scoring_of(eval: EvalConfig) -> dict[str, Any]:
+    """The settings and the versions of packages that scores depend on, as they are stored."""
     values = eval.model_dump(mode="json")
-    return {key: values[key] for key in SCORING}
+    packages = {name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")}
+    return {key: values[key] for key in SCORING} | {"attnkit": __version__} | packages
 
 
 def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:
@@ -339,19 +315,23 @@ def saved_rows(run: Run) -> list[ScoreRow]:
 
 
 def saved_row(run: Run, split: str) -> ScoreRow:
-    """What was saved of a split: by the search of the run's recipe, else what has its name.
+    """The row of what was saved of a split.  Raises as `saved_split`."""
+    return saved_split(run, split).row(System.of_run(run))
+
+
+def saved_split(run: Run, split: str) -> SavedScores:
+    """What was saved of a split by the search of the run's recipe, else by another.
 
     Raises MissingInputError: there was none; DataError: what it saved is damaged.
     """
-    search = one_best(run.recipe.search).model_dump(mode="json")
+    search, known = one_best(run.recipe.search).model_dump(mode="json"), run.scores()
     asked = run.recipe.task == "question-answering"
-    name = split if asked else stored_name(run.scores(), split, search)
-    saved = SavedScores.read(run, split, name)
+    own = None if asked else stored_name(known, split, search)
+    names = [own, split, *(name for name, one in known.items() if one.get("split") == split)]
+    saved = SavedScores.read(run, split, next((name for name in names if name in known), None))
     if saved is None:
-        raise MissingInputError(
-            f"{run.path}: split {split} is not scored: run `attnkit eval` on it"
-        )
-    return saved.row(System.of_run(run))
+        raise MissingInputError(f"{run.path}: {split} is not scored: run `attnkit eval {run.path}`")
+    return saved
 
 
 def one_best(search: SearchConfig) -> SearchConfig:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import regex
 
-from attnkit.scoring.metrics.unicode_words import UNSPACED
+from attnkit.scoring.metrics.tokenizers import UNSPACED
 
 _PARTS = regex.compile(r"([\p{P}\p{S}]*)(.*?)([\p{P}\p{S}]*)\Z", regex.DOTALL)
 """Punctuation before and after a chunk, and what is between."""

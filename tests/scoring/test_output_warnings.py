@@ -7,7 +7,7 @@ import pytest
 from attnkit.recipe.metrics import METRICS, TextWords
 from attnkit.scoring import warnings
 from attnkit.scoring.metrics.answers import unicode_answer_words
-from attnkit.scoring.metrics.unicode_words import unicode_words
+from attnkit.scoring.metrics.tokenizers import unicode_words
 from attnkit.scoring.output_warnings import unread_text
 
 GERMAN = "Ein Mann f\u00e4hrt mit dem Rad durch die Stadt und sieht einen kleinen Hund am Weg"

@@ -19,7 +19,7 @@ from attnkit.data.text_form import clean
 from attnkit.recipe.metrics import TextWords
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import VERSION, References, Score, reference_count
-from attnkit.scoring.metrics.unicode_words import split_unspaced
+from attnkit.scoring.metrics.tokenizers import split_unspaced
 from attnkit.text import answer_words, contains_answer
 
 Cut = Callable[[str], list[str]]

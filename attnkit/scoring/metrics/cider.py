@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import VERSION, References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer, ngrams
+from attnkit.scoring.metrics.tokenizers import Words, ngrams
 
 ORDER = 4
 SIGMA = 6.0
@@ -21,11 +21,6 @@ SCALE = 10.0
 
 Weights = list[dict[tuple[str, ...], float]]
 """TF-IDF weight of each n-gram, one dictionary an order."""
-
-
-def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Raises as `check_tokenizer`."""
-    check_tokenizer(eval.tokenizers[0])
 
 
 def scores(

@@ -6,12 +6,7 @@ import numpy as np
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import VERSION, References, Score, Statistics
-from attnkit.scoring.metrics.tokenizers import Words, check_tokenizer, ngrams
-
-
-def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Raises as `check_tokenizer`."""
-    check_tokenizer(eval.tokenizers[0])
+from attnkit.scoring.metrics.tokenizers import Words, ngrams
 
 
 def scores(

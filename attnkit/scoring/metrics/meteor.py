@@ -12,7 +12,7 @@ from typing import Any
 from attnkit.errors import UnavailableError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import CachedStems, Words, check_tokenizer
+from attnkit.scoring.metrics.tokenizers import CachedStems, Words, check_words
 
 
 class CachedSynonyms:
@@ -25,8 +25,8 @@ class CachedSynonyms:
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse to go on without WordNet.  Raises UnavailableError; also as `check_tokenizer`."""
-    check_tokenizer(eval.tokenizers[0])
+    """Refuse to go on without WordNet.  Raises UnavailableError; also as `check_words`."""
+    check_words(names, eval)
     _wordnet()
 
 

@@ -12,15 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 from attnkit.errors import UsageError
 from attnkit.recipe.metric_plugins import FUNCTION, metric_files
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score
 
-TEXTS = ("outputs", "references", "sources")
-"""Parameters that the function may have; others need defaults."""
 _imported: dict[Path, tuple[str, ModuleType]] = {}
 """The signature of the bytes of a file that were imported last, and what they gave."""
 
@@ -40,19 +36,25 @@ def scores(
 ) -> dict[str, Score]:
     """The means over the lines.
 
+    A function may have parameters outputs, references and sources; others need defaults.
+
     Raises UsageError: a function fails, or does not give one finite number a line.
     """
-    texts = {"outputs": [*hypotheses], "references": [[*line] for line in references]}
     out = {}
     for name in names:
         path = metric_files()[name]
         signature, module = _imported_now(path)
         function = getattr(module, FUNCTION)
-        given: dict[str, Any] = {**texts, "sources": None if sources is None else [*sources]}
+        given: dict[str, Any] = {
+            "outputs": [*hypotheses],
+            "references": [[*line] for line in references],
+            "sources": None if sources is None else [*sources],
+        }
         parameters = inspect.signature(function).parameters
-        if "sources" in parameters and sources is None and _required(parameters["sources"]):
+        required = {k for k, one in parameters.items() if one.default is one.empty}
+        if sources is None and "sources" in required:
             raise UsageError(f"{path}: {name} reads source texts, which are not known here")
-        values = _called(path, function, {key: given[key] for key in TEXTS if key in parameters})
+        values = _called(path, function, **{k: given[k] for k in given if k in parameters})
         must = f"{path}: {FUNCTION} must return one finite number for each of "
         must += f"{len(hypotheses):,} lines"
         if len(values) != len(hypotheses):
@@ -60,8 +62,7 @@ def scores(
         for line, value in enumerate(values, 1):
             if not math.isfinite(value):
                 raise UsageError(f"{must}, not {value} for line {line:,}")
-        statistics = np.array([[value, 1.0] for value in values])
-        out[name] = Score.of(name, statistics, signature)
+        out[name] = Score.mean(name, values, signature)
     return out
 
 
@@ -72,12 +73,7 @@ def current(score: Score) -> bool:
 
 
 def _signature(path: Path, content: bytes) -> str:
-    digest = hashlib.sha256(content).hexdigest()[:8]
-    return f"file:{path.name}|sha256:{digest}"
-
-
-def _required(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty
+    return f"file:{path.name}|sha256:{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 class _Loader(SourceLoader):
@@ -102,18 +98,17 @@ def _imported_now(path: Path) -> tuple[str, ModuleType]:
     content = path.read_bytes()
     signature = _signature(path, content)
     if path not in _imported or _imported[path][0] != signature:
-        name = f"attnkit_metric_{path.stem}"
         loader = _Loader(path, content)
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+        spec = importlib.util.spec_from_loader(f"attnkit_metric_{path.stem}", loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
-        _called(path, loader.exec_module, {"module": module})
-        sys.modules[name] = module
+        _called(path, loader.exec_module, module=module)
+        sys.modules[spec.name] = module
         _imported[path] = signature, module
     return _imported[path]
 
 
-def _called(path: Path, function: Callable[..., Any], options: dict[str, Any]) -> list[float]:
+def _called(path: Path, function: Callable[..., Any], **options: Any) -> list[float]:
     """What a function of a file returns; its errors as UsageError with their line."""
     try:
         found = function(**options)

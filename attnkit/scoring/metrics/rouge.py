@@ -9,8 +9,7 @@ import numpy as np
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import CachedStems
-from attnkit.scoring.metrics.unicode_words import unicode_words
+from attnkit.scoring.metrics.tokenizers import CachedStems, unicode_words
 
 SENTENCE_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")  # the latter: Chinese
 

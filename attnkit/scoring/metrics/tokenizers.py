@@ -1,14 +1,17 @@
-"""sacrebleu's metrics and the tokenizers of its BLEU, which cut the words of other metrics too."""
+"""sacrebleu's metrics, the tokenizers of its BLEU, which cut the words of other metrics too, and
+words of any script."""
 
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import regex
+
 from attnkit.errors import UnavailableError, UsageError
 from attnkit.recipe.metrics import BleuTokenizer, TextWords
 from attnkit.recipe.schema import EvalConfig
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, quoted
 
 TOKENIZERS: tuple[str, ...] = get_args(BleuTokenizer)
 """sacrebleu's tokenizers of BLEU; the last three need a sentencepiece model on disk."""
@@ -18,9 +21,8 @@ ORDERS = {"bleu1": 1, "bleu4": 4}
 
 def unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
     """The error of a word that is none of the known ones."""
-    near = nearest(name, known)
-    hint = f"did you mean {near}? " if near else ""
-    return UsageError(f"unknown {what}: {hint}choose from {', '.join(known)}")
+    near = hint(name, known, otherwise=" ")
+    return UsageError(f"unknown {what}: {near.strip()} choose from {', '.join(known)}")
 
 
 def check_tokenizer(name: str) -> None:
@@ -50,6 +52,11 @@ def check_tokenizer(name: str) -> None:
                 f"tokenizer {name} needs the sentencepiece model {model}, which is not there: "
                 f"download {SPM_MODELS[name]['url']} to it (scoring never downloads)"
             )
+
+
+def check_words(names: Sequence[str], eval: EvalConfig) -> None:
+    """Refuse metrics whose words cannot be cut.  Raises as `check_tokenizer`."""
+    check_tokenizer(eval.tokenizers[0])
 
 
 def sacrebleu_metric(
@@ -114,3 +121,20 @@ class Words:
             return words
 
         self.of: Callable[[str], list[str]] = cache(cut)
+
+
+UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+"""Scripts without spaces between words, for a set of `regex`."""
+_CHARACTER = rf"[[{UNSPACED}]&&\p{{L}}]"
+_PIECES = regex.compile(rf"(?V1){_CHARACTER}\p{{M}}*|[^\s{_CHARACTER}]+")
+_NO_WORD = regex.compile("[^\\p{L}\\p{M}\\p{N}\u200c\u200d]+")  # joiners are part of spellings
+
+
+def split_unspaced(text: str) -> list[str]:
+    """A text cut at white space, and into characters, each with its marks, in such scripts."""
+    return list(_PIECES.findall(text))
+
+
+def unicode_words(text: str) -> list[str]:
+    """The words in lower case, without punctuation and symbols."""
+    return split_unspaced(_NO_WORD.sub(" ", text.lower()))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rouge_score.tokenize import tokenize
 
-from attnkit.scoring.metrics.unicode_words import unicode_words
+from attnkit.scoring.metrics.tokenizers import unicode_words
 
 
 @pytest.mark.parametrize(
