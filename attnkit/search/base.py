@@ -24,8 +24,8 @@ SHORT_LIST = 64
 """torch.topk on a CPU is fast where a row has at least this many times k elements."""
 LOGITS_AT_ONCE = {"cpu": 2**20}
 """Most logits made at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
-SEGMENTS, FEW = 64, 4
-"""Into how many segments a row is cut to find its highest element, where there are some rows."""
+FEW = 16
+"""Rows below which torch.max finds the highest elements faster than `top`."""
 LOWEST_FOLD, HIGHEST_FOLD = 3, 8
 """Into how many lines a row is folded to find its highest elements."""
 
@@ -142,23 +142,10 @@ def top(
 
 
 def best(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
-    """The highest of each row and its place, the lowest of equal ones.
-
-    A CPU compares many numbers at once only where it need not know their places: first the
-    highest of each segment is found, then the place in the segment.
-    """
-    length = scores.shape[1]
-    width = length // SEGMENTS
-    if scores.device.type != "cpu" or width < SEGMENTS or len(scores) < FEW:
-        value, place = scores.max(1, keepdim=True)
-        return value, place
-    inside = SEGMENTS * width
-    maxima = torch.unflatten(scores[:, :inside], 1, (SEGMENTS, width)).amax(2)
-    if inside < length:  # each of the others, fewer than the width, is a segment
-        maxima = torch.cat((maxima, scores[:, inside:]), 1)
-    value, segment = maxima.max(1, keepdim=True)
-    start = (segment * width).clamp_max(length - width)
-    place = start + scores.gather(1, start + torch.arange(width)).max(1, keepdim=True).indices
+    """The highest of each row and its place, the lowest of equal ones (unless all are -inf)."""
+    if scores.device.type == "cpu" and len(scores) >= FEW:
+        return top(scores, 1, exact=True)[:2]
+    value, place = scores.max(1, keepdim=True)
     return value, place
 
 
@@ -178,25 +165,9 @@ def in_order(
     complete = values.shape[1] == scores[0].numel()
     if not complete and len(unsure := cut.nonzero().squeeze(1)):
         whole = plus(scores[unsure], None if before is None else before[unsure]).flatten(1)
-        values[unsure, :k], places[unsure, :k] = ranked(whole, values[unsure, :k])
+        exact = whole.sort(dim=1, descending=True, stable=True)
+        values[unsure, :k], places[unsure, :k] = (one[:, :k] for one in exact)
     return values[:, :k], places[:, :k]
-
-
-def ranked(
-    scores: Float[Tensor, "R n"], best: Float[Tensor, "R k"]
-) -> tuple[Float[Tensor, "R k"], Int[Tensor, "R k"]]:
-    """The highest scores and their places, equal ones by place; `best` are the scores alone."""
-    reach = ~(scores < best[:, -1:])  # NaN compares false, and stays to be noticed
-    row, place = reach.nonzero(as_tuple=True)
-    count = reach.sum(1)
-    # place of each in its own row: its number among all, less those of the rows before
-    column = torch.arange(len(row), device=row.device) - (count.cumsum(0) - count)[row]
-    few = scores.new_full((len(scores), int(count.max())), -math.inf)
-    places = torch.zeros_like(few, dtype=torch.long)
-    few[row, column], places[row, column] = scores[row, place], place
-    values, order = few.sort(dim=1, descending=True, stable=True)
-    order = order[:, : best.shape[1]]
-    return values[:, : best.shape[1]], places.gather(1, order)
 
 
 def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:

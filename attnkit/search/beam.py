@@ -146,18 +146,6 @@ class Trellis:
         return answers
 
 
-class Candidates(NamedTuple):
-    """The best continuations of each sentence's hypotheses, twice as many as there are beams."""
-
-    logprob: Float[Tensor, "b k"]
-    place: Int[Tensor, "b k"]
-    """As of a `BeamStep`."""
-    size: int
-    """Of the vocabulary."""
-    tied: Bool[Tensor, ""]
-    """Whether some have equal log-probabilities, and their choice is not exact."""
-
-
 def candidates(
     model: base.Predictor,
     hidden: Float[Tensor, "R H"],
@@ -166,17 +154,17 @@ def candidates(
     produced: int,
     prefix: Int[Tensor, "R t"] | None,
     exact: bool,
-) -> Candidates:
-    """The best tokens after all hypotheses, R = b x W.
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
+    """The best continuations of b sentences, each with W hypotheses: twice as many as beams.
 
-    The vocabulary's scores are made for as many sentences at a time as suits the device.  Nobody
-    waits for a CPU: there the choice among equal scores is always the exact one.
+    Their log-probabilities; their places, as of a `BeamStep`; whether some are equal and their
+    choice is not exact.  The vocabulary's scores are made for as many sentences at a time as suits
+    the device.  Nobody waits for a CPU: there the choice among equal scores is always exact.
     """
     exact = exact or hidden.device.type == "cpu"
-    width, beams, parts, size = 2 * spec.beam, live.shape[1], [], 1
+    width, beams, parts = 2 * spec.beam, live.shape[1], []
     for rows in base.blocks(model, hidden, beams):
         scores = base.predict(model, hidden[rows])
-        size = scores.shape[1]
         constrain(scores, spec, produced, None if prefix is None else prefix[rows])
         parts.append(base.top(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
     logprobs, places, ties = zip(*parts, strict=True)
@@ -186,18 +174,20 @@ def candidates(
     if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
         spare = (0, width - logprob.shape[1])
         logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)
-    return Candidates(logprob, place, size, tied)
+    return logprob, place, tied
 
 
 def decide(
-    best: Candidates,
+    best: tuple[Tensor, Tensor, Tensor],
+    size: int,
     finished: FinishedHypotheses,
     length: int,
     longest: int,
     spec: SearchConfig,
 ) -> BeamStep:
-    """One step, the `length`-th token of at most `longest`; its arguments stay unchanged."""
-    beams, (logprob, place, size, tied) = spec.beam, best
+    """What the `candidates` of a vocabulary of `size` make of the `length`-th token of at most
+    `longest`; the arguments stay unchanged."""
+    beams, (logprob, place, tied) = spec.beam, best
     stops = place % size == EOS
     if nothing_ends(stops, logprob, finished):
         status = torch.stack((tied, torch.zeros_like(tied)))  # nothing here is NaN
@@ -255,18 +245,18 @@ def beam_search(
     live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
     trellis = Trellis(len(ids), spec, longest, live)
     finished = trellis.finished.take(active)
-    first = active[:, None]  # row of each sentence
+    first, size = active[:, None], model.output.out_features  # row of each sentence; V
     for step in range(longest):
         for exact in (False, True):  # again where there were ties
             best = candidates(model, hidden, live, spec, step, prefix, exact)
-            chosen = decide(best, finished, step + 1, longest, spec)
+            chosen = decide(best, size, finished, step + 1, longest, spec)
             tied, nan, *done = chosen.status.tolist()  # waits for the device
             if nan:
                 base.refuse_nan(lines)
             if not tied:
                 break
         trellis.write(step, active, chosen)
-        rows = first + chosen.place // best.size
+        rows = first + chosen.place // size
         live, place, finished, stay = chosen.live, chosen.place, chosen.finished, None
         if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
@@ -280,8 +270,8 @@ def beam_search(
             finished = finished.take(stay)
         if step == 0 or stay is not None:
             first = torch.arange(len(active), device=ids.device)[:, None] * spec.beam
-        ids, rows = (place % best.size).reshape(-1, 1), rows.flatten()
+        ids, rows = (place % size).reshape(-1, 1), rows.flatten()
         if prefix is not None:
             prefix = torch.cat((prefix.index_select(0, rows), ids), 1)
         hidden, state = base.advance(model, ids, state.select(rows, stay))
-    return trellis.hypotheses(best.size)
+    return trellis.hypotheses(size)

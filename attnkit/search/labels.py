@@ -13,7 +13,15 @@ from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import Recipe, SearchConfig
-from attnkit.search.decoding import Engine, LineCounts, batches, encode_lines, pad, translate
+from attnkit.search.decoding import (
+    EMPTY_LINE,
+    Engine,
+    LineCounts,
+    batches,
+    encode_lines,
+    pad,
+    translate,
+)
 
 
 def answer_lines(
@@ -76,33 +84,23 @@ def classify(
     while lines := group.broadcast_object(list(islice(remaining, block))):
         sources = encode_lines(tokenizer, lines, max_source, counts)
         rows = [row for row, ids in enumerate(sources) if ids]
-        answers = [[("", 0.0)] * len(labels) for _ in lines]
-        asked, coded = [sources[row] for row in rows], tokenizer.target.encode(labels)
-        mine = _scores_of_part(model, asked, coded, batch_tokens)
-        for part in group.all_gather_object(mine):
-            for place, values in part.items():
-                ranked = sorted(zip(labels, values, strict=True), key=lambda one: -one[1])
-                answers[rows[place]] = ranked
+        coded, scores = tokenizer.target.encode(labels), dict[int, list[float]]()
+        every = batches([len(sources[row]) for row in rows], beams=len(labels), budget=batch_tokens)
+        for places in islice(every, group.rank(), None, group.world_size()):
+            some = [rows[place] for place in places]
+            source = pad([sources[row] for row in some], model.output.weight.device)
+            found = label_log_probs(model, source, coded)
+            if not found.isfinite().all():
+                raise NotFiniteError(
+                    "the model answers NaN or infinity: its weights are damaged; train again"
+                )
+            scores |= zip(some, found.tolist(), strict=True)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
-        yield from answers
-
-
-def _scores_of_part(
-    model: Model, sources: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], budget: int
-) -> dict[int, list[float]]:
-    """The log-probabilities of the labels for this rank's share of the sources."""
-    found: dict[int, list[float]] = {}
-    every = batches([len(ids) for ids in sources], beams=len(labels), budget=budget)
-    for places in islice(every, group.rank(), None, group.world_size()):
-        source = pad([sources[place] for place in places], model.output.weight.device)
-        scores = label_log_probs(model, source, labels)
-        if not scores.isfinite().all():
-            raise NotFiniteError(
-                "the model answers NaN or infinity: its weights are damaged; train again"
-            )
-        found |= dict(zip(places, scores.tolist(), strict=True))
-    return found
+        whole = {row: one for part in group.all_gather_object(scores) for row, one in part.items()}
+        for row in range(len(lines)):
+            values = zip(labels, whole.get(row, ()), strict=row in whole)
+            yield sorted(values, key=lambda one: -one[1]) or [EMPTY_LINE] * len(labels)
 
 
 @torch.inference_mode()
