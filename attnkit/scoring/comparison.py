@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.search_text import effective, search_text
-from attnkit.scoring.metrics import LABELS, TEACHER_FORCED, Score
+from attnkit.scoring.metrics import LABELS, TEACHER_FORCED
 from attnkit.scoring.results import (
     BestSystem,
     Comparison,
@@ -64,9 +64,9 @@ def side_by_side(
         if base is not None:
             used.append(group[base][0].variant)
         for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
-            judged = _MetricJudgement(metric, group, base, resamples, margins)
-            differences.extend(judged.against_baseline())
-            best.extend(judged.best())
+            found, leaders = _judged(metric, group, base, resamples, margins)
+            differences += found
+            best += leaders
     return Comparison(
         tuple(rows),
         used[0] if used else None,
@@ -118,83 +118,59 @@ def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
     return out
 
 
-class _MetricJudgement:
-    """The systems of one split by one metric.
+def _judged(
+    metric: str, group: Group, base: Key | None, resamples: int, margins: Margins
+) -> tuple[list[SystemDifference], list[BestSystem]]:
+    """The systems of one split by one metric: against the baseline, and against the best.
 
     Only those that can be compared with the baseline (without one, the first system) are tested.
+
+    The best system is tested against every other one, with Holm's correction: those that pass are a
+    set that holds the truly best system with a probability of 95 % (multiple comparisons with the
+    best: Gupta 1965, "On Some Multiple Decision (Selection and Ranking) Rules"; Hsu 1984,
+    "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best").
     """
+    scores = {
+        key: found for key, rows in group.items()
+        if (found := [row.scores[metric] for row in rows if metric in row.scores])
+    }  # fmt: skip
+    first = base if base in scores else next(iter(scores))
+    assert first is not None
+    why = {  # seeds may differ among themselves
+        key: tuple(dict.fromkeys(text for pair in product(group[first], group[key])
+                                 for text in reasons(*pair, metric)))
+        for key in scores
+    }  # fmt: skip
+    alike = [key for key in scores if not why[key]]
+    means = {key: float(np.mean([one.value for one in some])) for key, some in scores.items()}
+    test: PairedTest | None = None
+    if resamples and len(alike) > 1:
+        test = PairedTest([scores[key] for key in alike], resamples=resamples, margins=margins)
 
-    def __init__(
-        self, metric: str, group: Group, base: Key | None, resamples: int, margins: Margins
-    ) -> None:
-        self.metric, self.group = metric, group
-        self.measured = {
-            key: [row.scores[metric] for row in rows if metric in row.scores]
-            for key, rows in group.items()
-        }
-        self.measured = {key: scores for key, scores in self.measured.items() if scores}
-        self.base = base if base in self.measured else None
-        first = self.base or next(iter(self.measured), None)
-        self.reasons = {key: self._reasons(first, key) for key in self.measured if first}
-        self.alike = [key for key, found in self.reasons.items() if not found]
-        self.test: PairedTest | None = None
-        systems = [self.measured[key] for key in self.alike]
-        if resamples and len(systems) > 1:
-            self.test = PairedTest(systems, resamples=resamples, margins=margins)
-
-    def _reasons(self, first: Key, key: Key) -> tuple[str, ...]:
-        """Why a system cannot be compared with the first one; seeds may differ among themselves."""
-        pairs = product(self.group[first], self.group[key])
-        return tuple(dict.fromkeys(why for pair in pairs for why in reasons(*pair, self.metric)))
-
-    def against_baseline(self) -> list[SystemDifference]:
-        """Every other system against the baseline."""
-        if self.base is None:
-            return []
-        base, tests, out = self.base, self._tests(self.base), list[SystemDifference]()
-        for key, scores in self.measured.items():
-            if key == base:
-                continue
-            value, reasons, against = None, self.reasons[key], self.measured[base]
-            if not {"data", "metric"} & {*reasons, *self.reasons[base]}:
-                value = _mean(scores) - _mean(against)
-            rows = (self.group[key][0], self.group[base][0])
-            seeds, sentences = (len(scores), len(against)), len(scores[0].statistics)
-            out.append(
-                SystemDifference(
-                    *rows, self.metric, value, tests.get(key), reasons, seeds, sentences
-                )
-            )
-        return out
-
-    def best(self) -> list[BestSystem]:
-        """The best system and the others against it; [] where none is known.
-
-        Every system is tested against the best one, with Holm's correction: those that pass are
-        a set that holds the truly best system with a probability of 95 % (multiple comparisons
-        with the best: Gupta 1965, "On Some Multiple Decision (Selection and Ranking) Rules";
-        Hsu 1984, "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the
-        Best").
-        """
-        better = metric_facts(self.metric).better
-        if self.test is None or better == "neither":
-            return []
-        choose = min if better == "lower" else max
-        means = {key: _mean(self.measured[key]) for key in self.alike}
-        leader = choose(self.alike, key=means.__getitem__)
-        others = [(self.group[key][0], found) for key, found in self._tests(leader).items()]
-        return [BestSystem(self.group[leader][0], self.metric, tuple(others))] if others else []
-
-    def _tests(self, against: Key) -> dict[Key, Difference]:
+    def tests(against: Key) -> dict[Key, Difference]:
         """Every comparable other system against one."""
-        if self.test is None or against not in self.alike:
+        if test is None or against not in alike:
             return {}
-        found = self.test.against(self.alike.index(against))
-        return {self.alike[place]: one for place, one in found.items()}
+        return {alike[at]: one for at, one in test.against(alike.index(against)).items()}
 
-
-def _mean(scores: Sequence[Score]) -> float:
-    return float(np.mean([score.value for score in scores]))
+    differences, best = list[SystemDifference](), list[BestSystem]()
+    tested = tests(first) if first == base else {}
+    for key in scores if first == base else ():
+        if key != first:
+            unlike = {"data", "metric"} & {*why[key], *why[first]}
+            differences.append(
+                SystemDifference(
+                    group[key][0], group[first][0], metric,
+                    None if unlike else means[key] - means[first], tested.get(key), why[key],
+                    (len(scores[key]), len(scores[first])), len(scores[key][0].statistics),
+                )
+            )  # fmt: skip
+    better = metric_facts(metric).better
+    if test is not None and better != "neither":
+        leader = (min if better == "lower" else max)(alike, key=means.__getitem__)
+        if others := tuple((group[key][0], found) for key, found in tests(leader).items()):
+            best.append(BestSystem(group[leader][0], metric, others))
+    return differences, best
 
 
 def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
@@ -249,11 +225,10 @@ def _names(rows: Sequence[ScoreRow]) -> list[str]:
     """Names for the rows of one variant."""
     facts = [_facts(row) for row in rows]
     systems = [(json.dumps(one, sort_keys=True), "") for one in facts]
-    runs: dict[tuple[Any, ...], set[str | None]] = {}
-    for row, system in zip(rows, systems, strict=True):
-        runs.setdefault((system, row.seed), set()).add(row.run)
-    if any(len(some) > 1 for some in runs.values()):  # the same seed twice: no second seed
-        systems = [(one, _folder(row)) for (one, _), row in zip(systems, rows, strict=True)]
+    folders = [_folder(row) for row in rows]
+    runs = {(*system, row.seed, row.run) for system, row in zip(systems, rows, strict=True)}
+    if len({key[:-1] for key in runs}) < len(runs):  # the same seed twice: no second seed
+        systems = [(one, folder) for (one, _), folder in zip(systems, folders, strict=True)]
     if len({*systems}) == 1:
         return [row.variant for row in rows]
     keys = [
@@ -261,12 +236,11 @@ def _names(rows: Sequence[ScoreRow]) -> list[str]:
         if len({one.get(key) for one in facts}) > 1
     ]  # fmt: skip
     found: dict[tuple[str, str], str] = {}
-    for row, one, system in zip(rows, facts, systems, strict=True):
+    for row, one, system, folder in zip(rows, facts, systems, folders, strict=True):
         if system not in found:
-            name = _name(row.variant, _parts(one, keys))
-            if name in found.values() or not keys:
-                name = _name(name, [_folder(row)])
-            found[system] = name
+            name = _name(row.variant, one, keys)
+            again = not keys or name in found.values()
+            found[system] = f"{name} ({folder})" if again else name
     return [found[system] for system in systems]
 
 
@@ -283,23 +257,17 @@ def _folder(row: ScoreRow) -> str:
     return (path.parent if path.name.startswith("seed-") else path).as_posix()
 
 
-def _name(name: str, parts: Sequence[str]) -> str:
-    known = [part for part in parts if part]
-    more = [f"{len(known) - MOST_KEYS} more"] if len(known) > MOST_KEYS else []
-    return f"{name} ({', '.join(known[:MOST_KEYS] + more)})" if known else name
-
-
-def _parts(one: Mapping[str, str], keys: Sequence[str]) -> list[str]:
-    """The differences in words: in settings, else in changes, else in the search.
-
-    What one of them has not is "".
-    """
+def _name(variant: str, one: Mapping[str, str], keys: Sequence[str]) -> str:
+    """The variant, and what differs: settings, else changes, else the search."""
     settings = [key for key in keys if key not in ("changed", "search")]
     ends = [key.rpartition(".")[2] for key in settings]
-    parts = []
-    for key, end in zip(settings, ends, strict=True):
-        name = end if ends.count(end) == 1 else key
-        parts.append(f"{name}={one[key]}" if key in one else "")
-    if not parts and "changed" in keys:
-        parts.append(one["changed"] and f"changed: {one['changed']}")
-    return parts or [one["search"] if "search" in keys else ""]
+    parts = [
+        f"{end if ends.count(end) == 1 else key}={one[key]}"
+        for key, end in zip(settings, ends, strict=True) if key in one
+    ]  # fmt: skip
+    if not settings and "changed" in keys:
+        parts = [f"changed: {one['changed']}"] if one["changed"] else []
+    elif not settings and "search" in keys:
+        parts = [one["search"]] if one["search"] else []
+    more = [f"{len(parts) - MOST_KEYS} more"] if len(parts) > MOST_KEYS else []
+    return f"{variant} ({', '.join(parts[:MOST_KEYS] + more)})" if parts else variant

@@ -42,7 +42,7 @@ from attnkit.scoring.metrics import (
     label_scores,
     score,
 )
-from attnkit.scoring.output_warnings import SHARE, empty_references, share_text, warnings
+from attnkit.scoring.output_warnings import SHARE, empty_references, warnings
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.scoring.saved_scores import (
     SavedScores,
@@ -285,8 +285,8 @@ class _EvaluationJob:
         """That inputs were cut, or many outputs did not end."""
         lines, longest, out = decoding.lines, self.run.recipe.data.max_length, []
         if decoding.truncated:
-            share = share_text(decoding.truncated, lines, "inputs", "was cut", "were cut")
-            out.append(f"{share} to data.max_length={longest} tokens")
+            cut = f"{decoding.truncated} of {lines} inputs were cut"
+            out.append(f"{cut} to data.max_length={longest} tokens")
         if decoding.unfinished > SHARE * lines:
             out.append(
                 f"{decoding.unfinished} of {lines} outputs did not end within "

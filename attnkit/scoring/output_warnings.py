@@ -47,22 +47,23 @@ def warnings(
     A mark that the first reference of the line carries as well is not reported.  Metrics that
     cannot read the references are named as by `unread_text`.
     """
-    lines = len(hypotheses)
-    first = [line[0] for line in references]
-    out = []
-    if empty := _more(lambda text: not text.strip(), hypotheses, first):
-        out.append(share_text(empty, lines, "outputs", "is empty", "are empty"))
+    lines, first, out = len(hypotheses), [line[0] for line in references], []
+
+    def count(test: Callable[[str], object]) -> int:
+        """Outputs that pass a test which their reference does not pass."""
+        pairs = zip(hypotheses, first, strict=True)
+        return sum(bool(test(text)) and not test(reference) for text, reference in pairs)
+
+    if empty := count(lambda text: not text.strip()):
+        out.append(f"{empty} of {lines} outputs are empty")
     if len(set(hypotheses)) == 1 < len(set(first)):
         out.append(f"all {lines} outputs are the same text")
-    if marked := _more(lambda text: bool(SUBWORD.search(text)), hypotheses, first):
-        found = share_text(marked, lines, "outputs", "has", "have")
-        out.append(f"{found} subword marks (U+2581, @@ or ##): scores are for detokenized text")
-    split = _more(lambda text: text.endswith(" ."), hypotheses, first)
-    if split > SHARE * lines:
-        found = share_text(split, lines, "outputs", "ends", "end")
+    why = "scores are for detokenized text"
+    if marked := count(SUBWORD.search):
+        out.append(f"{marked} of {lines} outputs have subword marks (U+2581, @@ or ##): {why}")
+    if (split := count(lambda text: text.endswith(" ."))) > SHARE * lines:
         out.append(
-            f"{found} in a separate full stop, unlike the references: scores are for detokenized "
-            "text"
+            f"{split} of {lines} outputs end in a separate full stop, unlike the references: {why}"
         )
     return out + unread_text(references, metrics, tokenizers, words)
 
@@ -82,48 +83,32 @@ def unread_text(
     characters = Counter(character for text in texts for character in text.lower())
     letters = {c: n for c, n in characters.items() if unicodedata.category(c)[0] in "LMN"}
     total, out = sum(letters.values()), []
+
+    def told(names: Sequence[str], text: str, share: float, end: str) -> None:
+        titles = ", ".join(metric_facts(name).title for name in names)
+        percent = f"{100 * share:.1f} % of the letters and digits of the references"
+        out.append(f"{titles}: {text} {percent}{end}")
+
     rouge = [name for name in names if METRICS[name].family == "rouge"]
-    lost = sum(number for letter, number in letters.items() if letter not in _ROUGE_READS)
-    if rouge and words == "classic" and lost > LOST * total:
-        out.append(
-            f"{_titles(rouge)}: the classic tokenizer reads a-z and 0-9 only and cuts words at "
-            f"other letters: it keeps {100 * (total - lost) / total:.1f} % of the letters and "
-            f"digits of the references; use {BY_UNICODE}"
-        )
+    kept = sum(number for letter, number in letters.items() if letter in _ROUGE_READS)
+    if rouge and words == "classic" and total - kept > LOST * total:
+        text = "the classic tokenizer reads a-z and 0-9 only and cuts words at other letters: it "
+        told(rouge, text + "keeps", kept / total, f"; use {BY_UNICODE}")
     unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
     if unspaced <= UNCUT * total or "none" in tokenizers:
         return out
     of_words = [name for name in names if name in OF_TOKENIZER and tokenizers[0] in AT_SPACES]
     classic = [name for name in names if name in OF_CLASSIC_WORDS and words == "classic"]
-    told = ((of_words, f"tokenizer {tokenizers[0]}", BY_TOKENIZER),
-            (classic, "the classic tokenizer", BY_UNICODE))  # fmt: skip
-    for found, name, instead in told:
+    for found, name, instead in (
+        (of_words, f"tokenizer {tokenizers[0]}", BY_TOKENIZER),
+        (classic, "the classic tokenizer", BY_UNICODE),
+    ):
         if found:
-            out.append(
-                f"{_titles(found)}: {name} does not cut text without spaces into words, which "
-                f"{100 * unspaced / total:.1f} % of the letters and digits of the references are "
-                f"in; use {instead}"
-            )
+            text = f"{name} does not cut text without spaces into words, which"
+            told(found, text, unspaced / total, f" are in; use {instead}")
     return out
-
-
-def _titles(names: Sequence[str]) -> str:
-    return ", ".join(metric_facts(name).title for name in names)
-
-
-def share_text(number: int, lines: int, what: str, one: str, several: str) -> str:
-    """So many of all lines, and what they do: in the singular where it is one."""
-    return f"{number} of {lines} {what} {one if number == 1 else several}"
 
 
 def empty_references(references: Sequence[Sequence[str]]) -> int:
     """Lines of which a reference has no text."""
     return sum(not all(text.strip() for text in line) for line in references)
-
-
-def _more(test: Callable[[str], bool], hypotheses: Sequence[str], references: Sequence[str]) -> int:
-    """Hypotheses that pass a test which their reference does not pass."""
-    return sum(
-        test(text) and not test(reference)
-        for text, reference in zip(hypotheses, references, strict=True)
-    )

@@ -31,22 +31,22 @@ def score_files(
         UsageError: a file of outputs, or standard input, is named twice; otherwise, as
             UnavailableError, by `score`.
     """
-    if twice := next((name for i, name in enumerate(hypotheses) if name in hypotheses[:i]), None):
+    if twice := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
         raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
     if [*hypotheses, *references].count("-") > 1:
         raise UsageError("only one of --hyp and --ref can be standard input (-), once")
-    columns = [read_outputs(name, stdin) for name in references]
-    for name, lines in zip(references[1:], columns[1:], strict=True):
-        _match(references[0], columns[0], name, lines)
-    lines_of = {name: read_outputs(name, stdin) for name in hypotheses}
-    for name, lines in lines_of.items():
-        _match(name, lines, references[0], columns[0])
-    texts = list(zip(*columns, strict=True))
+    first, *others = (*references, *hypotheses)
+    lines_of = [read_outputs(name, stdin) for name in (first, *others)]
+    for name, lines in zip(others, lines_of[1:], strict=True):
+        if len(lines) != len(lines_of[0]):
+            raise ragged((Path(name), Path(first)), (len(lines), len(lines_of[0])))
+    texts = list(zip(*lines_of[: len(references)], strict=True))
     labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
     if len(set(labels)) < len(labels):
         labels = list(hypotheses)
     rows = []
-    for label, (name, lines) in zip(labels, lines_of.items(), strict=True):
+    outputs = lines_of[len(references) :]
+    for label, name, lines in zip(labels, hypotheses, outputs, strict=True):
         scores = score(eval.metrics, lines, texts, eval)
         row = ScoreRow(
             System(None, label),
@@ -74,15 +74,10 @@ def read_outputs(name: str, stdin: BinaryIO) -> list[str]:
     """
     path = Path(name)
     if name == "-":
-        lines = read_lines(Stream(stdin, "standard input"), None)
+        lines = list(read_lines(Stream(stdin, "standard input"), None))
     elif path.is_fifo():
         with reading(path), path.open("rb") as file:
-            return [line.rstrip() for line in read_lines(Stream(file, name), None)]
+            lines = list(read_lines(Stream(file, name), None))
     else:
-        lines = read_lines(path)
+        lines = list(read_lines(path))
     return [line.rstrip() for line in lines]
-
-
-def _match(name: str, lines: Sequence[str], other: str, others: Sequence[str]) -> None:
-    if len(lines) != len(others):
-        raise ragged((Path(name), Path(other)), (len(lines), len(others)))

@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from attnkit.errors import DataError
-from attnkit.recipe import Recipe, RecipeFile, flat
+from attnkit.recipe import RecipeFile, flat
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
-from attnkit.runs.json_files import RecordedChange, Tuned
+from attnkit.runs.json_files import RecordedChange, Tuned, parse
 from attnkit.runs.layout import TUNED
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import SEED, UNTESTED, Difference
@@ -79,9 +76,10 @@ class System:
     @classmethod
     def of_run(cls, run: Run) -> "System":
         """A finished run.  Data files count by their content, so that moved runs stay equal."""
-        manifest, recipe = run.manifest, run.recipe
+        manifest, recipe, spec = run.manifest, run.recipe, run.recipe.train
         finished, hashes = manifest["finished"], manifest.get("hashes", {})
-        processes = int(manifest.get("world_size", 1))
+        processes, counted = int(manifest.get("world_size", 1)), recipe.model.count_based
+        budget = Budget(spec.steps, spec.batch_tokens, spec.accumulate * processes)
         settings = {k: value for k, value in flat(recipe).items() if not k.startswith(SEED_KEYS)}
         if data := hashes.get("data"):
             settings = {key: value for key, value in settings.items() if key not in FILE_KEYS}
@@ -102,20 +100,12 @@ class System:
             cost,
             recipe.data.corpus,
             hashes.get("corpus"),
-            _budget(recipe, processes),
-            None if recipe.model.count_based else recipe.train.lr,
+            None if counted else budget,
+            None if counted else spec.lr,
             None if tuned is None else Tuned.model_validate(tuned),
             tuple(map(RecordedChange.model_validate, manifest.get("changes", ()))),
             settings,
         )
-
-
-def _budget(recipe: Recipe, processes: int) -> Budget | None:
-    """None of a model that is counted."""
-    spec = recipe.train
-    if recipe.model.count_based:
-        return None
-    return Budget(spec.steps, spec.batch_tokens, spec.accumulate * processes)
 
 
 class OutputFiles(NamedTuple):
@@ -315,16 +305,10 @@ class PublishedFigures(NamedTuple):
         """
         out: list[PublishedFigures] = []
         for run in runs:
-            found = run.manifest.get(PUBLISHED)
-            try:
-                one = None if found is None else cls(run.name, Published.model_validate(found))
-            except ValidationError as error:
-                where = ".".join(map(str, error.errors()[0]["loc"]))
-                raise DataError(
-                    f"{run.path}/manifest.json: {PUBLISHED}.{where} is not what a recipe may say; "
-                    "run `attnkit train` again, which writes it anew"
-                ) from error
-            out += [one] if one and one not in out else []
+            if found := run.manifest.get(PUBLISHED):
+                where = f"{run.path}/manifest.json: {PUBLISHED}"
+                one = cls(run.name, parse(found, Published, where))
+                out += [] if one in out else [one]
         return out
 
     def score(self, row: ScoreRow, metric: str) -> float | None:

@@ -30,7 +30,7 @@ import numpy as np
 from attnkit.errors import DataError
 from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring.metrics import Score, Statistics, reducer
+from attnkit.scoring.metrics import Score, reducer
 from attnkit.scoring.student_t import degrees_of, limit, two_sided
 
 SEED = 12345
@@ -212,7 +212,9 @@ class PairedTest:
         self.margin = margins.percent if self.ratio else margins.points
         self.sentences = len(scores[0].statistics)
         self.values = [np.array([score.value for score in system]) for system in systems]
-        drawn = resampled_scores(scores, resamples, seed) if self.resampled else self._repeated()
+        drawn = np.concatenate(self.values)[:, None]  # as if other sentences changed nothing
+        if self.resampled:
+            drawn = resampled_scores(scores, resamples, seed)
         self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
@@ -317,10 +319,6 @@ class PairedTest:
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
         return np.log(scores) if self.ratio else scores
 
-    def _repeated(self) -> Matrix:
-        """The scores as if one resample had given them: other sentences change nothing."""
-        return np.concatenate(self.values)[:, None]
-
 
 def _degrees(weight: float, seeds: int, sentences: int) -> float:
     """Degrees of freedom with the limit of Cochran and Cox at 95 %.
@@ -389,28 +387,22 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 
 
 def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:
-    """Scores [scores, resamples] by one metric, all on the same resamples of the sentences."""
-    value = reducer(scores[0].metric)
-    sums = _resample([score.statistics for score in scores], resamples, seed)
-    return np.array([[value(row) for row in table.tolist()] for table in sums])
+    """Scores [scores, resamples] by one metric, all on the same resamples of the sentences.
 
-
-def _resample(tables: Sequence[Statistics], resamples: int, seed: int) -> list[Statistics]:
-    """Sums [resamples, k] of each table over sentences drawn with replacement.
-
-    A resample is a vector of counts, so its sums are one matrix product: no [resamples,
-    sentences, k] array is made.  The draws are those of sacrebleu's test with the same seed.
+    Sentences are drawn with replacement, as by sacrebleu's test with the same seed.  A resample is
+    a vector of counts, so its sums of statistics are one matrix product: no [resamples, sentences,
+    k] array is made.
     """
-    generator = np.random.default_rng(seed)
-    sentences = len(tables[0])
+    value, generator = reducer(scores[0].metric), np.random.default_rng(seed)
+    sentences = len(scores[0].statistics)
     block = max(1, CELLS // sentences)
-    out: list[list[Statistics]] = [[] for _ in tables]
+    out: list[list[float]] = [[] for _ in scores]
     for start in range(0, resamples, block):
         rows = min(block, resamples - start)
         drawn = generator.integers(0, sentences, size=(rows, sentences))
         drawn += sentences * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * sentences)
         weights = counts.reshape(rows, sentences).astype(np.float64)
-        for sums, table in zip(out, tables, strict=True):
-            sums.append(weights @ table)
-    return [np.concatenate(sums) for sums in out]
+        for found, score in zip(out, scores, strict=True):
+            found += map(value, (weights @ score.statistics).tolist())
+    return np.array(out)

@@ -34,11 +34,9 @@ class Span(NamedTuple):
 
 def words(text: str) -> list[Word]:
     """The words of a text; punctuation around them counts as words of its own."""
-    out: list[Word] = []
-    for chunk in text.split():
-        parts = _parts(chunk)
-        out += [Word(part, not place) for place, part in enumerate(parts)]
-    return out
+    return [
+        Word(part, not place) for chunk in text.split() for place, part in enumerate(_parts(chunk))
+    ]
 
 
 @lru_cache(1 << 16)
@@ -50,14 +48,11 @@ def _parts(chunk: str) -> tuple[str, ...]:
 
 def marked(text: str, against: str) -> list[Span]:
     """A text in spans, those that differ from another text marked (difflib, word by word)."""
-    own = words(text)
-    matcher = _matcher(own, words(against))
-    out: list[Span] = []
-    for kind, _, _, start, end in matcher.get_opcodes():
+    own, out = words(text), []
+    for kind, _, _, start, end in _matcher(own, words(against)).get_opcodes():
         some = own[start:end]
-        space = not some or some[0].space
         shown = "".join(f" {w.text}" if w.space and n else w.text for n, w in enumerate(some))
-        out.append(Span(shown, space, kind != "equal"))
+        out.append(Span(shown, not some or some[0].space, kind != "equal"))
     return out
 
 
