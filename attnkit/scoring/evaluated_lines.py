@@ -12,7 +12,6 @@ from attnkit.data.questions import QuestionSet, accepted
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring.metrics import Score
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, saved_split, scored_splits
 from attnkit.text import nearest, quoted
 
@@ -39,21 +38,6 @@ class EvaluatedSystem:
     saved: SavedScores
     name: str = ""
     """Short, and no other system's."""
-
-    @property
-    def outputs(self) -> list[str]:
-        """One a line."""
-        return self.saved.texts
-
-    @property
-    def scores(self) -> dict[str, Score]:
-        """Stored ones, with their statistics of each line."""
-        return self.saved.scores
-
-    @property
-    def chosen(self) -> list[int] | None:
-        """The deciding context of each answer, from 0; None where the method has none."""
-        return self.saved.decoding.chosen if self.saved.decoding else None
 
 
 @dataclass(frozen=True)

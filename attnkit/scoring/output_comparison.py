@@ -160,21 +160,22 @@ def compare_outputs(evaluated: EvaluatedLines, metric: str | None = None) -> Com
     systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
     metric = _metric(evaluated, metric)
     if metric in _usable(evaluated):
-        scores = [system.scores[metric] for system in systems]
+        scores = [system.saved.scores[metric] for system in systems]
     else:
         check_available([metric], settings)
         references = [line.references for line in evaluated.lines]
-        scores = [score([metric], one.outputs, references, settings)[metric] for one in systems]
+        scores = [score([metric], one.saved.texts, references, settings)[metric] for one in systems]
     of_lines = [sentence_scores(one) for one in scores]
     made = ComparedOutputs(
         evaluated, metric, tuple(scores), (), tuple(system.name for system in systems)
     )
+    chosen = [one.saved.decoding and one.saved.decoding.chosen for one in systems]
     lines = [
         ComparedLine(
             line, len(made.words(line.references[0])),
-            tuple(system.outputs[place] for system in systems),
+            tuple(system.saved.texts[place] for system in systems),
             tuple(values[place] for values in of_lines),
-            tuple(system.chosen[place] if system.chosen else None for system in systems),
+            tuple(one[place] if one else None for one in chosen),
         )
         for place, line in enumerate(evaluated.lines)
     ]  # fmt: skip
@@ -196,7 +197,7 @@ def sentence_scores(whole: Score) -> list[float]:
 
 def _usable(evaluated: EvaluatedLines) -> list[str]:
     """Metrics that judge lines and are stored alike of all systems."""
-    first, *others = (system.scores for system in evaluated.systems)
+    first, *others = (system.saved.scores for system in evaluated.systems)
     return [
         name for name, score in first.items()
         if _judges_lines(name)
@@ -245,14 +246,14 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
     references = [line.references for line in evaluated.lines]
     out = []
     for place, system in enumerate(evaluated.systems):
-        more = score(["length-ratio", "seq-rep-4"], system.outputs, references, settings)
+        more = score(["length-ratio", "seq-rep-4"], system.saved.texts, references, settings)
         gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
         out.append(
             SystemFacts(
                 system.name, compared.scores[place].value,
                 sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
                 more["length-ratio"].value, more["seq-rep-4"].value,
-                sum(not text.strip() for text in system.outputs), differences.get(place),
+                sum(not text.strip() for text in system.saved.texts), differences.get(place),
             )
         )  # fmt: skip
     return out

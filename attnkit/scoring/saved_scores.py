@@ -38,6 +38,8 @@ MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zi
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
 MADE_FROM = ("weights", "source", "references", "search", "scoring")
+STORED = ("weights", "search", "scoring", "sentences", "empty_references", "unknown", "warnings")
+"""Fields that scores.json has under their own names."""
 SCORING = ("tokenize", "words", "lowercase", "sentences")
 """Settings of `eval` that scores depend on, but for word vectors."""
 
@@ -92,23 +94,20 @@ class SavedScores:
             lines = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
             if lengths := {len(texts) or count, *lines} - {count}:
                 raise ValueError(f"of {count} sentences, files have {lengths}")
-            known = {metric for metric in told if is_known(base_metric(metric))}
+            known = {k: told[k] for k in told if is_known(base_metric(k))}
+            entry["scoring"].setdefault("words", "classic")  # until they could be chosen
             return cls(
-                entry["weights"],
-                digests["source"],
-                digests["references"],
-                dict(entry["search"]),
-                {"words": "classic", **entry["scoring"]},  # until they could be chosen
-                split,
-                name,
-                texts,
-                {k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known},
-                count,
-                entry.get("empty_references", 0),
-                None if decode is None else Decoding.model_validate(decode),
-                dict(entry.get("unknown", {})),
-                list(entry["warnings"]),
-                {k: (told[k], tables[k]) for k in told if k not in known},
+                source=digests["source"],
+                references=digests["references"],
+                split=split,
+                name=name,
+                texts=texts,
+                scores={
+                    k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known
+                },
+                others={k: (told[k], tables[k]) for k in told if k not in known},
+                decoding=None if decode is None else Decoding.model_validate(decode),
+                **{key: entry[key] for key in STORED if key in entry},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -131,15 +130,9 @@ class SavedScores:
             files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
             entry = {
                 "metrics": told,
-                "sentences": self.sentences,
-                "empty_references": self.empty_references,
-                **({"decode": self.decoding.model_dump()} if self.decoding else {}),
-                "unknown": self.unknown,
-                "warnings": self.warnings,
                 "split": self.split,
-                "weights": self.weights,
-                "search": self.search,
-                "scoring": self.scoring,
+                **{key: getattr(self, key) for key in STORED},
+                **({"decode": self.decoding.model_dump()} if self.decoding else {}),
                 "digests": {
                     "source": self.source,
                     "references": self.references,
