@@ -135,18 +135,16 @@ def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Ov
     Raises:
         MissingInputError: there is nothing to compare.
     """
-    columns, told = list[OverviewColumn](), [*notes]
-    costs: list[Comparison] = []
+    columns, told, costs = list[OverviewColumn](), [*notes], list[Comparison]()
     for whole in compared:
-        for recipe in dict.fromkeys(row.recipe or "" for row in whole.rows):
+        for recipe in dict.fromkeys(row.recipe for row in whole.rows):
             one = replace(
                 whole,
-                rows=tuple(row for row in whole.rows if (row.recipe or "") == recipe),
-                differences=tuple(d for d in whole.differences if (d.row.recipe or "") == recipe),
+                rows=tuple(row for row in whole.rows if row.recipe == recipe),
+                differences=tuple(d for d in whole.differences if d.row.recipe == recipe),
             )
-            found = _columns(recipe, one)
-            columns += found
-            if found:
+            if found := _columns(recipe or "", one):
+                columns += found
                 costs.append(one)
             else:
                 told.append(f"{recipe} is left out: nothing to compare")
@@ -169,9 +167,10 @@ def rotary_baseline(runs: Sequence[Run]) -> str | None:
 
 def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
     """The first metric of a split, valid only if there is no other, in training and at the end."""
+    names = (name for row in result.rows for name in row.scores)
+    metric = next((name for name in names if metric_facts(name).better != "neither"), None)
     out = []
     for title, length in _places(recipe, result.rows).items():
-        metric = _metric(result)
         splits = [row.split for row in result.rows if row.length == length]
         split = next((one for one in splits if one != "valid"), splits[0] if splits else None)
         some = [
@@ -183,54 +182,41 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
         if not some or metric is None:
             continue
         facts, base = metric_facts(metric), some[0].baseline
-        percent = any(one.tested and one.tested.percent for one in some)
+        tested = [one.tested for one in some if one.tested]
         of_base = [
             row.scores[metric].value for row in result.rows
             if (row.name, row.split, row.length) == (base.name, split, length)
             and metric in row.scores
         ]  # fmt: skip
-        margins = [one.tested.margin for one in some if one.tested]
         out.append(
             OverviewColumn(
                 title,
-                f"{'% of ' if percent else ''}{facts.title}",
+                f"{'% of ' if any(one.percent for one in tested) else ''}{facts.title}",
                 base.name,
                 mean(of_base) if of_base else None,
                 facts.better,
                 {one.row.name: _cell(one) for one in some},
-                margins[0] if margins else None,
+                tested[0].margin if tested else None,
             )
         )
     return out
 
 
-def _metric(result: Comparison) -> str | None:
-    """The first metric of which higher or lower is better."""
-    names = (name for row in result.rows for name in row.scores)
-    return next((name for name in names if metric_facts(name).better != "neither"), None)
-
-
 def _places(recipe: str, rows: Sequence[ScoreRow]) -> dict[str, int | None]:
-    """Titles of the columns of a recipe, and their lengths."""
-    name = recipe.rpartition("/")[2]
+    """Titles of the columns of a recipe, and their lengths: that of training, and the largest."""
+    name, unit = recipe.rpartition("/")[2], "tokens"
     lengths = sorted({row.length for row in rows if row.length is not None})
     if not lengths:
         return {name: None}
-    made = corpus_cards.row_length(rows[0].system.corpus)
-    if made is None:  # windows of a text, beside the text as in training
-        whole = any(row.length is None for row in rows)
-        first: dict[str, int | None] = {name: None} if whole else _titled(name, lengths[0])
-        return first | _titled(name, lengths[-1])
-    unit = made.unit.partition(",")[0]
-    inside = max((at for at in lengths if at <= made.trained[1]), default=lengths[0])
-    places = _titled(name, inside, unit)
-    if lengths[-1] > inside:
-        places |= _titled(name, lengths[-1], f"{unit} ({lengths[-1] / inside:g} x)")
-    return places
-
-
-def _titled(name: str, length: int, unit: str = "tokens") -> dict[str, int | None]:
-    return {f"{name}, {length:,} {unit}": length}
+    first, last, factor = lengths[0], lengths[-1], ""
+    if made := corpus_cards.row_length(rows[0].system.corpus):
+        unit = made.unit.partition(",")[0]
+        first = max((at for at in lengths if at <= made.trained[1]), default=first)
+        factor = f" ({last / first:g} x)"
+    elif any(row.length is None for row in rows):  # windows of a text, beside the text itself
+        return {name: None, f"{name}, {last:,} {unit}": last}
+    places: dict[str, int | None] = {f"{name}, {first:,} {unit}": first}
+    return places | ({f"{name}, {last:,} {unit}{factor}": last} if last > first else {})
 
 
 def _cell(one: SystemDifference) -> OverviewCell:
