@@ -307,7 +307,7 @@ def _row(
     if not saved.texts:
         saved.texts, saved.decoding = answer(model, condition, search, progress)
         saved.sentences = len(saved.texts)
-    saved.warnings = unread_text(references, names, eval.tokenizers, eval.words)
+    saved.warnings = unread_text(references, names, eval)
     chosen = saved.decoding.chosen if saved.decoding else None
     known = () if chosen else CONTEXT
     if missing := [name for name in names if name not in (*saved.scores, *known)]:

@@ -265,8 +265,7 @@ class _EvaluationJob:
         saved.warnings = list(filter(None, saved.unknown.values()))
         if text:
             saved.empty_references = empty_references(references)
-            read = (self.eval.tokenizers, self.eval.words)
-            saved.warnings += warnings(saved.texts, references, text, *read)
+            saved.warnings += warnings(saved.texts, references, text, self.eval)
             saved.warnings += self._search_warnings(saved.decoding or Decoding())
         if missing and not run.writable:
             saved.warnings.append(NOT_KEPT)

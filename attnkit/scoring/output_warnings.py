@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import regex
 
-from attnkit.recipe.metrics import METRICS, TextWords, base_metric, metric_facts
+from attnkit.recipe.metrics import METRICS, base_metric, metric_facts
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.tokenizers import UNSPACED
 
 SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
@@ -38,9 +39,8 @@ _RUNS = regex.compile(rf"(?V1)[[{UNSPACED}\p{{Tibetan}}]&&[\p{{L}}\p{{M}}\u0f0b]
 def warnings(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Iterable[str] = (),
-    tokenizers: Sequence[str] = ("13a",),
-    words: TextWords = "classic",
+    metrics: Iterable[str],
+    eval: EvalConfig,
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
@@ -65,20 +65,19 @@ def warnings(
         out.append(
             f"{split} of {lines} outputs end in a separate full stop, unlike the references: {why}"
         )
-    return out + unread_text(references, metrics, tokenizers, words)
+    return out + unread_text(references, metrics, eval)
 
 
 def unread_text(
     references: Sequence[Sequence[str]],
     metrics: Iterable[str],
-    tokenizers: Sequence[str],
-    words: TextWords,
+    eval: EvalConfig,
 ) -> list[str]:
     """A line for each tokenizer that loses letters of the references, or leaves clauses uncut.
 
     By the tokenizer `none` the references are split into words already.
     """
-    names = list(dict.fromkeys(map(base_metric, metrics)))
+    names, first = list(dict.fromkeys(map(base_metric, metrics))), eval.tokenizers[0]
     texts = [text for line in references for text in line]
     characters = Counter(character for text in texts for character in text.lower())
     letters = {c: n for c, n in characters.items() if unicodedata.category(c)[0] in "LMN"}
@@ -91,16 +90,16 @@ def unread_text(
 
     rouge = [name for name in names if METRICS[name].family == "rouge"]
     kept = sum(number for letter, number in letters.items() if letter in _ROUGE_READS)
-    if rouge and words == "classic" and total - kept > LOST * total:
+    if rouge and eval.words == "classic" and total - kept > LOST * total:
         text = "the classic tokenizer reads a-z and 0-9 only and cuts words at other letters: it "
         told(rouge, text + "keeps", kept / total, f"; use {BY_UNICODE}")
     unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
-    if unspaced <= UNCUT * total or "none" in tokenizers:
+    if unspaced <= UNCUT * total or "none" in eval.tokenizers:
         return out
-    of_words = [name for name in names if name in OF_TOKENIZER and tokenizers[0] in AT_SPACES]
-    classic = [name for name in names if name in OF_CLASSIC_WORDS and words == "classic"]
+    of_words = [name for name in names if name in OF_TOKENIZER and first in AT_SPACES]
+    classic = [name for name in names if name in OF_CLASSIC_WORDS and eval.words == "classic"]
     for found, name, instead in (
-        (of_words, f"tokenizer {tokenizers[0]}", BY_TOKENIZER),
+        (of_words, f"tokenizer {first}", BY_TOKENIZER),
         (classic, "the classic tokenizer", BY_UNICODE),
     ):
         if found:

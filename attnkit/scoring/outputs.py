@@ -55,7 +55,7 @@ def score_files(
             len(lines),
             "\n".join(references),
             empty_references=empty_references(texts),
-            warnings=tuple(warnings(lines, texts, scores, eval.tokenizers, eval.words)),
+            warnings=tuple(warnings(lines, texts, scores, eval)),
             files=OutputFiles(name, tuple(references)),
         )
         rows.append(row)

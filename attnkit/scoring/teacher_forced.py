@@ -31,7 +31,6 @@ BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
 CONFIDENCE_BINS = 15
 """Equal intervals of confidence (Guo et al. 2017)."""
-"""What signatures say of the noise of an objective."""
 NO_POSITIONS = "is over the answers of marked positions, which only tagging has; use accuracy"
 """What a metric of `OF_POSITIONS` says of other tasks."""
 LOGITS_AT_ONCE = 2**22
@@ -201,8 +200,7 @@ def _predictions(
     output: nn.Linear | LogProbabilities, hidden: Float[Tensor, "N W"], targets: Int[Tensor, " N"]
 ) -> tuple[NDArray[np.float64], ...]:
     """nll, correctness and confidence of each token, by chunks of [tokens, vocabulary]."""
-    found = []
-    size = max(1, LOGITS_AT_ONCE // output.out_features)
+    found, size = [], max(1, LOGITS_AT_ONCE // output.out_features)
     for h, y in zip(torch.split(hidden, size), torch.split(targets, size), strict=True):
         logits = output(h).float()
         chosen = logits.gather(1, y[:, None])[:, 0]

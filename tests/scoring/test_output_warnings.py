@@ -1,10 +1,9 @@
 """Outputs whose score would mislead, and metrics that cannot read the references, are named."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from attnkit.recipe.metrics import METRICS, TextWords
+from attnkit.recipe.metrics import METRICS
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import warnings
 from attnkit.scoring.metrics.answers import unicode_answer_words
 from attnkit.scoring.metrics.tokenizers import unicode_words
@@ -23,13 +22,14 @@ UNSPACED = {
 }
 
 
-def unread(
-    text: str,
-    *metrics: str,
-    tokenizers: Sequence[str] = ("13a",),
-    words: TextWords = "classic",
-) -> list[str]:
-    return unread_text([[text]], metrics, tokenizers, words)
+def unread(text: str, *metrics: str, **settings: object) -> list[str]:
+    return unread_text([[text]], metrics, EvalConfig.model_validate(settings))
+
+
+def warned(hypotheses: list[str], *references: str) -> list[str]:
+    """Of outputs with one reference each."""
+    lines = [[text] for text in references]
+    return warnings(hypotheses, lines, ["rouge1", "bleu"], EvalConfig())
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_text_without_spaces_is_not_cut(language: str) -> None:
     assert classic.startswith("TER, ")
     assert classic.endswith("; use --words unicode (eval.words)")
     assert unread(text, "ter", "answer-f1", words="unicode") == []
-    assert unread(text, "bleu", tokenizers=["char"]) == []
+    assert unread(text, "bleu", tokenize="char") == []
 
 
 def test_names_in_another_script_are_no_matter() -> None:
@@ -85,7 +85,7 @@ def test_names_in_another_script_are_no_matter() -> None:
 
 def test_text_that_is_split_into_words_is_what_none_says() -> None:
     split = "\u732b \u304c \u8d70\u3063\u3066 \u3044\u308b"
-    assert unread(split, "bleu", "ter", tokenizers=["char", "none"]) == []
+    assert unread(split, "bleu", "ter", tokenize=("char", "none")) == []
 
 
 @pytest.mark.parametrize("text", UNSPACED.values())
@@ -98,39 +98,22 @@ def test_unicode_words_keep_every_letter(text: str) -> None:
     assert unicode_answer_words(text) == unicode_words(text)
 
 
-def lines(*texts: str) -> list[list[str]]:
-    """One reference a line."""
-    return [[text] for text in texts]
-
-
-def test_good_output_gives_no_warning() -> None:
-    assert warnings(["a cat .", "x @ y"], lines("a dog .", "x ## y")) == []
-    assert warnings(["a", ""], lines("a", ""), metrics=["rouge1", "bleu"]) == []
-
-
-def test_empty_hypotheses_are_counted() -> None:
-    assert warnings(["", " ", "a"], lines("a", "b", "")) == ["2 of 3 outputs are empty"]
-
-
-def test_an_empty_hypothesis_for_an_empty_reference_is_right() -> None:
-    assert warnings(["", "a"], lines("", "b")) == []
-
-
-def test_equal_hypotheses_are_noticed() -> None:
-    assert warnings(["a", "a"], lines("b", "c")) == ["all 2 outputs are the same text"]
-    assert warnings(["a"], lines("b")) == []
-
-
-def test_subword_marks_are_counted() -> None:
-    texts = ["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"]
-    (warning,) = warnings(texts, lines(*"abcde"))
-    assert warning.startswith("4 of 5 outputs have subword marks (U+2581, @@ or ##)")
-
-
-def test_marks_that_the_references_carry_as_well_are_no_fault() -> None:
-    assert warnings(["a c@@ at"], lines("a c@@ at")) == []
-
-
-def test_separate_full_stops_are_noticed() -> None:
-    (warning,) = warnings(["a cat .", "a dog ."], lines("a cat.", "a dog."))
-    assert warning.startswith("2 of 2 outputs end in a separate full stop")
+@pytest.mark.parametrize(
+    ("outputs", "references", "found"),
+    [
+        (["a cat .", "x @ y"], ["a dog .", "x ## y"], None),
+        (["", " ", "a"], ["a", "b", ""], "2 of 3 outputs are empty"),
+        (["", "a"], ["", "b"], None),  # right where the reference is empty
+        (["a", "a"], ["b", "c"], "all 2 outputs are the same text"),
+        (["a"], ["b"], None),
+        (["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"], [*"abcde"],
+         "4 of 5 outputs have subword marks (U+2581, @@ or ##)"),
+        (["a c@@ at"], ["a c@@ at"], None),  # the references carry them as well
+        (["a cat .", "a dog ."], ["a cat.", "a dog."], "2 of 2 outputs end in a separate full"),
+    ],
+)  # fmt: skip
+def test_what_looks_wrong_is_counted(
+    outputs: list[str], references: list[str], found: str | None
+) -> None:
+    told = warned(outputs, *references)
+    assert [one.startswith(str(found)) for one in told] == [True] * (found is not None)

@@ -7,6 +7,7 @@ import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.abc import SourceLoader
 from pathlib import Path
 from types import ModuleType
@@ -17,14 +18,12 @@ from attnkit.recipe.metric_plugins import FUNCTION, metric_files
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score
 
-_imported: dict[Path, tuple[str, ModuleType]] = {}
-"""The signature of the bytes of a file that were imported last, and what they gave."""
-
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
     """Import the files.  Raises UsageError where one fails."""
     for name in names:
-        _imported_now(metric_files()[name])
+        path = metric_files()[name]
+        _imported(path, path.read_bytes())
 
 
 def scores(
@@ -43,8 +42,8 @@ def scores(
     out = {}
     for name in names:
         path = metric_files()[name]
-        signature, module = _imported_now(path)
-        function = getattr(module, FUNCTION)
+        content = path.read_bytes()
+        function = getattr(_imported(path, content), FUNCTION)
         given: dict[str, Any] = {
             "outputs": [*hypotheses],
             "references": [[*line] for line in references],
@@ -62,7 +61,7 @@ def scores(
         for line, value in enumerate(values, 1):
             if not math.isfinite(value):
                 raise UsageError(f"{must}, not {value} for line {line:,}")
-        out[name] = Score.mean(name, values, signature)
+        out[name] = Score.mean(name, values, _signature(path, content))
     return out
 
 
@@ -93,19 +92,16 @@ class _Loader(SourceLoader):
         getattr(module, FUNCTION)
 
 
-def _imported_now(path: Path) -> tuple[str, ModuleType]:
-    """The signature and the module of a file as it is now; it is imported again once it changed."""
-    content = path.read_bytes()
-    signature = _signature(path, content)
-    if path not in _imported or _imported[path][0] != signature:
-        loader = _Loader(path, content)
-        spec = importlib.util.spec_from_loader(f"attnkit_metric_{path.stem}", loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        _called(path, loader.exec_module, module=module)
-        sys.modules[spec.name] = module
-        _imported[path] = signature, module
-    return _imported[path]
+@cache
+def _imported(path: Path, content: bytes) -> ModuleType:
+    """The module of a file with this content; it is imported again once it changed."""
+    loader = _Loader(path, content)
+    spec = importlib.util.spec_from_loader(f"attnkit_metric_{path.stem}", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    _called(path, loader.exec_module, module=module)
+    sys.modules[spec.name] = module
+    return module
 
 
 def _called(path: Path, function: Callable[..., Any], **options: Any) -> list[float]:
