@@ -94,17 +94,6 @@ def test_what_is_known_is_not_computed_again(
     assert (run.path / "scores.json").read_bytes() == before
 
 
-def test_a_new_metric_reuses_the_outputs_and_keeps_the_other_scores(
-    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make()
-    evaluate(run, ["test"], EvalConfig(metrics=("bleu",)), device="cpu")
-    monkeypatch.setattr(Run, "model", None)
-    (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("chrf",)), device="cpu")
-    assert list(entry.json()["metrics"]) == ["chrf"]
-    assert list(run.scores()["test"]["metrics"]) == ["bleu", "chrf"]
-
-
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("asked", ["chrf", "perplexity", "rouge1", "accuracy", "exact-match"])
 def test_metrics_that_are_not_asked_for_stay(
@@ -115,7 +104,10 @@ def test_metrics_that_are_not_asked_for_stay(
     evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
     before, texts = run.scores()["test"]["metrics"], run.read("outputs/test.hyp.txt")
     monkeypatch.setattr(saved_scores, "is_known", lambda name: name != "bleu")
-    evaluate(run, ["test"], EvalConfig(metrics=(asked,)), device="cpu", force=force)
+    if not force and asked != "accuracy":  # outputs are not made again
+        monkeypatch.setattr(Run, "model", None)
+    (entry,) = evaluate(run, ["test"], EvalConfig(metrics=(asked,)), device="cpu", force=force)
+    assert list(entry.scores) == [asked]
     after = run.scores()["test"]["metrics"]
     assert {name: after[name]["score"] for name in before} == pytest.approx(
         {name: before[name]["score"] for name in before}
@@ -308,26 +300,20 @@ def test_malformed_results_are_an_error_to_read_and_are_replaced(
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 
 
-def test_results_that_are_no_json_are_named_before_anything_is_decoded(
-    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = make()
-    evaluate(run, ["test"], EvalConfig(), device="cpu")
-    (run.path / "scores.json").write_bytes(b"{")
-    run.record("scores.json", run.sha256("scores.json"))
-    monkeypatch.setattr(Run, "model", None)
-    advice = "replace it by `attnkit eval --fresh`"
-    with pytest.raises(DataError, match=rf"scores.json: not valid JSON: .*; {advice}"):
-        evaluate(run, ["test"], EvalConfig(), device="cpu")
-
-
 @pytest.mark.parametrize("damage", [b"{", b"[]", b"\xff"])
-def test_force_replaces_scores_that_cannot_be_read(make: Callable[..., Run], damage: bytes) -> None:
+def test_scores_that_cannot_be_read_are_named_and_replaced_by_force(
+    make: Callable[..., Run], damage: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make()
     evaluate(run, ["test"], EvalConfig(), device="cpu")
     path = run.path / "scores.json"
     good = json.loads(path.read_bytes())
     path.write_bytes(damage)
+    run.record("scores.json", run.sha256("scores.json"))
+    with monkeypatch.context() as patch:  # before anything is decoded
+        patch.setattr(Run, "model", None)
+        with pytest.raises(DataError, match="scores.json: .*; replace it by `attnkit eval"):
+            evaluate(run, ["test"], EvalConfig(), device="cpu")
     evaluate(run, ["test"], EvalConfig(), device="cpu", force=True)
     assert json.loads(path.read_bytes())["test"]["metrics"] == good["test"]["metrics"]
 

@@ -214,37 +214,31 @@ def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: 
     assert all(place == sentence for place, sentence in enumerate(kept) if sentence < len(kept))
 
 
-@pytest.mark.parametrize("rest", [{}, {"no_repeat_ngram": 2, "min_length": 3}])
+@pytest.mark.parametrize(
+    ("rest", "rows"),  # at most, where so many logits are made at a time: 2^n sentences
+    [
+        ({"beam": 3, "n_best": 3}, {1: 3, 200: 4, 350: 6, 700: 12}),
+        ({"beam": 3, "n_best": 3, "no_repeat_ngram": 2, "min_length": 3}, {200: 4, 700: 12}),
+        ({"method": "greedy", "no_repeat_ngram": 2}, {1: 1, 200: 4, 700: 8}),
+        ({"method": "sample", "no_repeat_ngram": 2, "n_best": 3}, {200: 4, 700: 8}),
+    ],
+)
 def test_scores_made_in_pieces_give_the_same_answers(
-    rest: dict, monkeypatch: pytest.MonkeyPatch
+    rest: dict, rows: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, source = Toy(size=50), sources(11, size=50)
-    spec = SearchConfig(beam=3, n_best=3, max_length=9, **rest)
+    spec = SearchConfig(max_length=9, **rest)
     whole = search(model, source, spec, lines=range(11))
     sizes = []
     model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
-    for logits, rows in ((1, 3), (200, 4), (350, 6), (700, 12)):  # of 2^n sentences
+    for logits, most in rows.items():
         monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": logits})
         sizes.clear()
         found = search(model, source, spec, lines=range(11))
         assert [answers(one) for one in found] == [
             [(h.ids, h.score, h.complete) for h in one] for one in whole
         ]
-        assert max(sizes) == rows
-
-
-@pytest.mark.parametrize("rest", [{"method": "greedy"}, {"method": "sample", "n_best": 3}])
-def test_one_token_at_a_time_made_in_pieces_gives_the_same_answers(
-    rest: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, source = Toy(size=50), sources(11, size=50)
-    spec = SearchConfig(max_length=9, no_repeat_ngram=2, **rest)
-    whole = search(model, source, spec, lines=range(11))
-    monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": 200})
-    found = search(model, source, spec, lines=range(11))
-    assert [answers(one) for one in found] == [
-        [(h.ids, h.score, h.complete) for h in one] for one in whole
-    ]
+        assert max(sizes) == most
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
