@@ -284,8 +284,8 @@ class _EvaluationJob:
         """That inputs were cut, or many outputs did not end."""
         lines, longest, out = decoding.lines, self.run.recipe.data.max_length, []
         if decoding.truncated:
-            cut = f"{decoding.truncated} of {lines} inputs were cut"
-            out.append(f"{cut} to data.max_length={longest} tokens")
+            cut = f"inputs cut to data.max_length={longest} tokens"
+            out.append(f"{cut}: {decoding.truncated} of {lines}")
         if decoding.unfinished > SHARE * lines:
             out.append(
                 f"{decoding.unfinished} of {lines} outputs did not end within "

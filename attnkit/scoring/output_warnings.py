@@ -55,16 +55,14 @@ def warnings(
         return sum(bool(test(text)) and not test(reference) for text, reference in pairs)
 
     if empty := count(lambda text: not text.strip()):
-        out.append(f"{empty} of {lines} outputs are empty")
+        out.append(f"empty outputs: {empty} of {lines}")
     if len(set(hypotheses)) == 1 < len(set(first)):
         out.append(f"all {lines} outputs are the same text")
-    why = "scores are for detokenized text"
+    why = f"of {lines}; scores are for detokenized text"
     if marked := count(SUBWORD.search):
-        out.append(f"{marked} of {lines} outputs have subword marks (U+2581, @@ or ##): {why}")
+        out.append(f"outputs with subword marks (U+2581, @@ or ##): {marked} {why}")
     if (split := count(lambda text: text.endswith(" ."))) > SHARE * lines:
-        out.append(
-            f"{split} of {lines} outputs end in a separate full stop, unlike the references: {why}"
-        )
+        out.append(f"outputs with a separate full stop, unlike the references: {split} {why}")
     return out + unread_text(references, metrics, eval)
 
 

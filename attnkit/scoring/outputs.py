@@ -35,18 +35,18 @@ def score_files(
         raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")
     if [*hypotheses, *references].count("-") > 1:
         raise UsageError("only one of --hyp and --ref can be standard input (-), once")
-    first, *others = (*references, *hypotheses)
-    lines_of = [read_outputs(name, stdin) for name in (first, *others)]
-    for name, lines in zip(others, lines_of[1:], strict=True):
-        if len(lines) != len(lines_of[0]):
-            raise ragged((Path(name), Path(first)), (len(lines), len(lines_of[0])))
-    texts = list(zip(*lines_of[: len(references)], strict=True))
+    names, first = [*hypotheses, *references], len(hypotheses)
+    lines_of = [read_outputs(name, stdin) for name in names]
+    for place, lines in enumerate(lines_of):
+        if len(lines) != len(lines_of[first]):
+            pair = sorted((place, first))
+            raise ragged([Path(names[at]) for at in pair], [len(lines_of[at]) for at in pair])
+    texts = list(zip(*lines_of[first:], strict=True))
     labels = [Path(name).stem for name in hypotheses] if hypotheses[1:] else ["hyp"]
     if len(set(labels)) < len(labels):
         labels = list(hypotheses)
     rows = []
-    outputs = lines_of[len(references) :]
-    for label, name, lines in zip(labels, hypotheses, outputs, strict=True):
+    for label, name, lines in zip(labels, hypotheses, lines_of, strict=False):
         scores = score(eval.metrics, lines, texts, eval)
         row = ScoreRow(
             System(None, label),

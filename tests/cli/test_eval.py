@@ -137,7 +137,7 @@ def test_a_pipe_of_the_shell_is_read(attnkit: Any) -> None:
 def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnkit: Any) -> None:
     done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--metrics", "rouge,exact-match")
     assert "ROUGE-Lsum" in done.out
-    assert done.err == "attnkit: warning: hyp.txt: 1 of 4 outputs is empty\n"
+    assert done.err == "attnkit: warning: hyp.txt: empty outputs: 1 of 4\n"
 
 
 def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> None:

@@ -326,7 +326,7 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
     search = SearchConfig(method="greedy", max_length=1, min_length=1)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
     assert any(
-        re.fullmatch(r"1 of 6 inputs were cut to data\.max_length=\d+ tokens", text)
+        re.fullmatch(r"inputs cut to data\.max_length=\d+ tokens: 1 of 6", text)
         for text in entry.json()["warnings"]
     )
     assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings

@@ -102,14 +102,15 @@ def test_unicode_words_keep_every_letter(text: str) -> None:
     ("outputs", "references", "found"),
     [
         (["a cat .", "x @ y"], ["a dog .", "x ## y"], None),
-        (["", " ", "a"], ["a", "b", ""], "2 of 3 outputs are empty"),
+        (["", " ", "a"], ["a", "b", ""], "empty outputs: 2 of 3"),
         (["", "a"], ["", "b"], None),  # right where the reference is empty
         (["a", "a"], ["b", "c"], "all 2 outputs are the same text"),
         (["a"], ["b"], None),
         (["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"], [*"abcde"],
-         "4 of 5 outputs have subword marks (U+2581, @@ or ##)"),
+         "outputs with subword marks (U+2581, @@ or ##): 4 of 5; scores"),
         (["a c@@ at"], ["a c@@ at"], None),  # the references carry them as well
-        (["a cat .", "a dog ."], ["a cat.", "a dog."], "2 of 2 outputs end in a separate full"),
+        (["a cat .", "a dog ."], ["a cat.", "a dog."],
+         "outputs with a separate full stop, unlike the references: 2 of 2; scores"),
     ],
 )  # fmt: skip
 def test_what_looks_wrong_is_counted(
