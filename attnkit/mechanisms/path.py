@@ -24,11 +24,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, one_head, real_keys
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
+from attnkit.ops.recomputed_blocks import RowBlock
+from attnkit.ops.recomputed_chunks import carried_on
 
 CHUNK = 64
 """Tokens of one triangular system."""
@@ -76,50 +77,28 @@ class Path(ScaledDot):
         total = mask.valid.shape[1]
         values = append(None if state is None else state[1], v, total)
         factor = self._factor(mask, wide)
-        parts = (torch.split(x, CHUNK, 2) for x in (q, k, w, strength))
-        chunks = [Chunk(*own) for own in zip(*parts, strict=True)]
         if not self.in_blocks(call, q.shape[2], total):
             rows = []
-            for chunk in chunks:
-                scores, past = carried(chunk, past)
+            for own in zip(*(torch.split(x, CHUNK, 2) for x in (q, k, w, strength)), strict=True):
+                scores, past = carried(Chunk(*own), past)
                 rows.append(F.pad(scores, (0, total - scores.shape[3])))
             state = past.to(v.dtype), values
             return self.weigh(call, torch.cat(rows, 2), values, state, factor)
-        # one split: the gradient of each of several slices would be as large as the bias
-        biases: Sequence[Tensor | None] = [None] * len(chunks)
-        if call.bias is not None:
-            biases = torch.split(call.bias.expand(-1, -1, q.shape[2], -1), CHUNK, 2)
-        answers, first = [], 0
-        for chunk, bias in zip(chunks, biases, strict=True):
-            last = first + chunk.q.shape[2]
-            own = call._replace(
-                mask=mask.part(first, last, past.shape[2] + last - first), bias=bias
-            )
-            part = None if factor is None else factor[:, :, first:last]
-            y, past = self._chunk_answers(own, chunk, past, values, part)
-            answers.append(y)
-            first = last
-        return Out(torch.cat(answers, 2), (past.to(v.dtype), values))
+        ends = [*range(CHUNK, q.shape[2], CHUNK), q.shape[2]]
+        starts = [0, *ends[:-1]]
+        chunks = [RowBlock(a, b, past.shape[2] + b) for a, b in zip(starts, ends, strict=True)]
+        bias = None if call.bias is None else call.bias.expand(-1, -1, q.shape[2], -1)
 
-    def _chunk_answers(
-        self, call: AttentionCall, chunk: Chunk, past: Tensor, values: Tensor, factor: Tensor | None
-    ) -> tuple[Float[Tensor, "B H C E"], Float[Tensor, "B H S+C D"]]:
-        """The answers to the queries of a chunk, with its own mask and bias, and all keys.
+        def answers(
+            chunk: RowBlock, keys: Tensor, seen: Tensor, bias: Tensor | None, rows: Sequence[Tensor]
+        ) -> tuple[Tensor, Tensor]:
+            scores, keys = carried(Chunk(*rows), keys)
+            own = call._replace(mask=mask.part(*chunk), bias=bias)
+            part = None if factor is None else factor[:, :, chunk.first : chunk.last]
+            return self.weigh(own, scores, seen, None, part).y, keys
 
-        Scores are not kept for gradients but made again.
-        """
-        seen = past.shape[2] + chunk.q.shape[2]
-        call = call._replace(bias=None if call.bias is None else call.bias[..., :seen])
-
-        def answers(past: Tensor, values: Tensor, *parts: Tensor) -> tuple[Tensor, Tensor]:
-            scores, keys = carried(Chunk(*parts), past)
-            return self.weigh(call, scores, values, None, factor).y, keys
-
-        given = past, values[:, :, :seen], *chunk
-        if not torch.is_grad_enabled():
-            return answers(*given)
-        found: tuple[Tensor, Tensor] = checkpoint(answers, *given, use_reentrant=False)
-        return found
+        y, past = carried_on(answers, chunks, past, values, bias, (q, k, w, strength))
+        return Out(y, (past.to(v.dtype), values))
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
