@@ -144,7 +144,6 @@ def _ask(
 ) -> list[PromptAnswer]:  # fmt: skip
     """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
     from attnkit.nbce.answer import Reply, ask
-    from attnkit.nbce.choices import choose
     from attnkit.nbce.trace import trace
 
     def emit(token: int) -> None:
@@ -156,10 +155,8 @@ def _ask(
     how: dict[str, Any] = {"alpha": request.alpha, "limit": _limit(request, prompts)}
     if not prompts[0].strip():
         replies = [Reply("", [], [], None)]
-    elif request.choices:
-        replies = choose(reader, method, contexts, prompts, request.choices, rule, **how)
     else:
-        how["emit"] = emit if stream is not None else None
+        how |= {"choices": request.choices, "emit": emit if stream is not None else None}
         replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
     found = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True), first):

@@ -1,14 +1,17 @@
 """Prompts answered from many contexts by any method: what the command and evaluation call."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import torch
 
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
-from attnkit.nbce.merge import POOLS, Rule, unknown
+from attnkit.nbce.choices import encode_choices, label_logprobs
+from attnkit.nbce.merge import POOLS, Rule, merge_rows, unknown
 from attnkit.nbce.merged_search import Answer, Emit, TracedToken, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.nbce.sources import Source, named_source
@@ -17,6 +20,8 @@ from attnkit.search.base import Hypothesis
 
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 METHODS = POOLS + BASELINES
+
+T = TypeVar("T")
 
 
 class Reply(NamedTuple):
@@ -47,7 +52,7 @@ class Reply(NamedTuple):
         return bool(self.hypotheses) and self.hypotheses[0].complete
 
 
-def reply_of(reader: ContextReader, answer: Answer, cut: str = "") -> Reply:
+def reply_of(reader: ContextReader, answer: Answer, asked: "AskedPrompt") -> Reply:
     """The reply of one row, or of merged ones."""
     text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
     source = None
@@ -56,8 +61,10 @@ def reply_of(reader: ContextReader, answer: Answer, cut: str = "") -> Reply:
         ended = len(answer.steps) > len(answer.hypotheses[0].ids) > 0
         told = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
         source = named_source(len(answer.steps[0].entropies), told, answer.prompt)
-    context = source.context if source else None
-    return Reply(text, answer.hypotheses, answer.steps, context, cut=cut, source=source)
+    context = source.context if source else asked.context
+    return Reply(
+        text, answer.hypotheses, answer.steps, context, asked.scores, asked.cut, source=source
+    )
 
 
 def ask(
@@ -68,6 +75,7 @@ def ask(
     spec: SearchConfig,
     rule: Rule = Rule(),  # noqa: B008 (immutable)
     *,
+    choices: Sequence[str] = (),
     alpha: float = 0.5,
     limit: int | None = None,
     emit: Emit | None = None,
@@ -81,50 +89,130 @@ def ask(
     surprising; `none` answers without context.
 
     `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
-    whole); `rule` is for pools, its pool the method's; `alpha` of cad: (1 + alpha) log p(T|S) -
+    whole); `rule` is for pools, its pool the method's; `choices` are the only answers, of which the
+    likeliest is taken; `alpha` of cad: (1 + alpha) log p(T|S) -
     alpha log p(T); `limit` is most tokens of the row of concat and cad, output included (None: the
     model's own).  `emit` is given each token of the answer as it comes (of `best`, all at the end),
     for one prompt and one hypothesis (the last may be missing where no end token follows).
 
     Raises:
         UsageError: the method is not known or not for this model, a prompt is empty or has no
-            context, a row is too long, or the rule is out of range.
+            context, a row is too long, the rule is out of range, or choices cannot be told apart.
         DataError: the model answers NaN.
     """
     check_method(reader, method)
-    pairs = context_pairs(method, contexts, prompts)
-    if emit is not None and len(prompts) > 1:
-        raise ValueError("tokens can be handed out for one prompt only")
-    search = partial(answers, reader, spec=spec)
-    if method in ("best", "retrieval"):
-        return _choose(reader, method, pairs, search, emit)
-    read = [rows_of(reader, method, *pair, spec.max_length, limit) for pair in pairs]
-    merging = merging_rule(method, rule, alpha)
-    found = search([rows for rows, _ in read], merging, emit=emit)
-    if method not in POOLS:  # the concatenation of cad is no context among others
-        found = [one._replace(steps=[]) for one in found]
-    return [reply_of(reader, one, cut) for one, (_, cut) in zip(found, read, strict=True)]
-
-
-def context_pairs(
-    method: str, contexts: Sequence[Sequence[str]], prompts: Sequence[str]
-) -> list[tuple[Sequence[str], str]]:
-    """The contexts of each prompt, and the prompt; UsageError where one that is needed lacks."""
     if len(contexts) != len(prompts):
         raise UsageError(f"got {len(contexts)} sets of contexts for {len(prompts)} prompts")
-    for number, some in enumerate(contexts, 1):
-        if not some and method != "none":
-            raise UsageError(
-                f"prompt {number} has no context: give it one, or choose the method none"
-            )
-    return list(zip(contexts, prompts, strict=True))
+    if method != "none" and not all(contexts):
+        number = [*map(bool, contexts)].index(False) + 1
+        raise UsageError(f"prompt {number} has no context: give it one, or choose the method none")
+    if emit is not None and len(prompts) > 1:
+        raise ValueError("tokens can be handed out for one prompt only")
+    labels = encode_choices(reader, choices) if choices else {}
+    output = max(map(len, labels.values()), default=spec.max_length)
+    pairs = zip(contexts, prompts, strict=True)
+    asked = [AskedPrompt(*rows_of(reader, method, *pair, output, limit)) for pair in pairs]
+    if method == "retrieval":
+        found = _by_prompt(asked, prompt_perplexities(reader, [r for p in asked for r in p.rows]))
+        asked = [
+            p.answered_by(each.index(min(each)), each) for p, each in zip(asked, found, strict=True)
+        ]
+    merging = _merging_rule(method, rule, alpha)
+    if labels:
+        return [_choose(reader, method, one, labels, merging) for one in asked]
+    search = partial(answers, reader, spec=spec)
+    if method == "best":
+        return _best(reader, asked, search, emit)
+    written = search([one.rows for one in asked], merging, emit=emit)
+    if method not in POOLS:  # the concatenation of cad is no context among others
+        written = [one._replace(steps=[]) for one in written]
+    return [reply_of(reader, *pair) for pair in zip(written, asked, strict=True)]
 
 
-def merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
+class AskedPrompt(NamedTuple):
+    """The rows by which a prompt is answered."""
+
+    rows: Sequence[PromptRow]
+    cut: str
+    """A sentence on what was cut off the contexts; "": nothing."""
+    context: int | None = None
+    """The context that answers, where one was chosen."""
+    scores: tuple[float, ...] = ()
+    """What it was chosen by, of each context."""
+
+    def answered_by(self, context: int, scores: tuple[float, ...]) -> "AskedPrompt":
+        """Only the row of this context, chosen by these scores, is left."""
+        return AskedPrompt([self.rows[context]], self.cut, context, scores)
+
+
+def _by_prompt(asked: Sequence[AskedPrompt], values: Iterable[T]) -> list[tuple[T, ...]]:
+    """What was found for the rows of all prompts, prompt by prompt."""
+    remaining = iter(values)
+    return [tuple(islice(remaining, len(one.rows))) for one in asked]
+
+
+def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
     """How the rows of a method are merged; None where it has one row."""
     if method == "cad":
         return Rule("mean", alpha, eta=0, top_p=1)
     return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
+
+
+def _best(
+    reader: ContextReader,
+    asked: Sequence[AskedPrompt],
+    search: Callable[..., list[Answer]],
+    emit: Emit | None,
+) -> list[Reply]:
+    """The likeliest answer from one context alone, of equal ones the first."""
+    lines = [line for line, one in enumerate(asked) for _ in one.rows]
+    found = search([[row] for one in asked for row in one.rows], None, lines=lines)
+    replies = []
+    for one, each in zip(asked, _by_prompt(asked, found), strict=True):
+        scores = tuple(a.hypotheses[0].score if a.hypotheses else -math.inf for a in each)
+        at = scores.index(max(scores))
+        replies.append(reply_of(reader, each[at], one.answered_by(at, scores)))
+        if emit is not None and each[at].hypotheses:
+            for token in each[at].hypotheses[0].ids:
+                emit(token)
+    return replies
+
+
+def _choose(
+    reader: ContextReader,
+    method: str,
+    asked: AskedPrompt,
+    choices: Mapping[str, Sequence[int]],
+    merging: Rule | None,
+) -> Reply:
+    """The likeliest of the choices, by the log-probability of all its tokens behind the prompt.
+
+    No end token is asked for.  Each row's scores are made a distribution over the choices, which
+    pools merge by their formula: with `entropy` the context decides that is surest of one choice.
+    Nothing is cut: `top_p` and `eta` do nothing.
+    """
+    if merging is not None:
+        merging = merging._replace(eta=0, top_p=1).check(len(asked.rows) - 1)
+    reader.check(asked.rows, max(map(len, choices.values())))
+    pool = method in POOLS
+    scores, prompt = label_logprobs(reader, asked.rows, [*choices.values()], scored=pool)
+    if method == "best":
+        at = int(scores.amax(1).argmax())
+        asked, scores = asked.answered_by(at, ()), scores[at : at + 1]
+    if merging is None:
+        logprobs = scores[0].log_softmax(-1)
+    else:
+        none = torch.tensor([-1], device=scores.device)
+        logprobs = merge_rows(scores[None], merging, none).logprobs[0]
+    best = int(logprobs.argmax())
+    source = None
+    if pool:
+        parts = scores[1:].log_softmax(-1)[:, best].tolist()
+        source = named_source(len(parts), [parts], prompt)
+        asked = asked._replace(context=source.context)
+    probabilities = dict(zip(choices, logprobs.exp().tolist(), strict=True))
+    text = [*choices][best]
+    return Reply(text, [], [], asked.context, (), asked.cut, source, probabilities)
 
 
 def rows_of(
@@ -146,44 +234,6 @@ def rows_of(
         return [reader.row(text, prompt) for text in ("", *contexts)], ""
     row, cut = concatenated(reader, contexts, prompt, output, limit=limit)
     return [row] if method == "concat" else [reader.row("", prompt), row], cut
-
-
-def _choose(
-    reader: ContextReader,
-    method: str,
-    pairs: Sequence[tuple[Sequence[str], str]],
-    search: Callable[..., list[Answer]],
-    emit: Emit | None,
-) -> list[Reply]:
-    """One context answers: that of the likeliest answer, or of the least surprising prompt.
-
-    Of equal ones the first.
-    """
-    each = [rows_of(reader, method, *pair, 0, None)[0] for pair in pairs]
-    rows = [row for some in each for row in some]
-    if method == "retrieval":
-        values = iter(prompt_perplexities(reader, rows))
-        scores = [list(islice(values, len(some))) for some in each]
-        chosen = [some.index(min(some)) for some in scores]
-        rows_of_chosen = [[some[at]] for some, at in zip(each, chosen, strict=True)]
-        found = search(rows_of_chosen, None, emit=emit)
-    else:
-        lines = [line for line, some in enumerate(each) for _ in some]
-        alone = iter(search([[row] for row in rows], None, lines=lines))
-        all_of = [list(islice(alone, len(some))) for some in each]
-        scores = [
-            [one.hypotheses[0].score if one.hypotheses else -math.inf for one in some]
-            for some in all_of
-        ]
-        chosen = [some.index(max(some)) for some in scores]
-        found = [some[at] for some, at in zip(all_of, chosen, strict=True)]
-        if emit is not None and found[0].hypotheses:
-            for token in found[0].hypotheses[0].ids:
-                emit(token)
-    return [
-        reply_of(reader, one)._replace(context=at, scores=tuple(some))
-        for one, at, some in zip(found, chosen, scores, strict=True)
-    ]
 
 
 def check_method(reader: ContextReader, method: str) -> None:

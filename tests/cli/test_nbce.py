@@ -11,7 +11,6 @@ from helpers.trained import LENGTH, make_run
 
 from attnkit.cli import console, main, streams
 from attnkit.nbce.answer import ask
-from attnkit.nbce.choices import choose
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
@@ -132,7 +131,7 @@ def test_a_text_names_its_source_beside_it_as_tables_do(nbce: Any, method: str) 
 
 def test_a_choice_is_made_by_probability(nbce: Any, runs: Any) -> None:
     reader, words = open_run(runs["language-modeling"]), ["hund", "katze", "rote katzen"]
-    (wanted,) = choose(reader, "entropy", [TEXTS], ["ein"], words)
+    (wanted,) = ask(reader, "entropy", [TEXTS], ["ein"], SearchConfig(), choices=words)
     asked = (*FILES, "--prompt", "ein", "--choices", "hund,katze, rote katzen")
     done = nbce(*asked)
     assert done.code == 0, done.err

@@ -5,13 +5,15 @@ import torch
 from helpers.toy_readers import alone, reader
 
 from attnkit.errors import UsageError
-from attnkit.nbce.answer import METHODS
+from attnkit.nbce.answer import METHODS, ask
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
-from attnkit.nbce.choices import choose, encode_choices, label_logprobs
+from attnkit.nbce.choices import encode_choices, label_logprobs
 from attnkit.nbce.merge import POOLS, Rule, merge
+from attnkit.recipe.schema import SearchConfig
 
 CONTEXTS = ["one red dog", "two cats and a very red dog", "cats"]
 PROMPT = "two cats"
+SPEC = SearchConfig(method="greedy")
 CHOICES = ("a red dog", "two", "cats and cats")
 
 
@@ -27,7 +29,7 @@ def plain(kind: str, row: object, choice: str) -> float:
 def test_labels_of_any_length_are_scored_as_alone(kind: str) -> None:
     made = reader(kind)
     rows = [made.row(text, PROMPT) for text in ("", *CONTEXTS)]
-    found, _ = label_logprobs(made, rows, encode_choices(made, CHOICES))
+    found, _ = label_logprobs(made, rows, [*encode_choices(made, CHOICES).values()])
     wanted = torch.tensor([[plain(kind, row, choice) for choice in CHOICES] for row in rows])
     torch.testing.assert_close(found.float(), wanted, atol=1e-4, rtol=1e-4)
 
@@ -46,7 +48,7 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
         rows = [made.row("", PROMPT), concatenated(made, CONTEXTS, PROMPT, 8)[0]]
     elif method in POOLS:
         rows = [made.row("", PROMPT), *rows]
-    scores = label_logprobs(made, rows, encode_choices(made, CHOICES))[0]
+    scores = label_logprobs(made, rows, [*encode_choices(made, CHOICES).values()])[0]
     if method == "retrieval":
         perplexities = prompt_perplexities(made, rows)
         scores = scores[perplexities.index(min(perplexities))][None]
@@ -58,9 +60,9 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
         logprobs, _ = merge(scores, "mean", 2.0, top_p=1.0)
     else:
         logprobs = scores[0].log_softmax(-1)
-    (found,) = choose(
-        made, method, [CONTEXTS], [PROMPT], CHOICES, Rule(beta=0.5), alpha=2.0
-    )  # fmt: skip
+    (found,) = ask(
+        made, method, [CONTEXTS], [PROMPT], SPEC, Rule(beta=0.5), choices=CHOICES, alpha=2.0
+    )
     assert [*found.probabilities] == [*CHOICES]
     assert [*found.probabilities.values()] == pytest.approx(logprobs.exp().tolist(), abs=1e-5)
     assert sum(found.probabilities.values()) == pytest.approx(1)
@@ -73,4 +75,4 @@ def test_choices_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(UsageError, match="'a red dog' begins with the tokens of 'a red'"):
         encode_choices(made, ["a red", "a red dog"])
     with pytest.raises(UsageError, match="give at least two"):
-        choose(made, "entropy", [CONTEXTS], [PROMPT], ["a"])
+        ask(made, "entropy", [CONTEXTS], [PROMPT], SPEC, choices=["a"])
