@@ -99,13 +99,13 @@ def test_piped_prompts_are_answered_line_by_line(
     """With the contexts kept in memory; an empty line has an empty answer."""
     together = nbce(*FILES, "--prompt", "ein", "--prompt", "zwei", *SHORT).out.splitlines()
     read = []
-    begin = LanguageModelReader.read
+    begin = LanguageModelReader._read
 
-    def counted(self: Any, ids: Any, *rest: Any) -> Any:
-        read.append(ids.numel())
-        return begin(self, ids, *rest)
+    def counted(self: Any, rows: Any) -> Any:
+        read.append(rows)
+        return begin(self, rows)
 
-    monkeypatch.setattr(LanguageModelReader, "read", counted)
+    monkeypatch.setattr(LanguageModelReader, "_read", counted)
     done = nbce(*FILES, "--prompts", "-", *SHORT, stdin="ein\n\nzwei\nein\n")
     assert done.out.splitlines() == [together[0], "", together[1], together[0]]
     assert len(read) == 1  # the contexts; questions are scored
