@@ -17,7 +17,7 @@ from attnkit.show.map_page import page as html
 
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
 STEP = 1 / 255 + 1e-4
-"""One 8-bit step, and the rounding of four decimals."""
+"""Half a step, and the rounding of four decimals."""
 
 
 Open = Callable[..., Any]
@@ -61,7 +61,7 @@ def hover(page: Any, row: int, column: int, pane: int = 0) -> str:
 
 
 def number(readout: str) -> float:
-    found = re.search(r": (-?[\d.e-]+) \(8-bit, within ", readout)
+    found = re.search(r": (-?[\d.e-]+) \(within ", readout)
     assert found, readout
     return float(found[1])
 
@@ -292,7 +292,7 @@ def test_two_models_stand_side_by_side_or_subtracted(show: Open) -> None:
     a, b = (some.maps["cross"].weights[0, 1, 3, 2] for some in (first, second))
     for pane in (0, 1):
         said = hover(page, 3, 2, pane)
-        values = re.findall(r"(one|two) (-?[\d.]+) \(8-bit", said)
+        values = re.findall(r"(one|two) (-?[\d.]+) \(within", said)
         assert [name for name, _ in values] == ["one", "two"]
         assert [float(value) for _, value in values] == pytest.approx([a, b], abs=STEP)
     choose(page, mode="difference")

@@ -50,7 +50,7 @@ def page(
 ) -> bytes:
     """The page of one text through one model, or through several to compare.
 
-    Weights are 8-bit values (see `encode`).  Where all maps in full would make the page larger
+    Weights are rounded (see `encode`).  Where all maps in full would make the page larger
     than `budget`, it holds thumbnails of all heads, means over heads as fine as fits, and single
     heads in full as far as they fit; it says what it left out and the `command` that shows it, to
     which `--layer L --head H` is added.  The same captures give the same bytes.

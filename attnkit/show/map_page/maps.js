@@ -10,17 +10,10 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const most = (list) => list.reduce((a, b) => Math.max(a, b), 0);
 const decode = (coded) => (coded.decoded ??= inflate(coded));
 
-// Each row of a map has its own step and zero; power 2 is finer near zero.
-async function inflate({ data: text, count, rows, columns, power }) {
+async function inflate({ data: text, step }) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-  const buffer = await new Response(stream).arrayBuffer(), lines = count * rows;
-  const steps = new Float32Array(buffer, 0, lines), zeros = new Uint8Array(buffer, 4 * lines, lines);
-  const values = Float32Array.from(new Uint8Array(buffer, 5 * lines));
-  return values.map((byte, i) => {
-    const line = Math.floor(i / columns), q = byte - zeros[line];
-    return steps[line] * (power === 2 ? q * Math.abs(q) : q);
-  });
+  return Float32Array.from(new Int16Array(await new Response(stream).arrayBuffer()), (value) => step * value);
 }
 
 const mapsOf = (capture) => data.captures[capture].maps.find(({ kind }) => kind === state.kind);
@@ -111,7 +104,7 @@ async function chosen(number = state.layer, name = state.head) {
   const [first, second] = maps;
   if (!subtracts() || !comparable(first, second)) return maps;
   const values = first.values.map((value, i) => second.values[i] - value);
-  return [{ ...first, values, error: first.error + second.error, signed: true, second }];
+  return [{ ...first, values, step: first.step + second.step, signed: true, second }];
 }
 
 function limitsOf(maps) {

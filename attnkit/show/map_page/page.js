@@ -40,9 +40,9 @@ function readout() {
   if (!subject) return "Point at a cell or token, tap it, or move with the arrow keys.";
   if (row < 0 || column < 0) return subject;
   const said = shown().filter(({ map: some }) => row < some.rows && column < some.columns).map(({ map: some }) => {
-    const error = some.error * some.to[column].places.length;
+    const error = (some.step / 2) * some.to[column].places.length;
     const who = state.other < 0 || some.signed ? "" : `${shortName(some)} `;
-    return `${who}${digits(rowOf(some, row)[column])} (8-bit, within ${error.toPrecision(2)})`;
+    return `${who}${digits(rowOf(some, row)[column])} (within ${error.toPrecision(2)})`;
   });
   return `${quoted(map.from[row].label)} to ${quoted(map.to[column].label)}: ${said.join("; ")}`;
 }
