@@ -9,7 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from attnkit.runs.curves import Curves, Series
-from attnkit.text import one_line, short_number
+from attnkit.text import one_line
 
 COLOURS = ("blue", "red", "green", "magenta", "cyan", "yellow")
 """Of the lines, in turn: six of the colours that every terminal has, so its theme decides."""
@@ -69,7 +69,7 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
     lines = [points for one in plot.series for points in one.lines]
     pad = MARGIN if all(len(points) == 1 for points in lines) else 0.0
     y = scale([point[1] for points in lines for point in points], ROWS // 3, pad=pad)
-    labels = {y.place(tick, ROWS): number(tick, y) for tick in y.ticks}
+    labels = {y.place(tick, ROWS): number(tick) for tick in y.ticks}
     if max(map(len, labels.values())) > width // 3:
         labels = {}
     margin = max(map(len, labels.values()), default=0) + 1
@@ -80,12 +80,11 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
     for one in plot.series:
         place = names.index(one.name)
         for points in one.lines:
-            for at in _traced([(x.place(a, columns), y.place(b, ROWS)) for a, b in points]):
+            *line_cells, end = _traced([(x.place(a, columns), y.place(b, ROWS)) for a, b in points])
+            for at in line_cells:
                 if at not in cells or sum(at) % 2:  # where lines meet they take turns
                     cells[at] = place
-            # two ends in one cell stand beside each other
-            free = [c for c in range(columns) if (c, at[1]) not in ends] or [at[0]]
-            ends[min((abs(c - at[0]), c) for c in free)[1], at[1]] = place
+            ends[end] = place
     cells |= ends
     for row in reversed(range(ROWS)):
         out = Text(labels.get(row, "").rjust(margin - 1) + box[row not in labels])
@@ -119,7 +118,7 @@ def _axis(x: Scale, margin: int, columns: int, box: str) -> Iterator[Text]:
     """The horizontal axis and its labels, those left out that would touch others."""
     line, labels, end = [box[4]] * columns, [" "] * (margin + columns), 0
     for tick in x.ticks:
-        column, text = x.place(tick, columns), number(tick, x)
+        column, text = x.place(tick, columns), number(tick)
         start = max(0, margin + column - len(text) // 2)
         start = min(start, len(labels) - len(text))
         if (end and start <= end) or len(text) > len(labels):
@@ -168,27 +167,9 @@ def horizontal(plot: Curves, values: Sequence[float], most: int, pad: float) -> 
     return scale(values, most, pad=pad)
 
 
-def number(value: float, axis: Scale) -> str:
-    """A label that is short and tells its neighbours apart."""
-    if axis.logarithmic:
-        return logarithmic_label(value)
-    step = axis.ticks[1] - axis.ticks[0] if len(axis.ticks) > 1 else abs(value) or 1.0
-    most = max(map(abs, axis.ticks))
-    if not 1e-3 <= most < 1e12:
-        return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+", "e")
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if most >= limit:
-            divisor = limit if unit != "k" else 1e3
-            return "0" if value == 0 else f"{_decimals(value / divisor, step / divisor)}{unit}"
-    return _decimals(value, step)
-
-
-def logarithmic_label(value: float) -> str:
-    """A label of a logarithmic axis, which stands at a value itself: 1,024 or 3e-3."""
-    return f"{value:,.0f}" if value == round(value) else short_number(f"{value:.6g}")
-
-
-def _decimals(value: float, step: float) -> str:
-    """A number with the decimals of a step; 2.5 has one, 0.025 three."""
-    digits = next((n for n in range(7) if abs(round(step, n) - step) < step * 1e-6), 7)
-    return f"{value:.{digits}f}"
+def number(value: float) -> str:
+    """A short label: 0.25, 1500, 20k, 4e20."""
+    for least, size, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if least <= abs(value) < 1e12:
+            return f"{value / size:.6g}{unit}"
+    return f"{value:.6g}".replace("e+", "e").replace("e-0", "e-")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnkit.runs.curves import Curves
-from attnkit.show.curves_chart import logarithmic_label
+from attnkit.show.curves_chart import number
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.text import safe_text
 
@@ -101,7 +101,7 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
         if len(at) > MOST_TICKS:
             low, high = math.ceil(math.log2(at[0])), math.floor(math.log2(at[-1]))
             at = [2.0**power for power in range(low, high + 1)]
-        axes.set_xticks(at, [logarithmic_label(x) for x in at], rotation=45)
+        axes.set_xticks(at, [number(x) for x in at], rotation=45)
         axes.minorticks_off()
     for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
         if most >= LONG and axis.get_scale() == "linear":

@@ -53,19 +53,18 @@ def test_an_axis_holds_its_values_and_has_labels_that_differ(
     [
         ((0, 650), 5, ["0", "200", "400", "600"]),
         ((0.17, 5.5), 5, ["2", "4"]),
-        ((0, 0.0008), 4, ["0", "2.0e-4", "4.0e-4", "6.0e-4", "8.0e-4"]),
-        ((0, 0.004), 4, ["0.000", "0.001", "0.002", "0.003", "0.004"]),
+        ((0, 0.00008), 4, ["0", "2e-5", "4e-5", "6e-5", "8e-5"]),
+        ((0, 0.004), 4, ["0", "0.001", "0.002", "0.003", "0.004"]),
         ((0, 20_000_000), 4, ["0", "5M", "10M", "15M", "20M"]),
-        ((0, 20_000), 4, ["0", "5k", "10k", "15k", "20k"]),
+        ((0, 20_000), 4, ["0", "5000", "10k", "15k", "20k"]),
         ((3, 3), 2, ["3"]),
-        ((0, 4e20), 4, ["0", "1.0e20", "2.0e20", "3.0e20", "4.0e20"]),
+        ((0, 4e20), 4, ["0", "1e20", "2e20", "3e20", "4e20"]),
     ],
 )
 def test_labels_are_round_and_short(
     values: tuple[float, float], most: int, labels: list[str]
 ) -> None:
-    axis = scale(values, most)
-    assert [number(tick, axis) for tick in axis.ticks] == labels
+    assert [number(tick) for tick in scale(values, most).ticks] == labels
 
 
 def rows(text: str) -> list[str]:
@@ -91,15 +90,7 @@ def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
         assert axis.logarithmic == (axis.high == 4096)
     axis = horizontal(plot, [x for x, _ in line], 7, 0.0)
     assert [axis.share(x) * 6 for x, _ in line] == pytest.approx([*range(7)])
-    assert [number(x, axis) for x in axis.ticks] == [
-        "64",
-        "128",
-        "256",
-        "512",
-        "1,024",
-        "2,048",
-        "4,096",
-    ]
+    assert axis.ticks == (64, 128, 256, 512, 1024, 2048, 4096)
     assert horizontal(plot, [x for x, _ in line], 4, 0.0).ticks == (64, 256, 1024, 4096)
 
 
@@ -117,12 +108,6 @@ def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
     text = drawn(CurvesChart([SCORE]), 60, None)
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "a", "b"]
     assert "a one 85 (mean of 2 seeds)" in text
-
-
-def test_points_in_one_place_stand_beside_each_other() -> None:
-    same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
-    text = drawn(CurvesChart([Curves("s", "t", same, False)]), 60, None)
-    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 
 @pytest.mark.slow
