@@ -165,7 +165,7 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
     updates = [cost.updates or 0 for cost in costs]
     span = f"{min(updates):,}" + (f" to {max(updates):,}" if min(updates) < max(updates) else "")
     ways = joined(
-        f"{cost.precision} on {cost.device} with {cost.threads} threads"
+        f"{cost.precision} on {cost.device} with {cost.threads} thread{'s' * (cost.threads != 1)}"
         + (f" in each of {n} processes" if (n := cost.processes or 1) > 1 else "")
         for cost in costs
         if cost.precision

@@ -93,84 +93,53 @@ def overview_picture(found: Overview, format: str) -> Picture:
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    texts = [*found.systems, *(one.title for one in found.columns)]
-    size = (len(found.columns), len(found.systems))
-    with matplotlib_defaults(texts) as missing:
-        # cells have fixed sizes; all around them is beside the axes, and the file is trimmed to it
-        wide, high = CELL[0] * size[0], CELL[1] * size[1]
-        figure = Figure((wide, high))
-        axes = figure.add_axes((0, 0, 1, 1))
-        matplotlib.rcParams["hatch.linewidth"] = 0.6
+    columns, names = found.columns, found.systems
+    with matplotlib_defaults([*names, *(one.title for one in columns)]) as missing:
+        matplotlib.rcParams.update({"hatch.linewidth": 0.6, "font.size": SMALL})
+        size = (CELL[0] * len(columns) + 3, CELL[1] * len(names) + 2.4)
+        figure = Figure(size, layout="constrained")
+        axes = figure.add_subplot()
         palette = ListedColormap(colour.table("difference")[::-1] / 255)
-        gains = [[one.gain(name) for one in found.columns] for name in found.systems]
-        shares = np.ma.masked_invalid(np.array(gains, dtype=np.float64))
-        drawn = axes.imshow(shares, cmap=palette, vmin=-1, vmax=1, aspect="auto")
-        for at, column in enumerate(found.columns):
-            for row, name in enumerate(found.systems):
-                _write(axes, column, name, at, row, gains[row][at])
-                if name in column.cells and column.cells[name].undecided:
-                    box = Rectangle(
-                        (at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH, edgecolor="0.72",
-                        linewidth=0,
-                    )  # fmt: skip
-                    axes.add_patch(box)
-        _label(axes, found)
-        beside = figure.add_axes(
-            (1 + 0.2 / wide, max(0, 1 - 2 / high), 0.1 / wide, min(1, 2 / high))
+        gains = np.array([[one.gain(name) for one in columns] for name in names], np.float64)
+        drawn = axes.imshow(
+            np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto"
         )
-        bar = figure.colorbar(drawn, cax=beside)
+        for row, at in np.ndindex(gains.shape):
+            text, style = _number(columns[at], names[row], gains[row, at])
+            axes.text(at, row, text, ha="center", va="center", **style)
+            if names[row] in columns[at].cells and columns[at].cells[names[row]].undecided:
+                axes.add_patch(Rectangle((at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH,
+                                         edgecolor="0.72", linewidth=0))  # fmt: skip
+        axes.xaxis.tick_top()
+        slanted = {"rotation": 35, "rotation_mode": "anchor"}
+        titles = [safe_text(one.title) for one in columns]
+        axes.set_xticks(range(len(columns)), titles, ha="left", fontsize=TYPE, **slanted)
+        axes.set_yticks(range(len(names)), map(safe_text, names), fontsize=TYPE)
+        below = axes.secondary_xaxis("bottom")
+        units = [f"{safe_text(one.unit)}\nto {safe_text(one.baseline)}" for one in columns]
+        below.set_xticks(range(len(columns)), units, ha="right", va="top", **slanted)
+        for one in (axes, below):
+            one.tick_params(length=0)
+            for side in one.spines.values():
+                side.set_linewidth(0.4)
+        bar = figure.colorbar(drawn, ax=axes, aspect=15, shrink=0.5, anchor=(0, 1))
         bar.set_ticks([-1, 0, 1], labels=["worse", "baseline", "better"])
-        bar.ax.tick_params(labelsize=SMALL, length=2)
-        bar.outline.set_linewidth(0.5)
         legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
         legend += "blank: not trained; colour: share of the column's largest difference"
         legend += "; \u00b9 one seed: provisional" * bool(_provisional(found))
-        # labels below are slanted by 35 degrees; a letter is about half as wide as high
-        longest = max(len(line) for one in found.columns for line in _below(one))
-        axes.annotate(
-            legend, (0, 0), (0, -12 - 0.3 * (SMALL - 1) * longest), "axes fraction",
-            "offset points", fontsize=SMALL, va="top", color="0.35",
-        )  # fmt: skip
+        figure.supxlabel(legend, x=0, ha="left", fontsize=SMALL, color="0.35")
         data = rendered(figure, format, "overview: differences to the baseline")
     return Picture(data, (*missing, *found.notes))
 
 
-def _write(
-    axes: "Axes", column: OverviewColumn, name: str, at: int, row: int, gain: float | None
-) -> None:
-    """The number of a cell."""
-    baseline = name == column.baseline
-    if baseline and column.score is not None:
-        text, style = f"{column.score:.1f}", {"style": "italic", "color": "0.25"}
-    elif gain is not None:
-        text = _text(column.cells[name]).replace("-", "\u2212")
-        style = {"color": "white" if abs(gain) > 0.75 else "black"}
-    else:
-        return
-    axes.text(at, row, text, ha="center", va="center", fontsize=SMALL, **style)  # type: ignore[arg-type]
-
-
-def _below(column: OverviewColumn) -> tuple[str, str]:
-    """The lines of text below a column."""
-    return safe_text(column.unit), f"to {safe_text(column.baseline)}"
-
-
-def _label(axes: "Axes", found: Overview) -> None:
-    """Titles above, units and baselines below."""
-    places = range(len(found.columns))
-    titles = [safe_text(one.title) for one in found.columns]
-    axes.xaxis.tick_top()
-    axes.set_xticks(places, titles, rotation=35, ha="left", rotation_mode="anchor", fontsize=TYPE)
-    axes.set_yticks(range(len(found.systems)), map(safe_text, found.systems), fontsize=TYPE)
-    axes.tick_params(length=0)
-    for at, one in enumerate(found.columns):
-        axes.annotate(
-            "\n".join(_below(one)), (at, len(found.systems) - 0.5), (0, -4), "data",
-            "offset points", rotation=35, ha="right", va="top", rotation_mode="anchor",
-            fontsize=SMALL - 1, color="0.35", annotation_clip=False,
-        )  # fmt: skip
-    for side in axes.spines.values():
-        side.set_linewidth(0.4)
+def _number(column: OverviewColumn, name: str, gain: float) -> tuple[str, dict[str, Any]]:
+    """The text of a cell, and how it looks."""
+    if name == column.baseline and column.score is not None:
+        return f"{column.score:.1f}", {"style": "italic", "color": "0.25"}
+    if name not in column.cells:
+        return "", {}
+    text = _text(column.cells[name]).replace("-", "\u2212")
+    return text, {"color": "white" if abs(gain) > 0.75 else "black"}
 
 
 def forest_picture(found: Overview, format: str) -> Picture:
