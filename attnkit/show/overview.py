@@ -105,13 +105,13 @@ def overview_picture(found: Overview, format: str) -> Picture:
             np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto"
         )
         for row, at in np.ndindex(gains.shape):
-            text, style = _number(columns[at], names[row], gains[row, at])
+            text, style = _number(columns[at], names[row], float(gains[row, at]))
             axes.text(at, row, text, ha="center", va="center", **style)
             if names[row] in columns[at].cells and columns[at].cells[names[row]].undecided:
                 axes.add_patch(Rectangle((at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH,
                                          edgecolor="0.72", linewidth=0))  # fmt: skip
         axes.xaxis.tick_top()
-        slanted = {"rotation": 35, "rotation_mode": "anchor"}
+        slanted: dict[str, Any] = {"rotation": 35, "rotation_mode": "anchor"}
         titles = [safe_text(one.title) for one in columns]
         axes.set_xticks(range(len(columns)), titles, ha="left", fontsize=TYPE, **slanted)
         axes.set_yticks(range(len(names)), map(safe_text, names), fontsize=TYPE)
