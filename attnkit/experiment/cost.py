@@ -295,7 +295,6 @@ def _timed(
             worker.backward(losses.total, batch.tokens)
             stepper.step()
             stepper.zero_grad(set_to_none=True)
-            worker.refresh()
         return clock(device) - start
 
     with torch.random.fork_rng():

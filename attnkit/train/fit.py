@@ -242,7 +242,6 @@ class Training(TrainingState):
         scaler.step(self.optimizer)
         scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self.worker.refresh()
 
     def _diverged(self, what: str, batches: list[Batch]) -> DivergedError:
         """Why an update failed; where a rank's own loss is to blame, all ranks say so."""

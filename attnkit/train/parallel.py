@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,43 +29,18 @@ from attnkit.recipe.capability import ranks_issue
 from attnkit.train.batch_stream import BatchStream, score_budget
 
 
-class _Casting(nn.Module):
-    """A module that computes with 16-bit copies of its parameters, whose gradients are float32."""
-
-    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.inner, self.dtype = inner, dtype
-
-    def forward(self, *arguments: Any) -> Any:
-        copies = {parameter: parameter.to(self.dtype) for parameter in self.inner.parameters()}
-        # torch.func.functional_call does not put back what a module under two names had
-        places = [
-            (module._parameters, name, parameter)
-            for module in self.inner.modules()
-            for name, parameter in module._parameters.items() if parameter is not None
-        ]  # fmt: skip
-        try:
-            for table, name, parameter in places:
-                table[name] = cast(nn.Parameter, copies[parameter])
-            return self.inner(*arguments)
-        finally:
-            for table, name, parameter in places:
-                table[name] = parameter
-
-
 def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
     """The module as a part of all ranks' model: `how` is ddp, or fsdp, which changes it in place.
 
-    With fsdp each block of a Transformer is sharded, and the rest together.  In 16-bit precision
+    With fsdp each block of a Transformer is sharded, and the rest together; in 16-bit precision
     parameters are cast, and gradients summed in float32.
     """
     if how == "ddp":
-        whole = module if dtype == torch.float32 else _Casting(module, dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
             # a mechanism may leave some of its parameters unused
             ddp = DistributedDataParallel(
-                whole, broadcast_buffers=False, find_unused_parameters=True
+                module, broadcast_buffers=False, find_unused_parameters=True
             )
         ddp.register_comm_hook(None, _sum)
         return ddp

@@ -1,8 +1,8 @@
 """The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -34,34 +34,62 @@ class ModelWithLoss(nn.Module):
             return token_losses(batch.predicting(hidden), weight, batch.targets, options)
 
 
+Place = tuple[nn.Module, str, nn.Parameter]
+"""A module, the name of a parameter in it, and the parameter."""
+
+
+class Casting(nn.Module):
+    """A module that computes with 16-bit copies of its parameters, whose gradients are float32."""
+
+    def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.dtype = inner, dtype
+
+    def forward(self, *arguments: Any) -> Any:
+        copies = {parameter: parameter.to(self.dtype) for parameter in self.inner.parameters()}
+        # torch.func.functional_call does not put back what a module under two names had
+        places: list[Place] = [
+            (module, name, parameter)
+            for module in self.inner.modules()
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        try:
+            _put(places, copies)
+            return self.inner(*arguments)
+        finally:
+            _put(places, {})
+
+
+def _put(places: Iterable[Place], copies: Mapping[Tensor, Tensor]) -> None:
+    """Have modules compute with these copies of their parameters, or with the parameters."""
+    for module, name, parameter in places:
+        chosen = cast(nn.Parameter, copies.get(parameter, parameter))
+        module._parameters[name] = chosen
+        if isinstance(module, nn.RNNBase):  # which has a list of its own
+            module._flat_weights[module._flat_weights_names.index(name)] = chosen
+
+
 class GradientWorker:
     """Computes gradients for a float32 model.
 
-    In bf16 and fp16 a 16-bit copy computes and the float32 model keeps the master weights: casts
-    happen once an update rather than at every operation, which on a CPU decides whether bf16 pays.
-    Gradients of micro-batches are summed in float32.  fp16 scales the loss.
-
-    Among ranks the model is wrapped as `parallel` says (see `train.parallel`), which casts anew for
-    each micro-batch.
+    In bf16 and fp16 copies of its parameters compute: casts happen once a micro-batch rather than
+    at every operation, which on a CPU decides whether bf16 pays.  Gradients of micro-batches are
+    summed in float32.  fp16 scales the loss.  Among ranks the model is wrapped as `parallel` says
+    (see `train.parallel`).
     """
 
     def __init__(
         self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp"
     ) -> None:
-        self.master = model
-        dtype = DTYPES[precision]
-        self.model, self._pairs = model, None
-        if dtype != torch.float32 and not group.is_distributed():
-            self.model = copy.deepcopy(model).to(dtype)
-            for master, copied in zip(model.modules(), self.model.modules(), strict=True):
-                copied._buffers.update(master._buffers)  # shared: what a step counts is saved
-            # lists of plain tensors: what torch's foreach functions are typed for
-            self._pairs = (list[Tensor](model.parameters()), list[Tensor](self.model.parameters()))
-        self.model.train()
+        self.model, dtype = model.train(), DTYPES[precision]
         self.device = model.output.weight.device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
-        self._losses: nn.Module = ModelWithLoss(self.model, compiled=compiled)
-        if group.is_distributed():
+        self._losses: nn.Module = ModelWithLoss(model, compiled=compiled)
+        among = group.is_distributed()
+        if dtype != torch.float32 and not (among and parallel == "fsdp"):
+            self._losses = Casting(self._losses, dtype)
+        if among:
             from attnkit.train.parallel import wrap
 
             self._losses = wrap(self._losses, parallel, dtype, self.device)
@@ -81,19 +109,5 @@ class GradientWorker:
 
     @record_function("attnkit: gradients")
     def backward(self, total: Tensor, divisor: int) -> None:
-        """Add the gradient of total / divisor to the masters' (still scaled in fp16)."""
+        """Add the gradient of total / divisor to the parameters' (still scaled in fp16)."""
         self.scaler.scale(total / divisor).backward()  # type: ignore[no-untyped-call]
-        if self._pairs is None:
-            return
-        for master, copied in zip(*self._pairs, strict=True):
-            if copied.grad is None:
-                continue
-            gradient = copied.grad.to(master.dtype)
-            master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-            copied.grad = None
-
-    def refresh(self) -> None:
-        """Copy the masters' new weights to the 16-bit copy, where there is one."""
-        if self._pairs is not None:
-            with torch.no_grad():
-                torch._foreach_copy_(self._pairs[1], self._pairs[0])

@@ -117,7 +117,6 @@ class TrainingState:
     def adopt(self, weights: Weights) -> None:
         """Start from these weights (`train.init`)."""
         self.model.load_state_dict(weights, strict=False)
-        self.worker.refresh()
         self.averaging = Averaging(self.train, self.model)
 
     def sync_stats(self, number: int = 0) -> int:
@@ -194,7 +193,6 @@ class TrainingState:
                 self.best = kept(weights_of(self.model))
                 _copy(self.best, tensors, "best.")
             self._forget_other_best()
-            self.worker.refresh()
             generator = {"rng.cpu": torch.get_rng_state()}
             _copy(generator, tensors, "")
             torch.set_rng_state(generator["rng.cpu"])

@@ -409,7 +409,7 @@ def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoi
     def spoil(self: GradientWorker, total: torch.Tensor, divisor: int) -> None:
         plain(self, total, divisor)
         if (made.run.checkpoints / "step-2").exists():
-            self.master.encoder.blocks[0].norm_attention.weight.grad[3] = torch.inf
+            self.model.encoder.blocks[0].norm_attention.weight.grad[3] = torch.inf
 
     monkeypatch.setattr(GradientWorker, "backward", spoil)
     with pytest.raises(DivergedError, match=r"step 3: the gradient .* step 2 is saved") as caught:
