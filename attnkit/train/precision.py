@@ -61,7 +61,7 @@ class Casting(nn.Module):
             _put(places, {})
 
 
-def _put(places: Iterable[Place], copies: Mapping[Tensor, Tensor]) -> None:
+def _put(places: Iterable[Place], copies: Mapping[nn.Parameter, Tensor]) -> None:
     """Have modules compute with these copies of their parameters, or with the parameters."""
     for module, name, parameter in places:
         chosen = cast(nn.Parameter, copies.get(parameter, parameter))
