@@ -1,19 +1,17 @@
 """A corpus as training and scoring see it: splits of rows, from files or from a generator."""
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
-from attnkit.data import formats, questions
-from attnkit.data.corpus_files import CardFiles, Progress, file_facts, own_path
+from attnkit.data import formats, questions, splitting
+from attnkit.data.corpus_files import CardFiles, Progress, file_digest, own_path
 from attnkit.data.dialogues import read_parlai
 from attnkit.data.fields import labelled, read_rows
 from attnkit.data.rows import Counts, Row
-from attnkit.data.splitting import SplitRows, digest_of, split_rows
 from attnkit.data.synthetic.generators import generator_of
 from attnkit.data.text_form import normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
@@ -44,11 +42,21 @@ class SplitPart(NamedTuple):
     files: tuple[corpus_cards.File | Path, ...]
 
 
-class Corpus(ABC):
+class Corpus:
     """Rows by split.  Made by `Corpus.open`."""
 
     def __init__(
-        self, name: str, languages: Languages, splits: Iterable[str], data: DataConfig, task: str
+        self,
+        name: str,
+        languages: Languages,
+        splits: Mapping[str, Sequence[SplitPart]],
+        data: DataConfig,
+        task: str,
+        *,
+        fields: tuple[str, str] = ("source", "target"),
+        files: CardFiles | None = None,
+        generator: Any = None,
+        swapped: bool = False,
     ) -> None:
         self.name = name
         """The corpus word, or the stem of the training file."""
@@ -56,9 +64,15 @@ class Corpus(ABC):
         """Of source and target; None where it does not apply or is not known."""
         self.splits = tuple(splits)
         """Names of the splits, in the order of the card."""
-        self.notes: list[str] = []
+        self.notes: list[str] = files.notes if files else []
         """What the user should know, such as hashes recorded at a first download."""
-        self._data = data
+        self.generated = generator is not None
+        """Whether it comes from a generator (see `generator_of`), not from files."""
+        self.words = str(getattr(generator, "words", ""))
+        """Words that no row of training need have and the vocabulary must."""
+        self._parts, self._data, self._fields = splits, data, fields
+        self._card_files, self._generator, self._swapped = files, generator, swapped
+        self._split_off = [split for split in SPLITS if data.split_off(split)]
         self._causal = task == "language-modeling"
         self._answers = task == "question-answering"
         self._labels = data.labels if task == "classification" else ()
@@ -101,21 +115,33 @@ class Corpus(ABC):
         if data.corpus is None:
             return _own_files(data, task, folder, cache, offline)
         card = corpus_cards.load(data.corpus)
+        source, target = data.source, data.target
+        if card.task != "translation":
+            source, target = source or card.languages[0], target or card.languages[0]
+        elif source is target is None:
+            source, target = card.languages[:2]
+        languages = (None if task == "language-modeling" else source, target)
+        if card.format == "generated":
+            swapped = card.task == "translation" and target == card.languages[0]
+            made: dict[str, list[SplitPart]] = {split: [] for split in card.splits}
+            return Corpus(
+                card.name, languages, made, data, task,
+                generator=generator_of(card), swapped=swapped,
+            )  # fmt: skip
         files = CardFiles(card, folder, cache, offline=offline, progress=progress)
-        return _of_card(card, data, task, cache, files)
+        return _of_card(card, languages, data, task, files)
 
-    @final
     def rows(self, split: str, counts: Counts | None = None, length: int = 0) -> Iterator[Row]:
         """The rows of a split in order; what was read and repaired is added to `counts`.
 
         Where a generator makes rows of any length, `length` is theirs; 0 is as in training.
 
-        Training rows end after `data.rows`, validation rows after `data.valid_rows`; before the
-        first one every split at hand is checked.
+        Training rows end after `data.rows`, validation rows after `data.valid_rows`.
 
         Raises:
             MissingInputError: no such split, or a file of it is not there.
-            DataError: a file is malformed, not the card's, or not as long as its partner.
+            DataError: a file is malformed, not the card's, or not as long as its partner; or there
+                are no rows.
             UnavailableError: a file cannot be downloaded.
         """
         counts = Counts() if counts is None else counts
@@ -127,7 +153,6 @@ class Corpus(ABC):
                 row = questions.training_row(row, self._data, split, number)
             yield Row("", row.target) if self._causal else row
 
-    @final
     def questions(self, split: str, contexts: int) -> list[Row]:
         """The questions of a split with their passages; raises as `rows`.
 
@@ -135,7 +160,6 @@ class Corpus(ABC):
         """
         return list(map(self._normal, self._rows(split, Counts(), contexts)))
 
-    @final
     def fingerprint(self, split: str) -> str:
         """SHA-256 over the content of a split and all that decides how it is read.
 
@@ -154,188 +178,92 @@ class Corpus(ABC):
         }
         return sha256_json(content)
 
+    def available(self, split: str) -> bool:
+        """Whether a split that exists can be read without a download."""
+        files = [file for part in self._parts[split] for file in part.files]
+        return all(isinstance(file, Path) or self._files_of_card.has(file) for file in files)
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What a manifest says of it: the rows that `data.split` gives each split."""
+        return {"split": self._split_rows[1]} if self._split_off else {}
+
     def _rows(self, split: str, counts: Counts, amount: int, limit: int = 0) -> Iterator[Row]:
         """The rows of a split as they are read; a DataError where there are none."""
         require_split(self.name, split, self.splits)
-        self._check(split)
+        read = self._generate(split, amount) if self.generated else self._read(split, counts)
         empty = True
-        for row in islice(self._read(split, counts, amount), limit or None):
+        for row in islice(read, limit or None):
             yield row
             empty = False
         if empty:
-            raise DataError(f"{self._first(split)}: the {split} split has no rows")
+            place = self.name if self.generated else f"{self._first_path(split)}:1"
+            raise DataError(f"{place}: the {split} split has no rows")
 
     def _normal(self, row: Row) -> Row:
         """The row in the normal form of the recipe."""
         form = self._data.normalize
-        source = normal_form(row.source, form)
         # labels stay as the recipe spells them
         target = row.target if self._labels else normal_form(row.target, form)
         references, contexts = (
             tuple(normal_form(text, form) for text in texts)
             for texts in (row.references, row.contexts)
         )
-        return Row(source, target, references, contexts, row.gold)
+        return Row(normal_form(row.source, form), target, references, contexts, row.gold)
 
     def _limit(self, split: str) -> int:
         """How many rows of a split are read at most; 0 is all."""
         return {"train": self._data.rows, "valid": self._data.valid_rows}.get(split, 0)
 
-    def _check(self, split: str) -> None:  # noqa: B027
-        """Find faults of files early: of this split, and before training of all at hand."""
-
-    def available(self, split: str) -> bool:
-        """Whether a split that exists can be read without a download."""
-        return True
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """What a manifest says of it: the rows that `data.split` gives each split."""
-        return {}
-
-    @property
-    def generated(self) -> bool:
-        """Whether it comes from a generator, not from files."""
-        return False
-
-    @property
-    def words(self) -> str:
-        """Words that no row of training need have and the vocabulary must."""
-        return ""
-
-    @abstractmethod
-    def _first(self, split: str) -> str:
-        """Where the first row would be, for messages."""
-
-    @abstractmethod
-    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
-        """The rows of a split that exists; `amount` is the length of generated ones."""
-
-    @abstractmethod
-    def _identity(self, split: str) -> dict[str, Any]:
-        """What decides the rows of a split that exists, as JSON."""
-
-
-@final
-class _Generated(Corpus):
-    def __init__(
-        self, card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str
-    ) -> None:
-        super().__init__(card.name, languages, card.splits, data, task)
-        self._generator = generator_of(card)
-        self._swapped = card.task == "translation" and languages[1] == card.languages[0]
-
-    @property
-    def generated(self) -> bool:
-        return True
-
-    @property
-    def words(self) -> str:
-        return str(getattr(self._generator, "words", ""))
-
-    def _first(self, split: str) -> str:
-        return self.name
+    def _generate(self, split: str, amount: int) -> Iterator[Row]:
+        """The rows of a generator, of a length or with passages where `amount` is not 0."""
+        more = (amount,) if amount else ()
+        for row in self._generator.rows(split, self._size(split), self._data.seed, *more):
+            yield Row(row.target, row.source) if self._swapped else row
 
     def _size(self, split: str) -> int:
         wanted = self._data.size if split == "train" else None
         return int(wanted or self._generator.SIZES[split])
 
-    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
-        more = (amount,) if amount else ()
-        for row in self._generator.rows(split, self._size(split), self._data.seed, *more):
-            yield Row(row.target, row.source) if self._swapped else row
-
-    def _identity(self, split: str) -> dict[str, Any]:
-        return {
-            "generator": self.name,
-            "generator_version": self._generator.VERSION,
-            "split": split,
-            "size": self._size(split),
-            "seed": self._data.seed,
-            "swapped": self._swapped,
-        }
-
-
-@final
-class _Files(Corpus):
-    def __init__(
-        self,
-        name: str,
-        languages: Languages,
-        splits: Mapping[str, Sequence[SplitPart]],
-        data: DataConfig,
-        task: str,
-        fields: tuple[str, str],
-        cache: Path,
-        card_files: CardFiles | None = None,
-    ) -> None:
-        super().__init__(name, languages, splits, data, task)
-        self._parts, self._fields, self._cache, self._card_files = splits, fields, cache, card_files
-        self._split_off = [split for split in SPLITS if data.split_off(split)]
-        if card_files:
-            self.notes = card_files.notes
-
-    def _check(self, split: str) -> None:
-        others = self.splits if split == "train" else ()
-        for name in (split, *others):
-            for part in self._parts[name]:
-                if name != split and not all(map(self._available, part.files)):
-                    continue
-                paths = [self._path(file) for file in part.files]
-                # Segments of .sgm files are compared when they are read.
-                if len(paths) == 2 and not any(path.suffix == ".sgm" for path in paths):
-                    lines = [file_facts(path, self._cache, lines=True).lines or 0 for path in paths]
-                    if lines[0] != lines[1]:
-                        for path in paths:  # a fault of its text, as UTF-16 is, explains it
-                            next(formats.read_lines(path, self._data.errors), None)
-                        raise formats.ragged(paths, lines)
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        return {"split": dict(self._split_rows.rows)} if self._split_off else {}
-
-    def available(self, split: str) -> bool:
-        return all(self._available(file) for part in self._parts[split] for file in part.files)
-
-    def _first(self, split: str) -> str:
-        return f"{self._path(self._parts[split][0].files[0])}:1"
-
-    def _available(self, file: corpus_cards.File | Path) -> bool:
-        if isinstance(file, Path) or self._card_files is None:
-            return True
-        return self._card_files.available(file)
+    def _first_path(self, split: str) -> Path:
+        return self._path(self._parts[split][0].files[0])
 
     def _path(self, file: corpus_cards.File | Path) -> Path:
-        if isinstance(file, Path):
-            return file
-        assert self._card_files is not None
-        return self._card_files.path(file)
+        return file if isinstance(file, Path) else self._files_of_card.path(file)
 
-    def _read(self, split: str, counts: Counts, amount: int = 0) -> Iterator[Row]:
+    @property
+    def _files_of_card(self) -> CardFiles:
+        assert self._card_files is not None
+        return self._card_files
+
+    def _read(self, split: str, counts: Counts) -> Iterator[Row]:
+        """The rows of files, less those of other splits where the training data is divided."""
         if not self._split_off or split not in ("train", *self._split_off):
             yield from self._read_files(split, counts)
             return
-        chosen = self._split_rows.of_source
+        chosen, _ = self._split_rows
         for row in self._read_files("train", counts):
-            if chosen.get(digest_of(row, self._data, self._causal), "train") == split:
+            key = splitting.digest_of(row, self._data, self._causal)
+            if chosen.get(key, "train") == split:
                 yield row
 
     @cached_property
-    def _split_rows(self) -> SplitRows:
-        """Which rows of the training data are set aside."""
-        rows = self._read_files("train", Counts())
-        file = str(self._path(self._parts["train"][0].files[0]))
-        found = split_rows(file, rows, self._data, self._causal)
-        parts = ", ".join(f"{rows:,} {split}" for split, rows in found.rows.items())
+    def _split_rows(self) -> tuple[dict[bytes, str], dict[str, int]]:
+        """Which rows of the training data are set aside, and how many each split has."""
+        rows, file = self._read_files("train", Counts()), str(self._first_path("train"))
+        chosen, sizes = splitting.split_rows(file, rows, self._data, self._causal)
+        parts = ", ".join(f"{rows:,} {split}" for split, rows in sizes.items())
         self.notes.append(f"data.split: {parts} rows, seed {self._data.seed}")
-        return found
+        return chosen, sizes
 
     def _read_files(self, split: str, counts: Counts) -> Iterator[Row]:
         """All rows of the files of a split."""
         for part in self._parts[split]:
             paths = [self._path(file) for file in part.files]
             rows = self._read_part(part.format, paths, counts)
-            yield from labelled(rows, self._labels, self._data.normalize, paths[-1])
+            if self._labels:
+                rows = labelled(rows, self._labels, self._data.normalize, paths[-1])
+            yield from rows
 
     def _read_part(self, format: str, paths: Sequence[Path], counts: Counts) -> Iterator[Row]:
         """The rows of one file, or of two aligned ones."""
@@ -345,19 +273,30 @@ class _Files(Corpus):
         if format == "parlai":
             return read_parlai(paths[0], errors, counts)
         if format in RECORDS:
+            source, target = self._fields
             return read_rows(
                 paths[0],
                 format,
                 errors,
                 counts,
-                source=None if self._causal else self._fields[0],
-                target=self._fields[1],
+                source=None if self._causal else source,
+                target=target,
                 usual=None if self._card_files else ("source", _usual_target(self._causal)),
                 labels=self._labels,
             )
         return (Row("", line) for line in formats.read_text(paths[0], errors, counts))
 
     def _identity(self, split: str) -> dict[str, Any]:
+        """What decides the rows of a split that exists, as JSON."""
+        if self.generated:
+            return {
+                "generator": self.name,
+                "generator_version": self._generator.VERSION,
+                "split": split,
+                "size": self._size(split),
+                "seed": self._data.seed,
+                "swapped": self._swapped,
+            }
         parts = self._parts[split]
         divided = [split, dict(self._data.split), self._data.seed] if self._split_off else None
         return {
@@ -365,10 +304,7 @@ class _Files(Corpus):
             "fields": self._fields if any(part.format in RECORDS for part in parts) else None,
             **({"split": divided} if divided else {}),
             "errors": self._data.errors,
-            "files": [
-                [file_facts(self._path(file), self._cache).sha256 for file in part.files]
-                for part in parts
-            ],
+            "files": [[file_digest(self._path(file)) for file in part.files] for part in parts],
         }
 
 
@@ -395,17 +331,13 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
 
 
 def _of_card(
-    card: corpus_cards.Card, data: DataConfig, task: str, cache: Path, files: CardFiles
+    card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles
 ) -> Corpus:
-    """The corpus of a card; one whose section chooses no languages has those of the card."""
-    source, target = data.source, data.target
-    if card.task != "translation":
-        source, target = source or card.languages[0], target or card.languages[0]
-    elif source is target is None:
-        source, target = card.languages[:2]
-    languages = (None if task == "language-modeling" else source, target)
-    if card.format == "generated":
-        return _Generated(card, languages, data, task)
+    """The corpus in the files of a card."""
+    columns = card.columns
+    fields = (columns.get("source", "source"), columns.get("target", "target"))
+    if card.task == "translation":
+        fields = (columns.get(languages[0] or "", ""), columns.get(languages[1] or "", ""))
     if card.format == "lines":  # the files of the chosen languages side by side
         chosen = [language for language in languages if language is not None]
         kind = "lines" if len(chosen) == 2 else "plain"
@@ -418,11 +350,7 @@ def _of_card(
             split: [SplitPart(card.format, (file,)) for file in sides["rows"]]
             for split, sides in card.splits.items()
         }
-    columns = card.columns
-    fields = (columns.get("source", "source"), columns.get("target", "target"))
-    if card.task == "translation":
-        fields = (columns.get(languages[0] or "", ""), columns.get(languages[1] or "", ""))
-    return _Files(card.name, languages, splits, data, task, fields, cache, files)
+    return Corpus(card.name, languages, splits, data, task, fields=fields, files=files)
 
 
 def _own_files(
@@ -440,5 +368,4 @@ def _own_files(
     fields = (data.source or "source", data.target or _usual_target(causal))
     first = Path(files_of(data, next(iter(splits)))[0]).name
     name = first.partition(".")[0] or first
-    languages = data.source, data.target
-    return _Files(name, languages, splits, data, task, fields, cache)
+    return Corpus(name, (data.source, data.target), splits, data, task, fields=fields)

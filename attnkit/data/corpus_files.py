@@ -1,28 +1,24 @@
-"""Files of corpora: where those of a card are, and remembered facts about the content of any.
+"""Files of corpora: where those of a card are, and where those that a recipe names.
 
 A card's file is in the data folder, in the cache, or at an address to download it from.  If its
 card has a hash, the file must match it.  Otherwise the hash of the first download is recorded
 beside the file, and a later change is an error.
 """
 
-import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeInt
-
-from attnkit.data.formats import count_lines
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
 from attnkit.recipe.corpus_cards import Archive, Card, File
 from attnkit.recipe.data_rules import HUGGING_FACE
-from attnkit.storage.cache import read_note, read_or_build, write_note
-from attnkit.storage.files import atomic_write, check_file, sha256_file, sha256_json
+from attnkit.storage import download
+from attnkit.storage.cache import read_or_build
+from attnkit.storage.files import atomic_write, check_file, reading, sha256_file, sha256_json
 from attnkit.text import quoted
 
 Progress = Callable[[str, int, int | None], None]
@@ -38,41 +34,23 @@ SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "te
 """What a split may be called in a data set of Hugging Face."""
 DATASET_ROWS = "rows.jsonl"
 
-NOTE = tuple[
-    list[str | int], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt | None
-]
-"""What the cache keeps of a file: its path, size and times; then its facts."""
+_digests: dict[tuple[str, int, int, int], str] = {}
 
 
-class FileFacts(NamedTuple):
-    """SHA-256 in hexadecimal, and the number of lines where it was counted."""
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file in hexadecimal; read once, while its size and times stay the same.
 
-    sha256: str
-    lines: int | None
-
-
-def file_facts(path: Path, cache: Path, *, lines: bool = False) -> FileFacts:
-    """The content's facts, from `cache` if the file's path, size and times have not changed.
-
-    Raises MissingInputError, DataError: the file is absent or not a file, or damaged gzip data.
+    Raises MissingInputError: the file is absent or not a file.
     """
     status = check_file(path)
-    full = os.path.abspath(path)
-    state = [full, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
-    note = cache / "facts" / f"{hashlib.sha256(os.fsencode(full)).hexdigest()[:32]}.json"
-    kept, known = read_note(note, NOTE), None
-    if kept is not None and kept[0] == state:
-        known = FileFacts(*kept[1:])
-    if known is not None and (known.lines is not None or not lines):
-        return known
-    facts = FileFacts(
-        known.sha256 if known else sha256_file(path), count_lines(path) if lines else None
-    )
+    state = os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if state in _digests:
+        return _digests[state]
+    digest = sha256_file(path)
     # A file written a moment ago may change again within one tick of the clock.
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
-        with suppress(AttnkitError):  # a cache that cannot be written costs time, nothing else
-            write_note(note, [state, *facts])
-    return facts
+        _digests[state] = digest
+    return digest
 
 
 class CardFiles:
@@ -89,12 +67,12 @@ class CardFiles:
     ) -> None:
         self.notes: list[str] = []
         """One line for each download that the user should know of."""
-        self._card, self._cache = card, cache
+        self._card = card
         self._downloads = cache / "corpora" / card.name
         self._given = data_dir / (card.folder or card.name) if data_dir else None
         self._offline, self._progress = offline, progress
 
-    def available(self, file: File) -> bool:
+    def has(self, file: File) -> bool:
         """Whether the file is there without a download."""
         return self._find(file.path) is not None
 
@@ -115,10 +93,10 @@ class CardFiles:
         elif file.archive:
             self._unpack(self._card.archives[file.archive], file.archive)
         else:
-            name, where = self._card.name, f"neither in {self._given} nor in {self._downloads}"
+            name = self._card.name
+            where = f"neither in {self._given} nor in {self._downloads}"
             if self._given is None:
-                unset = "no data folder (ATTNKIT_DATA and --data-dir are not set)"
-                where = f"not in {self._downloads}, and there is {unset}"
+                where = f"not in {self._downloads}, and there is no data folder"
             raise MissingInputError(
                 f"data.corpus: {name}: {file.path} is {where}; set ATTNKIT_DATA or --data-dir to a "
                 f"folder with {self._card.folder or name}/{file.path}. How to obtain it "
@@ -134,47 +112,29 @@ class CardFiles:
 
     def _verify(self, path: Path, file: File | Archive) -> None:
         """Compare a file with its card, or with what was recorded when it was downloaded."""
-        advice = (
-            "get the file again, or name your own files by data.train, data.valid and data.test"
-        )
+        source, advice = f"the card of {self._card.name}", "get the file again"
         size = check_file(path).st_size
         if file.size is not None and size != file.size:
-            raise DataError(
-                f"{path}: has {size:,} bytes, the card of {self._card.name} says {file.size:,}; "
-                f"{advice}"
-            )
+            raise DataError(f"{path}: has {size:,} bytes, {source} says {file.size:,}; {advice}")
         expected, record = file.sha256, _record_path(path)
         if expected is None and record.is_file():
-            with record.open("rb") as recorded:
-                words = recorded.read(1024).decode("utf-8", "replace").split()
-            if not words or len(words[0]) != 64:
-                raise DataError(
-                    f"{record}: not a SHA-256; delete it to have the file recorded anew"
-                )
-            expected = words[0].lower()
-        if expected is None and not path.is_relative_to(self._downloads):
-            return
-        sha256 = file_facts(path, self._cache).sha256
-        if expected is None:
-            self._record(path, sha256)
-        elif sha256 != expected:
-            card = f"the card of {self._card.name}"
-            origin = card if file.sha256 else f"{path.name}.sha256 beside it"
-            raise DataError(f"{path}: SHA-256 is {sha256}, {origin} says {expected}; {advice}")
+            source = f"{record.name} beside it"
+            with reading(record):
+                expected = record.read_text("utf-8", "replace")[:64]
+        if expected is None and path.is_relative_to(self._downloads):
+            self._record(path, file_digest(path))
+        elif expected is not None and (sha256 := file_digest(path)) != expected:
+            raise DataError(f"{path}: SHA-256 is {sha256}, {source} says {expected}; {advice}")
 
     def _fetch(self, url: str, path: Path, size: int | None, sha256: str | None) -> None:
-        from attnkit.storage.download import fetch
-
         report = self._progress
         watch = (lambda done, total: report(path.name, done, total)) if report else None
-        digest = fetch(url, path, sha256, watch, size=size, offline=self._offline)
+        digest = download.fetch(url, path, sha256, watch, size=size, offline=self._offline)
         if sha256 is None:
             self._record(path, digest)
 
     def _unpack(self, archive: Archive, name: str) -> None:
         """Fetch an archive, write the members that the card wants, and remove it."""
-        from attnkit.storage.download import extract
-
         packed = self._downloads / PurePosixPath(urlsplit(archive.url).path).name
         given = os.path.lexists(packed)
         if given:
@@ -186,7 +146,7 @@ class CardFiles:
             for file in self._card.files()
             if file.archive == name and file.member
         }
-        for member, digest in extract(packed, members).items():
+        for member, digest in download.extract(packed, members).items():
             self._record(members[member], digest, note=False)
         if not given:
             packed.unlink(missing_ok=True)
@@ -234,8 +194,8 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
     NAME is that of a data set, or a folder with files in a format that `datasets` reads.
 
     Raises:
-        UnavailableError: `datasets` is not installed, or the hub cannot be reached.
-        MissingInputError: there is no such data set, or it has no such split.
+        UnavailableError: `datasets` is not installed.
+        MissingInputError: there is no such data set, it cannot be reached, or has no such split.
         DataError: its files are damaged.
     """
     try:
@@ -252,12 +212,11 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         found: Mapping[str, Any] = datasets.load_dataset(place, config or None)
     except AttnkitError:
         raise
-    except (FileNotFoundError, ConnectionError) as error:
-        what = str(error).splitlines()[0]
-        raise MissingInputError(f"data.{split}: {name}: {what}") from error
     except Exception as error:  # the library has many kinds
         what = (str(error) or type(error).__name__).splitlines()[0]
-        raise DataError(f"data.{split}: {name}: cannot be read: {what}") from error
+        absent = isinstance(error, FileNotFoundError | ConnectionError)
+        kind = MissingInputError if absent else DataError
+        raise kind(f"data.{split}: {name}: {what}") from error
     part = next((word for word in SPLIT_NAMES[split] if word in found), None)
     if part is None:
         raise MissingInputError(

@@ -1,8 +1,8 @@
 """A split as ids on disk: tokenized once (`encoding`), memory-mapped, keyed by all it depends on.
 
 A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536
-pieces on) and `<side>.offsets` (int64, rows + 1), and `meta.json` with sizes and SHA-256 of these
-files and the counts of rows.  Pairs have both sides: source rows end with EOS, target rows have
+pieces on) and `<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files
+and the counts of rows.  Pairs have both sides: source rows end with EOS, target rows have
 neither BOS nor EOS.  A stream (language modelling) has only `target.ids`, each paragraph followed
 by EOS.
 
@@ -14,31 +14,32 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import EOS
 from attnkit.errors import DataError
-from attnkit.storage.files import read_json, sha256_file, sha256_json
+from attnkit.storage.cache import read_note
+from attnkit.storage.files import sha256_file, sha256_json
 
-FORMAT = 1
+FORMAT = 2
+"""Raised when folders change; part of their names."""
 
 
 class EncodedContent(BaseModel):
     """What meta.json says of a folder."""
 
-    model_config = ConfigDict(strict=True)
-    format: int
+    key: str
+    """The name of the folder."""
     files: dict[Literal["source.ids", "source.offsets", "target.ids", "target.offsets"], str]
     dtype: Literal["uint16", "uint32"]
     block: Annotated[int, Field(ge=0)]
     """Tokens of a block of a stream; 0 of rows."""
-    counts: dict[str, Annotated[int, Field(ge=0)]]
-    key: str | None = None
+    counts: Counts
 
 
 Ids = NDArray[np.unsignedinteger[Any]]
@@ -58,8 +59,6 @@ class Ragged:
         """Tokens of each row, EOS included where the row has one; in memory once used."""
         lengths = np.empty(len(self), np.int32)
         np.subtract(self.offsets[1:], self.starts, out=lengths, casting="unsafe")
-        if isinstance(file := self.offsets.base, np.memmap):
-            _advise(file, mmap.MADV_DONTNEED)  # all of it was read; batches need little
         return lengths
 
     def __len__(self) -> int:
@@ -138,25 +137,13 @@ class Encoded:
 
         Raises:
             DataError: a file is missing, damaged or of another format.
-            MissingInputError: there is no meta.json.
         """
-        meta = read_json(path / "meta.json")
-        if sha256_json(meta.get("content")) != meta.get("sha256"):
-            raise DataError(f"{path}: meta.json does not match its SHA-256")
-        try:
-            content = EncodedContent.model_validate(meta["content"])
-            counts = Counts(**content.counts)
-        except (ValidationError, TypeError) as error:
-            raise DataError(
-                f"{path}: meta.json is damaged: {' '.join(str(error).split())}"
-            ) from error
-        if content.format != FORMAT:
-            raise DataError(f"{path}: format {content.format}, not {FORMAT}")
-        if content.key not in (None, path.name):
+        content = read_note(path / "meta.json", EncodedContent)
+        if content is None:
+            raise DataError(f"{path}: meta.json is missing or damaged")
+        if content.key != path.name:
             raise DataError(f"{path}: is of another corpus, tokenizer or recipe: {content.key}")
-        files, block = content.files, content.block
-        if len(files) != (1 if block else 4) or "target.ids" not in files:
-            raise DataError(f"{path}: meta.json lacks the SHA-256 of a file")
+        files, counts = content.files, content.counts
         dtype = {"uint16": "<u2", "uint32": "<u4"}[content.dtype]
         with ThreadPoolExecutor() as pool:  # hashing leaves Python to others
             found = pool.map(sha256_file, map(path.joinpath, files))
@@ -165,7 +152,7 @@ class Encoded:
                 raise DataError(f"{path / name}: content does not match its SHA-256")
         digest = sha256_json(files)
         target = _map(path / "target.ids", dtype)
-        if block:
+        if block := content.block:
             return cls(None, Blocks(target, block), counts, digest, path)
         source = Ragged(_map(path / "source.ids", dtype), _map(path / "source.offsets", "<i8"))
         return cls(
@@ -177,12 +164,8 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
     """A file as a read-only array; an empty file, which cannot be mapped, as an empty one."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
-    mapped = np.memmap(path, dtype=dtype, mode="r")
+    mapped: Any = np.memmap(path, dtype=dtype, mode="r")
     if path.suffix == ".ids":
         # Batches take rows from everywhere; reading on behind each would fill memory for nothing.
-        _advise(mapped, mmap.MADV_RANDOM)
+        mapped._mmap.madvise(mmap.MADV_RANDOM)
     return np.asarray(mapped)
-
-
-def _advise(mapped: "np.memmap[Any, Any]", advice: int) -> None:
-    cast(Any, mapped)._mmap.madvise(advice)

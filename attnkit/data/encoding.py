@@ -5,7 +5,6 @@ which are written in order, so that the files are, byte for byte, those that one
 """
 
 import hashlib
-import json
 import multiprocessing
 import os
 import threading
@@ -17,18 +16,18 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attnkit.data.encoded import FORMAT, Encoded
+from attnkit.data.encoded import Encoded
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
 from attnkit.device import processes, starting_processes
 from attnkit.errors import MemoryLimitError
-from attnkit.storage.cache import read_or_build
-from attnkit.storage.files import DISK, sha256_json, write_synced
+from attnkit.storage.cache import note_text, read_or_build
+from attnkit.storage.files import DISK, sha256_file, write_synced
 
 CHUNK_ROWS, CHUNK_CHARACTERS = 10_000, 2_000_000
 """A chunk ends when it has so many rows or, with long rows, so many characters."""
@@ -37,8 +36,6 @@ ALONE = 10
 
 Texts = tuple[list[str], list[str]]
 """Sources and targets of a chunk."""
-Report = Callable[[int], None]
-"""Called with the number of rows read so far, after each chunk."""
 
 
 def encode(
@@ -52,7 +49,7 @@ def encode(
     sample: tuple[float, int] | None = None,
     counts: Counts | None = None,
     stream: bool = False,
-    report: Report | None = None,
+    report: Callable[[int], None] | None = None,
 ) -> Encoded:
     """Encode rows into folder/key, or open what is there; `rows` is read only when needed.
 
@@ -64,8 +61,9 @@ def encode(
         max_length: in tokens, EOS included; for a stream the length of a block.
         too_long: what happens to rows with a longer side; without effect on a stream.
         sample: (alpha, seed) of subword sampling, or None for the best segmentation.
-        counts: what the reader of `rows` counts into; the encoder adds to it.
+        counts: what the reader of `rows` counts into; it becomes part of the result's.
         stream: one stream of target ids seen in blocks, instead of pairs.
+        report: called with the number of rows read so far, after each chunk.
 
     Raises:
         OutputPathError, OutputError: the cache cannot be written.
@@ -73,25 +71,28 @@ def encode(
         AttnkitError: whatever reading `rows` raises.
     """
     encoder = _RowEncoder(tokenizer, max_length, too_long == "truncate", stream, sample)
-    total = counts or Counts()
 
     def build(draft: Path) -> None:
-        hashes = _write(rows, encoder, draft, total, report)
-        meta = {
-            "format": FORMAT,
+        total = _write(rows, encoder, draft, report)
+        if counts is not None:
+            total.add(replace(counts, rows=max(0, counts.rows - total.rows)))
+        content = {
             "key": key,
             "dtype": encoder.dtype,
             "block": max_length if stream else 0,
-            "files": hashes,
+            "files": {name: sha256_file(draft / name) for name in _names(stream)},
             "counts": asdict(total),
         }
-        text = json.dumps({"sha256": sha256_json(meta), "content": meta}, indent=1)
-        write_synced(draft / "meta.json", text)
+        write_synced(draft / "meta.json", note_text(content))
 
     encoded, note = read_or_build(folder / key, Encoded.open, build)
-    if counts is not None:
-        vars(counts).update(vars(encoded.counts))
     return replace(encoded, note=note)
+
+
+def _names(stream: bool) -> tuple[str, ...]:
+    """The files of a split, in the order of its digest."""
+    pairs = ("target.ids", "source.ids", "target.offsets", "source.offsets")
+    return pairs[:1] if stream else pairs
 
 
 class _Flat(NamedTuple):
@@ -99,13 +100,6 @@ class _Flat(NamedTuple):
 
     ids: NDArray[np.integer[Any]]
     lengths: NDArray[np.int64]
-
-
-class _Chunk(NamedTuple):
-    """A chunk as it is written, by side, and what happened to its rows."""
-
-    sides: dict[str, _Flat]
-    counts: Counts
 
 
 @dataclass(frozen=True)
@@ -123,9 +117,9 @@ class _RowEncoder:
         """The smallest unsigned type for all ids of both sides."""
         return "uint16" if max(map(len, self.tokenizer)) < 1 << 16 else "uint32"
 
-    def encode(self, number: int, texts: Texts) -> _Chunk:
-        """Ids of chunk `number` by side; a stream has a target only."""
-        counts, room = Counts(), self.max_length - 1
+    def encode(self, number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
+        """Ids of chunk `number` by side (of a stream the target), and what happened to its rows."""
+        counts, room = Counts(rows=len(texts[1])), self.max_length - 1
         target = self._flat(self.tokenizer.target, texts[1], f"{number}/0")
         if self.stream:
             keep = target.lengths > 0
@@ -144,8 +138,7 @@ class _RowEncoder:
         counts.kept = int(keep.sum())
         counts.unknown = sum(int((flat.ids == UNK).sum()) for flat in sides.values())
         dtype = np.dtype(self.dtype).newbyteorder("<")
-        small = {side: _Flat(ids.astype(dtype), n) for side, (ids, n) in sides.items()}
-        return _Chunk(small, counts)
+        return {side: _Flat(ids.astype(dtype), n) for side, (ids, n) in sides.items()}, counts
 
     def _flat(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
         """Encode texts into one array; `name` tells the draws of chunks and sides apart."""
@@ -160,111 +153,43 @@ class _RowEncoder:
         return _Flat(flat, lengths)
 
 
-class _HashedFile:
-    """A file that is written and hashed at once."""
+def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
+    """The first `longest` ids of each kept row."""
+    lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
+    starts = np.cumsum(flat.lengths) - flat.lengths
+    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
+    return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
 
-    def __init__(self, path: Path, stack: ExitStack) -> None:
-        self.file: BinaryIO = stack.enter_context(DISK.open(path))
-        self.sha256 = hashlib.sha256()
 
-    def write(self, array: NDArray[Any]) -> None:
-        data = array.tobytes()
-        DISK.write(self.file, data)
-        self.sha256.update(data)
+def _close(flat: _Flat) -> _Flat:
+    """The rows, each followed by EOS."""
+    return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
 
 def _write(
-    rows: Iterable[Row], encoder: _RowEncoder, folder: Path, total: Counts, report: Report | None
-) -> dict[str, str]:
-    """Encode rows into the files of a folder; name -> SHA-256."""
-    sides = ("target",) if encoder.stream else ("target", "source")
-    ends, done, own = dict.fromkeys(sides, 0), 0, Counts()
+    rows: Iterable[Row],
+    encoder: _RowEncoder,
+    folder: Path,
+    report: Callable[[int], None] | None,
+) -> Counts:
+    """Encode rows into the files of a folder; what happened to them."""
+    total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
     with ExitStack() as stack:
-        ids = {side: _HashedFile(folder / f"{side}.ids", stack) for side in sides}
-        offsets = {
-            side: _HashedFile(folder / f"{side}.offsets", stack)
-            for side in (() if encoder.stream else sides)
-        }
-        for file in offsets.values():
-            file.write(np.zeros(1, "<i8"))
-        chunks = stack.enter_context(closing(_encoded(_chunks(rows), encoder)))
-        for size, chunk in chunks:
-            for side, flat in chunk.sides.items():
-                ids[side].write(flat.ids)
-                if side in offsets:
-                    offsets[side].write((ends[side] + np.cumsum(flat.lengths)).astype("<i8"))
-                    ends[side] += int(flat.lengths.sum())
-            own.add(chunk.counts)
-            done += size
+        names = _names(encoder.stream)
+        files = {name: stack.enter_context(DISK.open(folder / name)) for name in names}
+        for name in names[2:]:
+            DISK.write(files[name], np.zeros(1, "<i8").tobytes())
+        for sides, counts in stack.enter_context(closing(_encoded(_chunks(rows), encoder))):
+            for side, flat in sides.items():
+                DISK.write(files[f"{side}.ids"], flat.ids.tobytes())
+                if not encoder.stream:
+                    offsets = ends[side] + np.cumsum(flat.lengths)
+                    DISK.write(files[f"{side}.offsets"], offsets.astype("<i8").tobytes())
+                    ends[side] += flat.lengths.sum()
+            total.add(counts)
             if report is not None:
-                report(done)
-    total.add(own)
-    total.rows = max(total.rows, done)  # a plain list has no reader that counts
-    hashes = {f"{side}.ids": file.sha256 for side, file in ids.items()}
-    hashes |= {f"{side}.offsets": file.sha256 for side, file in offsets.items()}
-    return {name: sha256.hexdigest() for name, sha256 in hashes.items()}
-
-
-def _encoded(
-    chunks: Iterator[Texts], encoder: _RowEncoder
-) -> Generator[tuple[int, _Chunk], None, None]:
-    """Rows of each chunk, and the chunk encoded, in order.
-
-    By this process, then by one a core where there are many.
-    """
-    jobs = 1 if multiprocessing.current_process().daemon else processes()
-    numbered = enumerate(chunks)
-    for number, texts in islice(numbered, ALONE if jobs > 1 else None):
-        yield len(texts[1]), encoder.encode(number, texts)
-    if (first := next(numbered, None)) is None:
-        return
-    # spawn: a fork would copy the threads' locks of torch and sentencepiece as they stand
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(encoder,))
-    waiting = deque[tuple[int, Future[_Chunk]]]()
-    try:
-        for number, texts in chain([first], numbered):
-            if len(waiting) == jobs:
-                size, future = waiting.popleft()
-                yield size, future.result()
-            waiting.append((len(texts[1]), _submit(pool, number, texts)))
-        for size, future in waiting:
-            yield size, future.result()
-    except BrokenProcessPool as error:
-        raise MemoryLimitError(
-            "a process that encodes the corpus was killed, as the system does when memory runs "
-            "out; run the same command again with fewer --threads"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _submit(pool: ProcessPoolExecutor, number: int, texts: Texts) -> "Future[_Chunk]":
-    """Have a chunk encoded, by a process that is started where there are too few."""
-    with starting_processes():
-        return pool.submit(_encode, number, texts)
-
-
-def _begin(encoder: _RowEncoder) -> None:
-    """Keep the encoder in a process of the pool, and end this when the one that started it ends."""
-    global _encoder
-    _encoder = encoder
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:  # the pool itself leaves its processes behind after kill -9
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def _encode(number: int, texts: Texts) -> _Chunk:
-    return _encoder.encode(number, texts)
-
-
-_encoder: _RowEncoder
-"""That of this process, in a pool."""
+                report(total.rows)
+    return total
 
 
 def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
@@ -281,13 +206,54 @@ def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
         yield sources, targets
 
 
-def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
-    """The first `longest` ids of each kept row."""
-    lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
-    starts = np.cumsum(flat.lengths) - flat.lengths
-    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
-    return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
+def _encoded(
+    chunks: Iterator[Texts], encoder: _RowEncoder
+) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
+    """Each chunk encoded, in order: by this process, then by one a core where there are many."""
+    jobs = 1 if multiprocessing.current_process().daemon else processes()
+    numbered = enumerate(chunks)
+    for number, texts in islice(numbered, ALONE if jobs > 1 else None):
+        yield encoder.encode(number, texts)
+    if (first := next(numbered, None)) is None:
+        return
+    # spawn: a fork would copy the threads' locks of torch and sentencepiece as they stand
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(encoder,))
+    waiting = deque[Future[tuple[dict[str, _Flat], Counts]]]()
+    try:
+        for number, texts in chain([first], numbered):
+            if len(waiting) == jobs:
+                yield waiting.popleft().result()
+            with starting_processes():  # which the pool does as they are needed
+                waiting.append(pool.submit(_encode, number, texts))
+        for future in waiting:
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise MemoryLimitError(
+            "a process that encodes the corpus was killed, as the system does when memory runs "
+            "out; run the same command again with fewer --threads"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _close(flat: _Flat) -> _Flat:
-    return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
+_encoder: _RowEncoder
+"""That of this process, in a pool."""
+
+
+def _begin(encoder: _RowEncoder) -> None:
+    """Keep the encoder in a process of the pool, and end this when the one that started it ends."""
+    global _encoder
+    _encoder = encoder
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:  # the pool itself leaves its processes behind after kill -9
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _encode(number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
+    return _encoder.encode(number, texts)

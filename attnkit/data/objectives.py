@@ -13,11 +13,9 @@ spans and of the gaps between them are drawn as in T5's code: both are split at 
 parts as there are spans, each at least one token long, and a text begins with a gap.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -136,7 +134,9 @@ def corrupt_spans(
     Raises:
         DataError: there are fewer than two tokens.
     """
-    ids = _without_ends(stream.target.ids)
+    words = stream.target.ids != EOS
+    ids = large_array(int(words.sum()), stream.target.ids.dtype)
+    np.compress(words, stream.target.ids, out=ids)
     marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
     bits = Bits((*noise, _OF_SPANS))
     whole = len(ids) // max_length * max_length
@@ -144,43 +144,24 @@ def corrupt_spans(
     parts = [some for some in texts if some.shape[1] > 1 and len(some)]
     if not parts:
         raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
-    widths = [_widths(part.shape[1]) for part in parts]
-    source, target = (
-        _space([len(part) for part in parts], [pair[side] for pair in widths], ids.dtype)
-        for side in (0, 1)
-    )
+    rows = [len(part) for part in parts]
+    noises = [noise_of(part.shape[1]) for part in parts]
+    # with EOS, and with the last sentinel
+    sources = [
+        part.shape[1] - n + spans + 1 for part, (n, spans) in zip(parts, noises, strict=True)
+    ]
+    targets = [n + spans + 1 for n, spans in noises]
+    sides = []
+    for widths in (sources, targets):
+        offsets = np.cumsum([0, *np.repeat(widths, rows)])
+        sides.append(Ragged(large_array(int(offsets[-1]), ids.dtype), offsets))
     at = [0, 0]
     for part in parts:
         for pair in _pairs(part, marks, bits):
             for side, made in enumerate(pair):
-                place = (source, target)[side].ids[at[side] : at[side] + made.size]
-                place[:] = made.ravel()
+                sides[side].ids[at[side] : at[side] + made.size] = made.ravel()
                 at[side] += made.size
-    return replace(stream, source=source, target=target)
-
-
-def _without_ends(ids: Ids) -> Ids:
-    """The tokens but for the ends of paragraphs."""
-    chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
-    kept = large_array(sum(int((chunk != EOS).sum()) for chunk in chunks), ids.dtype)
-    at = 0
-    for chunk in chunks:
-        some = chunk[chunk != EOS]
-        kept[at : at + len(some)] = some
-        at += len(some)
-    return kept
-
-
-def _widths(length: int) -> tuple[int, int]:
-    """Tokens of the source with EOS and of the target of a text of so many tokens."""
-    noise, spans = noise_of(length)
-    return length - noise + spans + 1, noise + spans + 1
-
-
-def _space(rows: list[int], widths: list[int], dtype: np.dtype[Any]) -> Ragged:
-    """So many rows of each width, to be filled."""
-    offsets = np.cumsum([0, *np.repeat(widths, rows)])
-    return Ragged(large_array(int(offsets[-1]), dtype), offsets)
+    return replace(stream, source=sides[0], target=sides[1])
 
 
 def _pairs(texts: Ids, marks: Ids, bits: Bits) -> Iterator[tuple[Ids, Ids]]:
@@ -242,11 +223,9 @@ def large_array(count: int, dtype: DTypeLike) -> NDArray[np.unsignedinteger]:
     size = count * np.dtype(dtype).itemsize
     if size <= IN_MEMORY:
         return np.empty(count, dtype)
-    make_folder(cache_dir())
-    with writing(cache_dir()), tempfile.TemporaryFile(dir=cache_dir()) as file:
-        if hasattr(os, "posix_fallocate"):  # a full disk would kill who writes to the map
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:  # macOS
-            check_space(cache_dir(), size)
-            file.truncate(size)
+    folder = cache_dir()
+    make_folder(folder)
+    check_space(folder, size)
+    with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(size)
         return np.memmap(file, dtype, mode="r+", shape=(count,))

@@ -6,16 +6,15 @@ version of sentencepiece.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import sentencepiece
-from pydantic import NonNegativeInt
 
-from attnkit.data.corpus import Corpus
+from attnkit.data.corpus import Corpus, require_split
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
 from attnkit.data.encoding import encode
@@ -29,7 +28,6 @@ from attnkit.data.tokenizer import (
     UNKNOWN_WORD,
     LabelVocabulary,
     Tokenizer,
-    drain,
     subsample,
 )
 from attnkit.errors import DataError, RecipeError
@@ -47,10 +45,11 @@ class TokenizerFacts:
     """What a cached tokenizer was learned from."""
 
     digest: str
-    rows: NonNegativeInt
-    seen: NonNegativeInt
+    rows: int
+    seen: int
     """Rows of the corpus, of which `rows` were used."""
-    unknown_words: NonNegativeInt
+    unknown_words: int
+    """How often the text says `UNKNOWN_WORD` as a word of its own."""
 
 
 @dataclass(frozen=True)
@@ -202,14 +201,13 @@ def check_splits(
     )
     unchecked = []
     for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
-        exists = name in corpus.splits
-        if exists and name in ("train", "valid"):
+        require_split(corpus.name, name, corpus.splits)
+        if name == "train":  # which is read anyway
             continue
-        if exists and not fetch and not corpus.available(name):
+        if not fetch and not corpus.available(name):
             unchecked.append(name)
-            continue
-        for _ in corpus.rows(name):
-            pass
+        else:
+            deque(corpus.rows(name), 0)
     return unchecked
 
 
@@ -254,8 +252,8 @@ def encode_split(
     )
     if not len(split):
         raise DataError(
-            f"{corpus.name}: no row of {name} is usable ({'; '.join(counts.lines())}); check the "
-            "files, or raise data.max_length"
+            f"{corpus.name}: no row of {name} is usable ({'; '.join(split.counts.lines())}); check "
+            "the files, or raise data.max_length"
         )
     return split
 
@@ -319,15 +317,14 @@ def _tokenizer(
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
         rows += [Row(corpus.words, "")] if corpus.words else []
-        used, sample, words = len(rows), deque(rows), _unknown_words(rows)
-        del rows  # each goes when it is used: they are many
-        chosen = spec
-        if words and UNKNOWN_WORD not in spec.special:
+        texts = (text for row in rows for text in row[:2] if UNKNOWN_WORD in text)
+        chosen, unknown = spec, sum(text.split().count(UNKNOWN_WORD) for text in texts)
+        if unknown and UNKNOWN_WORD not in spec.special:
             # with its space, so that it is one token in the text, too
             chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
-        trained = Tokenizer.train(chosen, drain(sample), controls=controls, form=form)
+        trained = Tokenizer.train(chosen, rows, controls=controls, form=form)
         trained.save(draft)
-        facts = TokenizerFacts(trained.digest, used, seen, words)
+        facts = TokenizerFacts(trained.digest, len(rows), seen, unknown)
         write_synced(draft / "meta.json", note_text(vars(facts)))
 
     def read(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
@@ -337,13 +334,10 @@ def _tokenizer(
         return saved, facts
 
     (tokenizer, facts), note = read_or_build(cache / "tokenizers" / key, read, build)
-    return tokenizer, _about(spec, tokenizer, facts) + ([note] if note else [])
-
-
-def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, facts: TokenizerFacts) -> list[str]:
     lines = []
-    sides = {"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()
-    for name, vocabulary in sides.items():
+    for name, vocabulary in (
+        {"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()
+    ).items():
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"
@@ -355,14 +349,7 @@ def _about(spec: schema.TokenizerConfig, tokenizer: Tokenizer, facts: TokenizerF
         )
     if facts.rows < facts.seen:
         lines.append(f"tokenizer: learned from {facts.rows:,} of {facts.seen:,} rows")
-    return lines
-
-
-def _unknown_words(rows: Iterable[Row]) -> int:
-    """How often the text says `UNKNOWN_WORD` as a word of its own."""
-    return sum(
-        text.split().count(UNKNOWN_WORD) for row in rows for text in row[:2] if UNKNOWN_WORD in text
-    )
+    return tokenizer, lines + ([note] if note else [])
 
 
 def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:

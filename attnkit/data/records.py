@@ -11,31 +11,19 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from attnkit.data.formats import LONGEST, Errors, read_lines, read_start, read_whole
 from attnkit.data.rows import Counts
 from attnkit.errors import DataError, UnavailableError
 
-NAME_IT = "; if the file is one JSON array, give it a name that ends in .json"
-"""What to do with an array in a file of JSON lines."""
-
-
-class Record(NamedTuple):
-    """Named values of one row."""
-
-    place: str
-    """Where it is, for messages."""
-    values: dict[str, Any]
-    escaped: bool = True
-    """Whether a text may hold a line break, a control character or a lone surrogate."""
-    flat: bool = False
-    """Whether all values are texts, as in a table without types."""
+Records = Iterator[tuple[str, dict[str, Any]]]
+"""Where each record is, for messages, and its named values."""
 
 
 def read_records(
     path: Path, kind: str, errors: Errors, counts: Counts, *, numbered: bool = False
-) -> Iterator[Record]:
+) -> Records:
     """The records of a file.
 
     Args:
@@ -57,15 +45,12 @@ def read_records(
     return (_document if _is_document(path) else _lines)(path, errors, counts)
 
 
-def _table(
-    path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
-) -> Iterator[Record]:
+def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool) -> Records:
     """The lines of a table below its header."""
-    start = read_start(path).partition(b"\n")[0]
-    semicolons = kind == "csv" and b";" in start and b"," not in start
     options: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     if kind == "csv":
-        options = {"delimiter": ";" if semicolons else ",", "strict": True}
+        start = read_start(path).partition(b"\n")[0]
+        options = {"delimiter": ";" if b";" in start and b"," not in start else ",", "strict": True}
     csv.field_size_limit(LONGEST)
     table = csv.reader((line + "\n" for line in read_lines(path, errors, counts)), **options)
     names: list[str] = []
@@ -77,30 +62,26 @@ def _table(
             what = str(error).replace("unexpected end of data", "a quote is not closed")
             raise DataError(f"{place}: not {kind.upper()}: {what}") from error
         if cells is None:
-            break
+            return
         if not cells:  # an empty line
             continue
-        if not names and not numbered:
-            names = _header(place, cells)
-            continue
-        names = names or [str(at) for at in range(1, len(cells) + 1)]
+        if not names:
+            names = [cell.strip() for cell in cells]
+            if numbered:
+                names = [str(number) for number in range(1, len(cells) + 1)]
+            elif twice := next((name for name in names if names.count(name) > 1), None):
+                raise DataError(f"{place}: two columns are called {twice!r}; rename one")
+            else:
+                continue
         if len(cells) != len(names):
             hint = "quote a cell that has a separator in it" if kind == "csv" else "remove the tabs"
             raise DataError(
                 f"{place}: {len(cells)} cells where the first line has {len(names)}; {hint}"
             )
-        yield Record(place, dict(zip(names, cells, strict=True)), flat=True)
+        yield place, dict(zip(names, cells, strict=True))
 
 
-def _header(place: str, cells: list[str]) -> list[str]:
-    """The names of the columns."""
-    names = [cell.strip() for cell in cells]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{place}: two columns are called {twice!r}; rename one")
-    return names
-
-
-def _parquet(path: Path) -> Iterator[Record]:
+def _parquet(path: Path) -> Records:
     """The rows of a Parquet file, a few thousand at a time."""
     try:
         from pyarrow import ArrowException  # type: ignore[import-untyped, unused-ignore]
@@ -115,29 +96,37 @@ def _parquet(path: Path) -> Iterator[Record]:
             for batch in file.iter_batches(4096):
                 for values in batch.to_pylist():
                     number += 1
-                    yield Record(f"{path}: row {number}", values)
+                    yield f"{path}: row {number}", values
     except (ArrowException, OSError) as error:
         raise DataError(f"{path}: not a Parquet file: {str(error).splitlines()[0]}") from error
 
 
-def _lines(path: Path, errors: Errors, counts: Counts) -> Iterator[Record]:
+def _parsed(text: str, path: Path, line: int = 1) -> Any:
+    """The JSON value in a text that begins with a line of a file."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        what = error.msg if text.strip() else "the line is empty"
+        place = f"{path}:{line + error.lineno - 1}:{error.colno}"
+        raise DataError(f"{place}: not JSON: {what}") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{path}:{line}:1: not JSON that can be read: {error}") from error
+
+
+def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
     """An object a line."""
     for number, line in enumerate(read_lines(path, errors, counts), 1):
-        place = f"{path}:{number}"
-        try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            what = "the line is empty" if not line.strip() else error.msg
-            hint = NAME_IT if number == 1 and line.startswith("[") else ""
-            raise DataError(f"{place}:{error.colno}: not JSON: {what}{hint}") from error
-        except (RecursionError, ValueError) as error:
-            raise DataError(f"{place}:1: not JSON that can be read: {error}") from error
-        if not isinstance(value, dict):
-            hint = NAME_IT if number == 1 and isinstance(value, list) else ""
+        if line.startswith("["):
             raise DataError(
-                f"{place}:1: each line must be one JSON object, not {kind_of(value)}{hint}"
+                f"{path}:{number}:1: each line must be one JSON object, not a list; if the file is "
+                "one JSON array, give it a name that ends in .json"
             )
-        yield Record(place, value, "\\" in line)
+        value = _parsed(line, path, number)
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{path}:{number}:1: each line must be one JSON object, not {kind_of(value)}"
+            )
+        yield f"{path}:{number}", value
 
 
 def _is_document(path: Path) -> bool:
@@ -152,16 +141,9 @@ def _is_document(path: Path) -> bool:
     return not isinstance(first, dict) or bool(_arrays(first))
 
 
-def _document(path: Path, errors: Errors, counts: Counts) -> Iterator[Record]:
+def _document(path: Path, errors: Errors, counts: Counts) -> Records:
     """The objects of one array; of an object without one, itself."""
-    text = read_whole(path, errors, counts)
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        place = f"{path}:{error.lineno}:{error.colno}"
-        raise DataError(f"{place}: not JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:
-        raise DataError(f"{path}: not JSON that can be read: {error}") from error
+    value = _parsed(read_whole(path, errors, counts), path)
     if isinstance(value, dict):
         arrays = _arrays(value)
         if len(arrays) > 1:
@@ -175,16 +157,13 @@ def _document(path: Path, errors: Errors, counts: Counts) -> Iterator[Record]:
     for number, one in enumerate(value, 1):
         if not isinstance(one, dict):
             raise DataError(f"{path}: row {number}: must be a JSON object, not {kind_of(one)}")
-        yield Record(f"{path}: row {number}", one, "\\" in text)
+        yield f"{path}: row {number}", one
 
 
 def _arrays(values: dict[str, Any]) -> list[str]:
     """The fields that hold arrays of objects."""
-    return [
-        key
-        for key, value in values.items()
-        if isinstance(value, list) and value and isinstance(value[0], dict)
-    ]
+    lists = {key: value for key, value in values.items() if isinstance(value, list)}
+    return [key for key, value in lists.items() if value and isinstance(value[0], dict)]
 
 
 def kind_of(value: object) -> str:

@@ -34,10 +34,7 @@ class Counts:
     truncated: int = 0
     unknown: int = 0
     replaced: int = 0
-    bom: int = 0
-    crlf: int = 0
     breaks: int = 0
-    control: int = 0
     normalized: int = 0
 
     def add(self, other: "Counts") -> None:
@@ -62,10 +59,7 @@ COUNTED = {
     "truncated": "row{s} truncated to the maximum length",
     "unknown": "unknown token{s}: characters or words without a piece",
     "replaced": "malformed character{s} replaced by U+FFFD",
-    "bom": "byte order mark{s} removed",
-    "crlf": "CRLF line end{s} read as LF",
     "breaks": "line break{s} inside fields turned into spaces",
-    "control": "control character{s} left in the text",
     "normalized": "row{s} changed to the normal form of data.normalize",
 }
 """What each number counts, for people; `{s}` is the plural."""

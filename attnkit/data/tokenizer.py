@@ -9,8 +9,8 @@ import hashlib
 import io
 import json
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -250,14 +250,12 @@ class Tokenizer(NamedTuple):
                         "user-defined symbol"
                     )
             return cls(vocabulary, vocabulary)
-        sources, targets = deque[str](), deque[str]()
+        sources, targets = list[str](), list[str]()
         for row in rows:
             sources += _segments(row.source, form)
             targets += _segments(row.target, form)
         if spec.shared or not sources:
-            sources += targets
-            targets.clear()
-            vocabulary = _train(spec, sources, "text", controls, form)
+            vocabulary = _train(spec, sources + targets, "text", controls, form)
             return cls(vocabulary, vocabulary)
         return cls(
             _train(spec, sources, "source text", controls, form),
@@ -367,20 +365,14 @@ def _segments(text: str, form: NormalForm) -> list[str]:
     return parts
 
 
-def drain(items: deque[Item]) -> Iterator[Item]:
-    """The items in order; each is forgotten when it is handed out."""
-    while items:
-        yield items.popleft()
-
-
 def _train(
     spec: schema.TokenizerConfig,
-    lines: deque[str],
+    lines: list[str],
     what: str,
     controls: Sequence[str],
     form: NormalForm,
 ) -> Vocabulary:
-    """A vocabulary learned from lines, which are used up."""
+    """A vocabulary learned from lines."""
     if not lines:
         raise DataError(f"the tokenizer has no {what} to learn from: all training rows are empty")
     special = [to_model(normal_form(piece, form)) for piece in spec.special]
@@ -389,12 +381,12 @@ def _train(
         # `size` most frequent ones if it is more frequent than this bound on the last of them.
         often = 1 + sum(line.count(" ") for line in lines) // spec.size
         for word in special:
-            lines.extend([f" {word.removeprefix(MARK)}"] * often)
+            lines = [*lines, *[f" {word.removeprefix(MARK)}"] * often]
         special = []
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=drain(lines),
+            sentence_iterator=iter(lines),
             model_writer=model,
             model_type=spec.type,
             vocab_size=spec.size,

@@ -122,8 +122,8 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
 
 def _rows(path: str, kind: str) -> list[Context]:
     """The contexts of a table; each is named by the line on which its row begins."""
-    records = list(read_records(Path(path), kind, None, Counts(), numbered=True))
-    rows = [(record.place, list(record.values.values())) for record in records]
+    records = read_records(Path(path), kind, None, Counts(), numbered=True)
+    rows = [(place, list(values.values())) for place, values in records]
     column, names = 0, [str(name).strip().lower() for name in (rows[0][1] if rows else ())]
     if "text" in names:
         column, rows = names.index("text"), rows[1:]

@@ -1,9 +1,6 @@
 """Plans use every row once, keep the budget, and depend on nothing but their arguments."""
 
 import hashlib
-import os
-import subprocess
-import sys
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -12,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.data import batch_plan
 from attnkit.data.batch_plan import Lengths, Plan, padding_share, plan
 from attnkit.data.encoding import encode
 from attnkit.data.rows import Row
@@ -166,42 +162,3 @@ def test_padding_of_multi30k_is_small(corpora: Path, tmp_path: Path) -> None:
     real = source.sum() + (target + 1).sum()
     padded = sum(len(b) * (source[b].max() + target[b].max() + 1) for b in batches)
     assert 1 - real / padded < 0.06
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="peak memory is read from /proc")
-def test_planning_a_million_rows_takes_little_memory() -> None:
-    code = (
-        "import numpy as np, resource; from attnkit.data.batch_plan import plan;"
-        "g = np.random.default_rng(0); n = 1_000_000;"
-        "s = g.integers(2, 90, n, dtype=np.int32); t = g.integers(2, 90, n, dtype=np.int32);"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "before = peak(); plan(s, t, batch_tokens=25000, seed=1, epoch=0); print(peak() - before)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    # Kilobytes: 4 bytes a row, and what does not grow (60 bytes a row of 4 million at most).
-    assert int(done.stdout) < 60_000
-
-
-@pytest.mark.parametrize("part", [1 << 22, 300, 64])
-def test_the_order_is_that_of_the_draws_however_it_is_made(
-    part: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch_plan, "PART", part)
-    monkeypatch.setattr(batch_plan, "STEP", 256)
-    for number in (1, 63, 64, 1000, 3001):
-        draws = np.random.PCG64((3, 1, 0)).random_raw(number)
-        expected = np.argsort(draws, kind="stable")
-        assert batch_plan._shuffled(number, 3, 1, 0).tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize("rows", [1, 7, 129, 1000, 4099, 29_000])
-def test_pools_are_as_large_as_when_all_is_summed_at_once(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To the last bit: plans of runs that are resumed must not change."""
-    monkeypatch.setattr(batch_plan, "STEP", 256)
-    values = 1 / np.random.default_rng(rows).integers(1, 300, rows)
-    assert batch_plan._sum(rows, lambda start, stop: values[start:stop]) == values.sum()

@@ -5,9 +5,7 @@ import json
 import lzma
 import os
 import re
-import subprocess
 import tracemalloc
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from attnkit.data.formats import (
     BOM,
     FREE,
     LONGEST,
-    count_lines,
     read_lines,
     read_pairs,
     read_text,
@@ -72,15 +69,6 @@ def test_n_lines_of_any_text_are_n_lines(
         if len(lines) == 1 and text == "\ufeff":
             expected = []
     assert list(read_lines(path)) == expected
-    assert count_lines(path) == len(expected)
-
-
-@per_example
-@given(lines=st.lists(LINE, max_size=20))
-def test_lines_that_end_are_as_many_as_wc_counts(tmp_path: Path, lines: list[str]) -> None:
-    path = write(tmp_path, "".join(line + "\n" for line in lines))
-    counted = subprocess.run(["wc", "-l", path], capture_output=True, text=True, check=True)
-    assert len(list(read_lines(path))) == int(counted.stdout.split()[0])
 
 
 @per_example
@@ -101,7 +89,7 @@ def test_any_bytes_are_read_with_replacement_or_refused_with_a_place(
 
 
 def test_only_line_feeds_end_lines(tmp_path: Path) -> None:
-    text = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
+    text = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg\x00\x7f\t"
     assert list(read_lines(write(tmp_path, text + "\n" + text))) == [text, text]
 
 
@@ -110,19 +98,9 @@ def test_empty_lines_stay(tmp_path: Path) -> None:
     assert list(read_lines(write(tmp_path, ""))) == []
 
 
-def test_crlf_and_byte_order_mark_are_removed_and_counted(tmp_path: Path) -> None:
-    counts = Counts()
+def test_crlf_and_byte_order_mark_are_removed(tmp_path: Path) -> None:
     path = write(tmp_path, b"\xef\xbb\xbfa\r\nb\xef\xbb\xbf\r\n\r\n")
-    assert list(read_lines(path, counts=counts)) == ["a", "b\ufeff", ""]
-    assert (counts.bom, counts.crlf) == (1, 3)
-
-
-def test_control_characters_are_counted_and_left_alone(tmp_path: Path) -> None:
-    counts = Counts()
-    text = "a\x00b\x1bc\x7fd\x85e\tf"
-    assert list(read_lines(write(tmp_path, text), counts=counts)) == [text]
-    assert counts.control == 4
-    assert counts.lines() == ["0 rows read", "4 control characters left in the text"]
+    assert list(read_lines(path)) == ["a", "b\ufeff", ""]
 
 
 def test_malformed_utf8_is_refused_with_line_and_byte(tmp_path: Path) -> None:
@@ -169,7 +147,7 @@ def test_packed_text_is_known_by_its_bytes_not_its_name(
     assert list(read_lines(path)) == list(map(str, range(600_000)))
 
 
-@pytest.mark.parametrize("fault", ["cut", "flipped", "header", "tail"])
+@pytest.mark.parametrize("fault", ["cut", "flipped", "header"])
 @pytest.mark.parametrize(("kind", "pack"), [("gzip", gzip.compress), ("xz", lzma.compress)])
 def test_damaged_packed_text_is_refused(
     tmp_path: Path, kind: str, pack: Callable[[bytes], bytes], fault: str
@@ -177,8 +155,6 @@ def test_damaged_packed_text_is_refused(
     packed = bytearray(pack(os.urandom(5000).hex().encode()))
     if fault == "cut":
         del packed[-9:]
-    elif fault == "tail":
-        packed += b"junk"
     else:
         packed[3000 if fault == "flipped" else {"gzip": 2, "xz": 6}[kind]] ^= 0x55
     path = write(tmp_path, bytes(packed))
@@ -194,23 +170,6 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="grows more than 100-fold"):
         lengths.extend(map(len, read_lines(path)))
     assert len(lengths) <= FREE / 1024
-
-
-def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "mode": lzma.MODE_FAST,
-                "mf": lzma.MF_HC3, "nice_len": 32}]  # fmt: skip
-    small = lzma.compress(b"a\n", filters=[filters[0] | {"dict_size": 1 << 20}])
-    assert list(read_lines(write(tmp_path, small))) == ["a"]
-    monstrous = bytearray(small)
-    # The size of the dictionary stands in the header of the block, which its CRC-32 covers.
-    head = 12
-    size = (monstrous[head] + 1) * 4
-    place = monstrous.index(b"\x21\x01", head, head + size) + 2
-    monstrous[place] = 38
-    monstrous[head + size - 4 : head + size] = zlib.crc32(
-        bytes(monstrous[head : head + size - 4])
-    ).to_bytes(4, "little")
-    assert "damaged xz data (Memory usage limit" in fails(write(tmp_path, bytes(monstrous)))
 
 
 def test_a_line_over_a_mebibyte_is_refused(tmp_path: Path) -> None:
@@ -295,11 +254,11 @@ def test_any_strings_survive_json_but_for_line_breaks(
     assert list(read_rows(path)) == [Row(source, target)]
 
 
-def test_line_breaks_and_control_characters_in_json_are_counted(tmp_path: Path) -> None:
+def test_line_breaks_in_json_are_counted(tmp_path: Path) -> None:
     counts = Counts()
     path = write(tmp_path, json.dumps({"source": "a\r\nb\nc", "target": "d\x00\u2028e"}))
     assert list(read_rows(path, counts=counts)) == [Row("a b c", "d\x00\u2028e")]
-    assert (counts.breaks, counts.control) == (2, 1)
+    assert counts.breaks == 2
 
 
 def test_half_a_surrogate_pair_in_json_is_refused_or_replaced(tmp_path: Path) -> None:
@@ -317,7 +276,7 @@ def test_half_a_surrogate_pair_in_json_is_refused_or_replaced(tmp_path: Path) ->
         ('{"source": "a" "b"}', ":2:16: not JSON: Expecting ',' delimiter"),
         ("", ":2:1: not JSON: the line is empty"),
         ('["a", "b"]', ":2:1: each line must be one JSON object, not a list"),
-        ("[" * 100_000, ":2:1: not JSON that can be read"),
+        ('{"a":' * 100_000, ":2:1: not JSON that can be read"),
         ('{"source": ' + "9" * 5000 + "}", ":2:1: not JSON that can be read"),
         (
             '{"sorce": "a", "target": "b"}',
@@ -358,7 +317,7 @@ ROWS = [{"source": "a\nb", "target": "ü"}, {"source": "c", "references": ["d", 
     ],
     ids=["array", "data", "beside others"],
 )
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda text: BOM + text])
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda text: BOM.encode() + text])
 def test_a_json_document_has_the_rows_of_its_array(
     tmp_path: Path, form: Any, indent: int | None, pack: Any
 ) -> None:
@@ -408,7 +367,7 @@ def test_a_document_that_is_too_long_is_refused(
         ('{"train": [{}], "test": [{}]}', ": has several arrays of objects ('train', 'test');"),
         ('{\n"source": "a"}', ": row 1: no field 'target'; fields here: 'source'"),
         ("3", ": must be a JSON array of objects, not a number"),
-        ("[" * 100_000, ": not JSON that can be read"),
+        ("[" * 100_000, ":1:1: not JSON that can be read"),
     ],
 )
 def test_faults_of_a_document_are_named_by_row_or_place(

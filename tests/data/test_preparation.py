@@ -254,7 +254,7 @@ def test_multi30k_is_prepared_and_found_again(corpora: Path, tmp_path: Path) -> 
     text = (corpora / "multi30k" / "valid.de").read_text("utf-8").split("\n")[:-1]
     assert warm.tokenizer.target.decode(pieces(warm.valid)) == [" ".join(t.split()) for t in text]
     meta = json.loads((warm.train.path / "meta.json").read_text())
-    assert meta["content"]["dtype"] == "uint16"
+    assert meta["value"]["dtype"] == "uint16"
 
 
 def test_splits_that_are_scored_are_read_to_their_end(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_splits_of_a_card_are_fetched_or_named(
         with pytest.raises((MissingInputError, UnavailableError), match="multi30k"):
             check_splits(made, cache=tmp_path, offline=True)
     else:
-        assert check_splits(made, cache=tmp_path, fetch=False) == ["test"]
+        assert check_splits(made, cache=tmp_path, fetch=False) == ["valid", "test"]
 
 
 def test_a_corpus_that_is_only_for_asking_cannot_be_trained_on(tmp_path: Path) -> None:
@@ -315,12 +315,10 @@ def test_that_the_validation_split_is_scored_is_said(tmp_path: Path) -> None:
 
 
 def test_counts_are_worded_in_the_singular_and_the_plural() -> None:
-    assert Counts(rows=1, bom=1, empty=1).lines() == [
+    assert Counts(rows=1, empty=1).lines() == [
         "1 row read, 0 kept",
         "1 row dropped: the source or the target is empty",
-        "1 byte order mark removed",
     ]
-    assert Counts(rows=2, unknown=2, crlf=2).lines()[1:] == [
-        "2 unknown tokens: characters or words without a piece",
-        "2 CRLF line ends read as LF",
+    assert Counts(rows=2, unknown=2).lines()[1:] == [
+        "2 unknown tokens: characters or words without a piece"
     ]

@@ -5,15 +5,18 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field, NonNegativeInt
 
-from attnkit.data.corpus_files import NOTE
 from attnkit.errors import DataError, OutputPathError
 from attnkit.storage import download
 from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
 from attnkit.storage.files import Filesystem, sha256_json
+
+
+NOTE = tuple[list[str], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt]
 
 
 def read(path: Path) -> str:
