@@ -11,23 +11,11 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from typing import IO, TYPE_CHECKING, Any
 
 from attnkit import __version__
 from attnkit.errors import AttnkitError, DataError, UnavailableError
-from attnkit.storage.files import (
-    DISK,
-    atomic_write,
-    make_folder,
-    open_file,
-    remove,
-    remove_leftovers,
-    replacing,
-    sha256_file,
-    temporary,
-    writing,
-)
+from attnkit.storage.files import atomic_write, make_folder, open_file, remove_leftovers
 
 if TYPE_CHECKING:
     import requests
@@ -47,7 +35,8 @@ TIMEOUT = 30.0
 """Longest silence of the server in seconds."""
 TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP answers after which trying again may help."""
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+ADDRESSES = ("https://",)
+"""How the addresses begin that are asked, redirections included."""
 
 
 def is_offline(offline: bool = False) -> bool:
@@ -75,7 +64,6 @@ def fetch(
     """
     if is_offline(offline):
         raise _unavailable(url, path, "downloads are off (--offline or ATTNKIT_OFFLINE)")
-    _check_address(url)
     make_folder(path.parent)
     remove_leftovers(path.parent)
     for attempt in range(TRIES):
@@ -130,23 +118,16 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
     """The server's response with status 200; `path` is for messages about it and its body."""
     import requests
     import urllib3
-
-    def check_redirect(response: requests.Response, *_: Any, **__: Any) -> None:
-        if response.is_redirect:
-            try:
-                _check_address(response.headers["location"], response.url)
-            except DataError:
-                response.close()
-                raise
+    from requests.adapters import HTTPAdapter
 
     headers = {"User-Agent": f"attnkit/{__version__}", "Accept-Encoding": "identity"}
-    hooks = {"response": check_redirect}
     try:
         with requests.Session() as session:
             session.auth = lambda request: request  # no credentials of ~/.netrc
-            with session.get(
-                url, headers=headers, hooks=hooks, stream=True, timeout=TIMEOUT
-            ) as found:
+            session.adapters.clear()
+            for address in ADDRESSES:
+                session.mount(address, HTTPAdapter())
+            with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as found:
                 found.raise_for_status()
                 if found.status_code != requests.codes.ok:
                     raise _unavailable(url, path, f"the server answered {found.status_code}")
@@ -156,6 +137,8 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
         if found.status_code in TRANSIENT:
             raise _BrokenTransfer(status) from error
         raise _unavailable(url, path, status) from error
+    except ValueError as error:  # of requests, about an address
+        raise DataError(f"{url}: only https addresses are downloaded ({error})") from error
     except requests.exceptions.SSLError as error:
         raise _unavailable(url, path, f"its certificate is not valid ({error})") from error
     except urllib3.exceptions.HTTPError as error:  # while the body is read
@@ -166,22 +149,6 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
         raise _unavailable(url, path, str(error)) from error
 
 
-def _check_address(url: str, base: str = "") -> None:
-    """Refuse any address but https, and http on the loopback interface.
-
-    `base` is where a redirect comes from; one from elsewhere does not lead to this machine.
-    """
-    try:
-        parts, local = urlsplit(urljoin(base, url)), urlsplit(base or url).hostname in LOOPBACK
-        allowed = parts.scheme == "https" and bool(parts.hostname)
-        allowed |= local and parts.scheme == "http" and parts.hostname in LOOPBACK
-    except ValueError:
-        allowed = False
-    if not allowed:
-        what = f"{base}: redirects to {url}" if base else url
-        raise DataError(f"{what}: only https addresses are downloaded")
-
-
 def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
     return UnavailableError(
         f"{path.name}: {reason}; to do without, fetch {url} elsewhere and put it at {path}"
@@ -189,20 +156,16 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
 
 
 @contextmanager
-def _scratch(path: Path) -> Iterator[Path]:
-    """A folder beside a file, which `remove_leftovers` knows where this process is killed."""
-    folder = temporary(path)
-    with writing(path.parent):
-        try:
-            folder.mkdir()  # inside, since a signal may come as soon as it is there
-            yield folder
-        finally:
-            if folder.exists():
-                remove(folder)
+def _undamaged(archive: Path) -> Iterator[None]:
+    """Turn errors of reading an archive into a DataError."""
+    try:
+        yield
+    except (tarfile.TarError, EOFError, zlib.error, ValueError, IndexError, OSError) as error:
+        raise DataError(f"{archive}: damaged archive ({error})") from error
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
-    """Write the named members of a tar archive (plain or by gzip) to files; member -> SHA-256.
+    """Write the named members of a tar archive, compressed or not, to files; member -> SHA-256.
 
     Only regular files with exactly these names are taken: no other name, link or device of the
     archive ever becomes a file.  After a fault none is left.
@@ -210,37 +173,35 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
     Raises DataError: damaged, without one of the members, or too large; OutputPathError,
     OutputError: a file cannot be written.
     """
-    open_file(archive).close()
-    remove_leftovers(archive.parent, of=archive.name)
-    with _scratch(archive) as folder:
-        found = set[str]()
-        try:
-            with open_file(archive) as start:
-                packed = start.read(2) == b"\x1f\x8b"
-            with tarfile.open(archive, "r:gz" if packed else "r:") as tar:
-                size = 0
-                for info in tar:
-                    size += info.size
-                    if size > EXTRACTED_LIMIT:
-                        raise DataError(f"{archive}: holds more than {EXTRACTED_LIMIT:,} bytes")
-                    if info.name in members and info.isreg() and info.name not in found:
-                        own = info.replace(mode=None, deep=False)  # type: ignore[arg-type]
-                        tar.extract(own, folder, filter="data")  # by the umask, as other files
-                        found.add(info.name)
-                stream: Any = tar.fileobj
-                while stream.read(BLOCK):  # the checksum of gzip is at the end
-                    pass
-        except (tarfile.TarError, EOFError, zlib.error, ValueError, IndexError) as error:
-            raise DataError(f"{archive}: damaged archive ({error})") from error
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise DataError(f"{archive}: damaged archive ({error})") from error
-        if missing := sorted(members.keys() - found):
+    digests: dict[str, str] = {}
+    try:
+        with open_file(archive) as file, _undamaged(archive), tarfile.open(fileobj=file) as tar:
+            size = 0
+            for info in tar:
+                size += info.size
+                if size > EXTRACTED_LIMIT:
+                    raise DataError(f"{archive}: holds more than {EXTRACTED_LIMIT:,} bytes")
+                content = tar.extractfile(info) if info.isreg() else None
+                if content and info.name in members and info.name not in digests:
+                    digest, path = hashlib.sha256(), members[info.name]
+                    make_folder(path.parent)
+                    atomic_write(path, _blocks(archive, content, digest))
+                    digests[info.name] = digest.hexdigest()
+            stream: Any = tar.fileobj
+            while stream.read(BLOCK):  # the checksum of gzip is at the end
+                pass
+        if missing := sorted(members.keys() - digests):
             raise DataError(f"{archive}: has no regular file {missing[0]}")
-        for name, path in members.items():
-            make_folder(path.parent)
-            with replacing(path) as prepared:
-                os.replace(Path(folder, name), prepared)
-                DISK.fsync_path(prepared)
-        return {name: sha256_file(path) for name, path in members.items()}
+    except BaseException:
+        for name in digests:
+            members[name].unlink(missing_ok=True)
+        raise
+    return digests
+
+
+def _blocks(archive: Path, content: IO[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
+    """A member in blocks, hashed."""
+    with _undamaged(archive):
+        while block := content.read(BLOCK):
+            digest.update(block)
+            yield block

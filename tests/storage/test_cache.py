@@ -3,7 +3,6 @@
 import json
 import os
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +10,8 @@ import pytest
 from pydantic import Field, NonNegativeInt
 
 from attnkit.errors import DataError, OutputPathError
-from attnkit.storage import download
 from attnkit.storage.cache import fill_folder, read_note, read_or_build, write_note
 from attnkit.storage.files import Filesystem, sha256_json
-
 
 NOTE = tuple[list[str], Annotated[str, Field(pattern="^[0-9a-f]{64}$")], NonNegativeInt]
 
@@ -68,14 +65,8 @@ def test_a_fault_while_building_leaves_nothing(tmp_path: Path, fault: type) -> N
     assert read_or_build(tmp_path / "key", read, write)[0] == "good"
 
 
-def use_scratch(path: Path) -> None:
-    with download._scratch(path):
-        pass
-
-
-@pytest.mark.parametrize("make", [lambda path: fill_folder(path, lambda _: None), use_scratch])
 def test_a_signal_as_soon_as_the_folder_is_there_leaves_nothing(
-    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(path: Path, *_: Any, **__: Any) -> None:
         os.mkdir(path)
@@ -83,7 +74,7 @@ def test_a_signal_as_soon_as_the_folder_is_there_leaves_nothing(
 
     monkeypatch.setattr(Path, "mkdir", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        make(tmp_path / "out")
+        fill_folder(tmp_path / "out", lambda _: None)
     assert not [*tmp_path.iterdir()]
 
 
