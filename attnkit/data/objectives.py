@@ -14,7 +14,6 @@ parts as there are spans, each at least one token long, and a text begins with a
 """
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -144,7 +143,6 @@ def corrupt_spans(
     parts = [some for some in texts if some.shape[1] > 1 and len(some)]
     if not parts:
         raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
-    rows = [len(part) for part in parts]
     noises = [noise_of(part.shape[1]) for part in parts]
     # with EOS, and with the last sentinel
     sources = [
@@ -153,35 +151,27 @@ def corrupt_spans(
     targets = [n + spans + 1 for n, spans in noises]
     sides = []
     for widths in (sources, targets):
-        offsets = np.cumsum([0, *np.repeat(widths, rows)])
+        offsets = np.cumsum([0, *np.repeat(widths, [len(part) for part in parts])])
         sides.append(Ragged(large_array(int(offsets[-1]), ids.dtype), offsets))
     at = [0, 0]
     for part in parts:
-        for pair in _pairs(part, marks, bits):
-            for side, made in enumerate(pair):
+        rows, length = part.shape
+        # First all gaps are drawn, then all spans.
+        of_spans = Bits()
+        of_spans.state = bits.state
+        of_spans.advance(rows * (length - noise_of(length)[0] - 1))
+        step = max(1, CHUNK // length)
+        for start in range(0, rows, step):
+            pairs = _pairs(part[start : start + step], marks, bits, of_spans)
+            for side, made in enumerate(pairs):
                 sides[side].ids[at[side] : at[side] + made.size] = made.ravel()
                 at[side] += made.size
+        bits = of_spans
     return replace(stream, source=sides[0], target=sides[1])
 
 
-def _pairs(texts: Ids, marks: Ids, bits: Bits) -> Iterator[tuple[Ids, Ids]]:
-    """Sources with EOS and targets without it, [n, S] and [n, T], of texts [N, L], in parts.
-
-    First all gaps are drawn from the bits, then all spans.
-    """
-    rows, length = texts.shape
-    noise, _ = noise_of(length)
-    lengths_of_spans = Bits()
-    lengths_of_spans.state = bits.state
-    lengths_of_spans.advance(rows * (length - noise - 1))
-    step = max(1, CHUNK // length)
-    for start in range(0, rows, step):
-        yield _some_pairs(texts[start : start + step], marks, bits, lengths_of_spans)
-    bits.state = lengths_of_spans.state
-
-
-def _some_pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
-    """Sources and targets of some of the texts, all of one length."""
+def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
+    """Sources with EOS [n, S] and targets without it [n, T] of texts [n, L]."""
     rows, length = texts.shape
     noise, spans = noise_of(length)
     gaps = _split(rows, length - noise, spans, of_gaps)

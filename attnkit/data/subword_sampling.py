@@ -7,12 +7,11 @@ seed).  Pieces never cross a space, so that words are segmented one by one.
 
 import math
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import cycle
 from random import Random
-from typing import NamedTuple
 
 from attnkit.data.text_form import MARK
 
@@ -23,24 +22,20 @@ _DRAWS = 1000
 # What sentencepiece adds to the lowest score for a character without a piece.
 _UNKNOWN_PENALTY = -10.0
 
-
-class Piece(NamedTuple):
-    """Id of a piece, and its score: a log-probability (unigram) or minus its rank (BPE)."""
-
-    id: int
-    score: float
+Pieces = Mapping[str, tuple[int, float]]
+"""Each piece with its id and its score: a log-probability (unigram) or minus its rank (BPE)."""
 
 
-class Segmenter(ABC):
+class Segmenter:
     """Draws segmentations of a stretch of text without special tokens."""
 
-    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
+    def __init__(self, pieces: Pieces, unknown: int, alpha: float) -> None:
         """`pieces` has no special tokens; `unknown` is the id of a character without a piece."""
         self.pieces, self.unknown, self.alpha = pieces, unknown, alpha
 
-    @abstractmethod
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
         """Ids of `number` independent segmentations."""
+        raise NotImplementedError
 
 
 class UnigramSampler(Segmenter):
@@ -50,14 +45,7 @@ class UnigramSampler(Segmenter):
     2018 (arXiv 1804.10959, section 3.2, with l unlimited).
     """
 
-    def __init__(self, pieces: Mapping[str, Piece], unknown: int, alpha: float) -> None:
-        super().__init__(pieces, unknown, alpha)
-        self._longest = max(map(len, pieces), default=1)
-        lowest = min((piece.score for piece in pieces.values()), default=0.0)
-        self._unknown_score = lowest + _UNKNOWN_PENALTY
-
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
-        """Ids of `number` independent segmentations; O(length x longest piece)."""
         arcs = self._arcs(text)
         draws = []
         for _ in range(number):
@@ -69,6 +57,16 @@ class UnigramSampler(Segmenter):
             draws.append(ids[::-1])
         return draws
 
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.pieces), default=1)
+
+    @cached_property
+    def _unknown(self) -> tuple[int, float]:
+        """Id and score of a character without a piece."""
+        lowest = min((score for _, score in self.pieces.values()), default=0.0)
+        return self.unknown, lowest + _UNKNOWN_PENALTY
+
     def _arcs(self, text: str) -> list[list[tuple[float, int, int]]]:
         """For each end, the pieces that end there: (probability up to and with it, start, id)."""
         forward = [0.0]
@@ -76,11 +74,9 @@ class UnigramSampler(Segmenter):
         for end in range(1, len(text) + 1):
             here = []
             for start in range(max(0, end - self._longest), end):
-                piece = self.pieces.get(text[start:end])
-                if piece is None and start == end - 1:
-                    piece = Piece(self.unknown, self._unknown_score)
-                if piece is not None:
-                    here.append((forward[start] + self.alpha * piece.score, start, piece.id))
+                otherwise = self._unknown if start == end - 1 else None
+                if piece := self.pieces.get(text[start:end], otherwise):
+                    here.append((forward[start] + self.alpha * piece[1], start, piece[0]))
             top = max(here)[0]
             total = sum(math.exp(log - top) for log, _, _ in here)
             forward.append(top + math.log(total))
@@ -101,20 +97,19 @@ class BpeDropout(Segmenter):
     """
 
     def draws(self, text: str, number: int, random: Random) -> list[list[int]]:
-        """Ids of `number` independent segmentations; O(length ** 2)."""
-        missing, draws = Piece(self.unknown, 0.0), []
+        missing, draws = (self.unknown, 0.0), []
         for _ in range(number):
             symbols = list(text)
             while True:
                 best, start = -math.inf, -1
                 for i in range(len(symbols) - 1):
                     piece = self.pieces.get(symbols[i] + symbols[i + 1])
-                    if piece and piece.score > best and random.random() >= self.alpha:
-                        best, start = piece.score, i
+                    if piece and piece[1] > best and random.random() >= self.alpha:
+                        best, start = piece[1], i
                 if start < 0:
                     break
                 symbols[start : start + 2] = [symbols[start] + symbols[start + 1]]
-            draws.append([self.pieces.get(symbol, missing).id for symbol in symbols])
+            draws.append([self.pieces.get(symbol, missing)[0] for symbol in symbols])
         return draws
 
 
@@ -144,11 +139,9 @@ def _word(
     word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random
 ) -> list[list[int]]:
     """`number` segmentations of one word; runs of unknown characters count as one token."""
-    parts = [MARK + word]
-    if special:
-        # Longest first, as sentencepiece matches.
-        names = sorted(special, key=len, reverse=True)
-        parts = re.split("(" + "|".join(map(re.escape, names)) + ")", MARK + word)
+    # Longest first, as sentencepiece matches.
+    names = sorted(map(re.escape, special), key=len, reverse=True)
+    parts = re.split(f"({'|'.join(names) or '(?!)'})", MARK + word)
     draws: list[list[int]] = [[] for _ in range(number)]
     for part in parts:
         if part in special:

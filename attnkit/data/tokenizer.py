@@ -10,24 +10,23 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import sentencepiece
 
 from attnkit.data import subword_sampling
 from attnkit.data.pieces import Pieces
 from attnkit.data.rows import Row
-from attnkit.data.subword_sampling import BpeDropout, Piece, UnigramSampler
+from attnkit.data.subword_sampling import BpeDropout, UnigramSampler
 from attnkit.data.text_form import MARK, NormalForm, clean, from_model, normal_form, to_model
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe import schema
 from attnkit.storage.files import atomic_write, check_file, reading
 from attnkit.text import RESERVED, quoted
 
-Item = TypeVar("Item")
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
@@ -125,8 +124,8 @@ class Vocabulary(Pieces):
             RecipeError: the model has one segmentation only (words, characters), or its pieces
                 reach across spaces.
         """
-        kind = UnigramSampler if self._is_unigram() else BpeDropout
-        segmenter, read = kind(self._learned, UNK, alpha), [to_model(self.text(t)) for t in texts]
+        segmenter = self._sampler()(self._learned, UNK, alpha)
+        read = [to_model(self.text(text)) for text in texts]
         special = {symbol.replace(" ", MARK): id_ for symbol, id_ in self.symbols.items()}
         return subword_sampling.sample(read, segmenter, special, seed)
 
@@ -136,27 +135,31 @@ class Vocabulary(Pieces):
         return bool(self._processor.piece_to_id(MARK) == UNK)
 
     @cached_property
-    def _learned(self) -> dict[str, Piece]:
-        """Pieces made from text, with their scores."""
+    def _learned(self) -> dict[str, tuple[int, float]]:
+        """Pieces made from text, with their ids and scores."""
         special = {*self.symbols.values(), *self.reserved}
         ids = [id_ for id_ in range(len(RESERVED), len(self)) if id_ not in special]
-        learned = (Piece(id_, self._processor.get_score(id_)) for id_ in ids)
-        return dict(zip(self.spelled(ids), learned, strict=True))
+        scores = map(self._processor.get_score, ids)
+        return dict(zip(self.spelled(ids), zip(ids, scores, strict=True), strict=True))
 
-    def _is_unigram(self) -> bool:
-        """Whether a model that can sample is a unigram one (then it lists the best) or BPE."""
-        unigram = _available(self._processor.nbest_encode, nbest_size=2)
-        if not unigram and not _available(
-            self._processor.encode, enable_sampling=True, nbest_size=-1, alpha=1.0
-        ):
+    def _sampler(self) -> type[UnigramSampler | BpeDropout]:
+        """What draws for a model of this kind; only a unigram one lists the best."""
+        kind: type[UnigramSampler | BpeDropout] = UnigramSampler
+        try:
+            self._processor.nbest_encode("a", out_type=int, nbest_size=2)
+        except RuntimeError:
+            kind = BpeDropout
+        try:
+            self._processor.encode("a", out_type=int, enable_sampling=True, nbest_size=-1, alpha=1)
+        except RuntimeError as error:
             raise RecipeError(
                 "tokenizer.sampling: only unigram and bpe models can sample; set it to 0"
-            )
+            ) from error
         if self.encode(["a a"]) != [self.encode(["a"])[0] * 2]:
             raise RecipeError(
                 "tokenizer.sampling: the model does not mark the start of every word; set it to 0"
             )
-        return unigram
+        return kind
 
 
 class LabelVocabulary(Vocabulary):
@@ -420,15 +423,6 @@ def _train(
             ) from error
         raise DataError(f"the tokenizer cannot be trained: {_reason(error)}") from error
     return Vocabulary(model.getvalue(), form=form)
-
-
-def _available(method: Callable[..., Any], **options: Any) -> bool:
-    """Whether a model of this kind answers this call."""
-    try:
-        method(["a"], out_type=int, **options)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _reason(error: Exception) -> str:

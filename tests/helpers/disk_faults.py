@@ -36,7 +36,7 @@ PLACES = {
     "checkpoint": "/checkpoints",
     "outputs and scores": "/outputs|/scores.json",
     "encoded corpus": "/cache/encoded",
-    "tokenizer and facts of files": "/cache",
+    "tokenizer": "/cache",
     "run": "",
 }
 """What an operation is part of -> how its path is told; the first that fits."""
@@ -99,7 +99,7 @@ def prepare(folder: Path) -> None:
     write_corpus(folder)
     text = RECIPE.format(folder).replace("steps: 10", "steps: 3").replace("every: 2", "every: 1")
     (folder / "recipe.yaml").write_text(text, encoding="utf-8")
-    time.sleep(2 * SETTLED / 1e9)  # so that every training takes the same notes of the files
+    time.sleep(2 * SETTLED / 1e9)  # so that every training hashes the files as often
 
 
 def attempt(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
