@@ -27,7 +27,6 @@ from attnkit.recipe import schema
 from attnkit.storage.files import atomic_write, check_file, reading
 from attnkit.text import RESERVED, quoted
 
-
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
 LABELS_START = b'{"labels":'
