@@ -97,25 +97,6 @@ def test_rows_side_by_side_speak_as_each_does_alone(
 
 
 @pytest.mark.parametrize("name", [*SHARING, *WHOLE])
-def test_greedy_answers_are_those_of_a_plain_loop_over_merge(name: str) -> None:
-    chosen, rows = reader(name), prompt([0, 9, 4, 12])
-    spec = SearchConfig(method="greedy", max_length=5)
-    (found,) = answers(chosen, [rows], Rule(), spec)
-    output: list[int] = []
-    last: int | None = None
-    for step in found.steps:
-        scores, last = merge(
-            torch.stack([alone(chosen, row, output) for row in rows]), previous=last
-        )
-        assert step.chosen == last
-        token = int(scores.argmax())
-        if token in chosen.ends:
-            break
-        output.append(token)
-    assert found.hypotheses[0].ids == output
-
-
-@pytest.mark.parametrize("name", [*SHARING, *WHOLE])
 def test_one_row_without_rule_is_what_generate_writes(name: str) -> None:
     chosen, (row,) = reader(name), prompt([6])
     (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=6))

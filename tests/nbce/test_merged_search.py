@@ -156,22 +156,6 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
         assert hypothesis.logprob == pytest.approx(total, abs=1e-6)
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("method", ["greedy", "beam", "sample"])
-@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
-def test_prompts_together_equal_prompts_one_by_one(shape: str, method: str) -> None:
-    chosen = reader(shape)
-    many = prompt if shape == "decoder" else source
-    prompts = [many([0 if shape == "decoder" else 2, 5 + n, 3, 9], 10 * n) for n in range(4)]
-    n_best = 1 if method == "greedy" else 3
-    spec = SearchConfig(method=method, beam=3, n_best=n_best, max_length=7, temperature=0.7, seed=5)
-    together = answers(chosen, prompts, Rule(), spec)
-    for line, rows in enumerate(prompts):
-        (one,) = answers(chosen, [rows], Rule(), spec, lines=[line])
-        assert [h.ids for h in one.hypotheses] == [h.ids for h in together[line].hypotheses]
-        assert [s.chosen for s in one.steps] == [s.chosen for s in together[line].steps]
-
-
 class Counted(LanguageModelReader):
     """Notes the shape of everything that is read before the first step."""
 
@@ -192,40 +176,6 @@ def test_what_rows_share_is_read_once_and_changes_nothing(variant: str) -> None:
     assert chosen.read_shapes == [(1, 21), (3, 9)]  # prefix, contexts; questions are scored
     for found, group in zip(both, (rows, other), strict=True):
         assert found.hypotheses[0].ids == plain_greedy(chosen, group, "entropy", 4)[0]
-
-
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("budget", [1, 13, 40, 10_000])
-@pytest.mark.parametrize("shape", ["decoder", "encoder-decoder"])
-def test_reading_in_parts_changes_nothing(shape: str, budget: int) -> None:
-    chosen = reader(shape)
-    chosen.batch_tokens = budget
-    rows = prompt([0, 7, 2, 12], 4) if shape == "decoder" else source([3, 7, 2, 12], 4)
-    spec = SearchConfig(method="greedy", max_length=4)
-    (found,) = answers(chosen, [rows], Rule(), spec)
-    assert found.hypotheses[0].ids == plain_greedy(chosen, rows, "entropy", 4)[0]
-
-
-def test_without_a_rule_a_row_is_continued_as_it_is() -> None:
-    chosen = reader()
-    (row,) = prompt([7], 5)
-    (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=6))
-    output: list[int] = []
-    while len(output) < 6:
-        token = int(alone(chosen, row, output).argmax())
-        if token == EOS:
-            break
-        output.append(token)
-    assert found.hypotheses[0].ids == output
-
-
-def test_tokens_are_handed_out_as_they_come() -> None:
-    chosen, came = reader(), []
-    spec = SearchConfig(method="greedy", max_length=6)
-    (found,) = answers(chosen, [prompt([0, 4], 6)], Rule(), spec, emit=came.append)
-    ids = found.hypotheses[0].ids
-    assert came == ids[: len(came)]
-    assert len(came) >= len(ids) - 1
 
 
 def test_rows_that_do_not_fit_are_refused_with_the_sizes() -> None:
