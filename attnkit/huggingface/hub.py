@@ -140,25 +140,22 @@ def _unreachable() -> bool:
 def _refusal(name: str, error: Exception) -> Exception:
     """What went wrong at the hub, in one line."""
     errors: Any = importlib.import_module("huggingface_hub.errors")
-    if isinstance(error, errors.GatedRepoError):
-        return UnavailableError(
-            f"{name}: its owner asks for consent: accept the terms on huggingface.co and log in "
-            "(hf auth login)"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError | errors.HFValidationError):
-        return MissingInputError(
-            f"{name}: neither a directory here nor a public model of the hub: check the spelling"
-        )
-    if isinstance(error, errors.RemoteEntryNotFoundError):
-        return MissingInputError(f"{name}: the hub's repository has no {CONFIG}: not a model")
-    if isinstance(error, errors.HfHubHTTPError):
-        status = getattr(error.response, "status_code", "?")
-        return UnavailableError(f"{name}: the hub answers with error {status}: try again later")
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")
-    if isinstance(error, OSError | errors.LocalEntryNotFoundError):
-        return UnavailableError(
-            f"{name}: no such directory, not in the local cache of the hub, and the hub cannot be "
-            "reached (no network, or --offline or HF_HUB_OFFLINE): give a local directory"
-        )
-    return UnavailableError(f"{name}: the hub's answer cannot be used ({type(error).__name__})")
+    status = getattr(getattr(error, "response", None), "status_code", "?")
+    told: list[tuple[Any, type[Exception], str]] = [
+        (errors.GatedRepoError, UnavailableError, "its owner asks for consent: accept the terms "
+         "on huggingface.co and log in (hf auth login)"),
+        ((errors.RepositoryNotFoundError, errors.HFValidationError), MissingInputError,
+         "neither a directory here nor a public model of the hub: check the spelling"),
+        (errors.RemoteEntryNotFoundError, MissingInputError,
+         f"the hub's repository has no {CONFIG}: not a model"),
+        (errors.HfHubHTTPError, UnavailableError,
+         f"the hub answers with error {status}: try again later"),
+        ((OSError, errors.LocalEntryNotFoundError), UnavailableError, "no such directory, not in "
+         "the local cache of the hub, and the hub cannot be reached (no network, or --offline or "
+         "HF_HUB_OFFLINE): give a local directory"),
+        (Exception, UnavailableError,
+         f"the hub's answer cannot be used ({type(error).__name__})"),
+    ]  # fmt: skip
+    return next(kind(f"{name}: {text}") for one, kind, text in told if isinstance(error, one))

@@ -31,7 +31,7 @@ from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.runs import json_files
 from attnkit.storage.files import input_error
-from attnkit.text import nearest
+from attnkit.text import hint
 
 Shape = Literal["encoder-decoder", "decoder", "encoder"]
 """What a model is, in a recipe's words; a decoder is a causal language model."""
@@ -130,7 +130,12 @@ def open_model(
     """
     require_transformers()
     if dtype not in TYPES:
-        raise UsageError(f"dtype {dtype}: use {nearest(dtype, TYPES) or ', '.join(TYPES)}")
+        raise UsageError(f"dtype {dtype}: {hint(dtype, TYPES)}")
+    if isinstance(quantization, str) and quantization not in BITS:
+        raise UsageError(f"quantization {quantization}: {hint(quantization, BITS)}")
+    if isinstance(quantization, str) and not all(map(find_spec, QUANTISERS)):
+        packages = " ".join(QUANTISERS)
+        raise UnavailableError(f"weights of {quantization} need more: pip install {packages}")
     chosen = pick_device(device)
     place = model_folder(str(name), offline=offline)
     try:
@@ -147,8 +152,11 @@ def _opened(place: ModelFolder, chosen: str, dtype: str, quantization: Any) -> P
         shape, auto = _kind(place)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
         if quantization is not None:  # such weights are quantised where they stay
-            config = _bits(quantization) if isinstance(quantization, str) else quantization
-            options |= {"quantization_config": config, "device_map": {"": chosen}}
+            if isinstance(quantization, str):
+                quantization = transformers().BitsAndBytesConfig(
+                    **{f"load_in_{quantization}": True}
+                )
+            options |= {"quantization_config": quantization, "device_map": {"": chosen}}
         converted = surgery.is_converted(place.path)
         if converted:
             options["variant"] = surgery.VARIANT
@@ -175,17 +183,6 @@ def require_transformers() -> None:
         raise UnavailableError(f"{advice} (here: {found})")
 
 
-def _bits(word: str) -> Any:
-    """transformers' settings of 8 or 4 bits a weight."""
-    if word not in BITS:
-        raise UsageError(f"quantization {word}: use {nearest(word, BITS) or ', '.join(BITS)}")
-    if missing := [name for name in QUANTISERS if find_spec(name) is None]:
-        raise UnavailableError(
-            f"weights of {word} need {' and '.join(missing)}: pip install {' '.join(missing)}"
-        )
-    return transformers().BitsAndBytesConfig(**{f"load_in_{word}": True})
-
-
 class PretrainedConfig(json_files.Schema):
     """What is read of config.json before transformers reads it."""
 
@@ -207,10 +204,10 @@ def _settings(place: ModelFolder) -> PretrainedConfig:
             f"{place.name}: a model of type {kind!r} needs code from its repository, which attnkit "
             "never runs: use a model that transformers itself has"
         )
-    near = nearest(kind, known.keys())
+    version_here = transformers().__version__
     raise DataError(
-        f"{place.name}: transformers {transformers().__version__} knows no model of type {kind!r}"
-        + (f" (nearest: {near})" if near else "")
+        f"{place.name}: transformers {version_here} knows no model of type {kind!r}"
+        f"; {hint(kind, known, 'update transformers?')}"
     )
 
 

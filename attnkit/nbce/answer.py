@@ -11,12 +11,13 @@ import torch
 from attnkit.errors import UsageError
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.choices import encode_choices, label_logprobs
-from attnkit.nbce.merge import POOLS, Rule, merge_rows, unknown
+from attnkit.nbce.merge import POOLS, Rule, merge_rows
 from attnkit.nbce.merged_search import Answer, Emit, TracedToken, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.nbce.sources import Source, named_source
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import Hypothesis
+from attnkit.text import hint
 
 BASELINES = ("concat", "window", "cad", "best", "retrieval", "none")
 METHODS = POOLS + BASELINES
@@ -239,7 +240,7 @@ def rows_of(
 def check_method(reader: ContextReader, method: str) -> None:
     """Raise UsageError for a method that is not known, or that the model cannot follow."""
     if method not in METHODS:
-        raise unknown("method", method, METHODS)
+        raise UsageError(f"method {method!r} is not known: {hint(method, METHODS)}")
     if why := refusal(reader, method):
         raise UsageError(
             f"method {method} does not work with {reader.name}: {why}; choose another method"

@@ -25,12 +25,8 @@ STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
-CONVERTERS = {
-    ".pdf": "pdftotext FILE.pdf",
-    ".html": "pandoc FILE.html -t plain -o FILE.txt",
-    ".htm": "pandoc FILE.htm -t plain -o FILE.txt",
-    ".docx": "pandoc FILE.docx -t plain -o FILE.txt",
-    ".epub": "pandoc FILE.epub -t plain -o FILE.txt",
+CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {
+    ".pdf": "pdftotext"
 }
 """Files that are no text, and what makes text of them."""
 
@@ -105,7 +101,7 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
     """
     suffix = Path(path).suffix.lower()
     if suffix in CONVERTERS:
-        how = CONVERTERS[suffix].replace("FILE", Path(path).stem)
+        how = f"{CONVERTERS[suffix]} {path}"
         raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {how}")
     try:
         if suffix in (".csv", ".tsv"):
@@ -153,9 +149,8 @@ def prepare(
 
     Raises UsageError: there is no context, or one character has more tokens than a window.
     """
-    contexts, notes = list(contexts), list[str]()
     first: dict[str, Context] = {}
-    again, empty = list[str](), list[str]()
+    again, empty, notes = list[str](), list[str](), list[str]()
     for context in contexts:
         key = context.text.strip()
         if not key:
@@ -163,14 +158,14 @@ def prepare(
         elif context is not first.setdefault(key, context):
             again.append(f"{context.name} = {first[key].name}")
     if not first:
-        found = f" ({_counted(len(empty), 'empty one')})" if empty else ""
+        found = f" ({len(empty):,} empty)" if empty else ""
         raise UsageError(
             f"there is no context{found}: give one with --context FILE or --contexts FILE.jsonl"
         )
-    for names, what in ((empty, "empty context"), (again, "duplicate context")):
+    for names, what in ((empty, "empty"), (again, "duplicate")):
         if names:
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-            notes.append(f"left out {_counted(len(names), what)}: {', '.join(names[:3])}{more}")
+            notes.append(f"left out {len(names):,} {what}: {', '.join(names[:3])}{more}")
     if window is None:
         return list(first.values()), notes
     rows, many = list[Context](), 0
@@ -184,8 +179,8 @@ def prepare(
         ]
     if many:
         notes.append(
-            f"{_counted(many, 'context')} split into windows of {_counted(window, 'token')} "
-            f"(overlap {overlap:,}): {len(rows):,} rows"
+            f"contexts split into windows of {window:,} tokens (overlap {overlap:,}): {many:,}; "
+            f"rows: {len(rows):,}"
         )
     return rows, notes
 
@@ -228,10 +223,6 @@ def windows(
                 f"{quoted(text[cuts[first]])}"
             )
     return found
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number > 1)
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attnkit.errors import UsageError
 from attnkit.search import base
-from attnkit.text import nearest
+from attnkit.text import hint
 
 Pool = Literal["entropy", "mean", "max", "weighted"]
 POOLS: tuple[Pool, ...] = get_args(Pool)
@@ -55,34 +55,26 @@ class Rule(NamedTuple):
         Raises UsageError: a value is out of range, or weights do not fit the contexts.
         """
         if self.pool not in POOLS:
-            raise unknown("pool", self.pool, POOLS)
+            raise UsageError(f"pool {self.pool!r} is not known: {hint(self.pool, POOLS)}")
         if contexts < 1:
             raise UsageError("there is no context: at least one row beside the empty one is needed")
-        for name, value, least, most in (
-            ("beta", self.beta, -1.0, math.inf),
-            ("eta", self.eta, 0.0, math.inf),
-            ("top_p", self.top_p, 0.0, 1.0),
-        ):
+        for name, least, most in (("beta", -1, math.inf), ("eta", 0, math.inf), ("top_p", 0, 1)):
+            value = getattr(self, name)
             if not least <= value <= most or math.isinf(value):
-                above = f"at least {least:g}" + ("" if math.isinf(most) else f", at most {most:g}")
+                above = f"at least {least}" + ("" if math.isinf(most) else f", at most {most}")
                 raise UsageError(f"{name} must be {above}, got {value:g}")
         weights = self.weights
-        if weights is not None and self.pool != "weighted":
+        if weights is None:
+            return self
+        if self.pool != "weighted":
             raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: leave them out")
-        if weights is not None and len(weights) != contexts:
+        if len(weights) != contexts:
             raise UsageError(
                 f"weights: {len(weights)} given for {contexts} in all; give one for each context"
             )
-        if weights and (min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4):
+        if min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4:
             raise UsageError("weights must be at least 0 and sum to 1")
         return self
-
-
-def unknown(what: str, word: str, choices: Sequence[str]) -> UsageError:
-    """The error for a word that is none of the choices."""
-    close = nearest(word, choices)
-    hint = f"; did you mean {close!r}?" if close else f": choose from {', '.join(choices)}"
-    return UsageError(f"{what} {word!r} is not known{hint}")
 
 
 @torch.no_grad()

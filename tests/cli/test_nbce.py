@@ -316,8 +316,8 @@ def test_empty_and_repeated_contexts_are_left_out_and_told_of(nbce: Any) -> None
     Path("empty.txt").write_text(" \n")
     done = nbce(*ASK, "--context", "empty.txt", "--context", "0.txt")
     assert done.out == nbce(*ASK).out
-    assert "left out 1 empty context: empty.txt" in done.err
-    assert "left out 1 duplicate context: 0.txt = 0.txt" in done.err
+    assert "left out 1 empty: empty.txt" in done.err
+    assert "left out 1 duplicate: 0.txt = 0.txt" in done.err
 
 
 def test_control_characters_reach_no_terminal(nbce: Any) -> None:
@@ -331,7 +331,7 @@ BAD = [
     (("--context", "none.txt", "--prompt", "x"), 66, "none.txt: no such file"),
     (("--contexts", "0.txt", "--prompt", "x"), 65, "0.txt:1:1: not JSON"),
     (("--prompt", "x"), 2, "there is no context: give one with --context FILE"),
-    (("--context", "-", "--prompt", "x"), 2, "there is no context (1 empty one)"),
+    (("--context", "-", "--prompt", "x"), 2, "there is no context (1 empty)"),
     (FILES, 2, "there is no prompt: add --prompt TEXT or --prompts FILE"),
     ((*FILES, "--prompt", " "), 2, "prompt 1 is empty"),
     ((*ASK, "--weights", "1,0,0"), 2, "weights are for pool 'weighted', not 'entropy'"),

@@ -126,7 +126,7 @@ def test_number_types_and_attention_are_as_asked(gpt2: Path) -> None:
     with opened.eager():
         assert opened.model.config._attn_implementation == "eager"
     assert opened.model.config._attn_implementation == "sdpa"
-    assert refused(UsageError, gpt2, dtype="float23") == "dtype float23: use float32"
+    assert refused(UsageError, gpt2, dtype="float23") == "dtype float23: did you mean float32?"
 
 
 def test_opening_says_nothing_and_leaves_the_settings_of_transformers(
@@ -190,7 +190,7 @@ def test_an_unknown_type_names_the_nearest(gpt2: Path) -> None:
     version = transformers.__version__
     message = refused(DataError, gpt2)
     assert message.endswith(
-        f"transformers {version} knows no model of type 'gpt22' (nearest: gpt2)"
+        f"transformers {version} knows no model of type 'gpt22'; did you mean gpt2?"
     )
 
 

@@ -275,7 +275,7 @@ def test_encoder_decoders_answer_by_every_method_that_needs_no_tail(method: str)
 
 
 def test_what_cannot_be_asked_is_refused() -> None:
-    with pytest.raises(UsageError, match="'entropi' is not known; did you mean 'entropy'"):
+    with pytest.raises(UsageError, match="'entropi' is not known: did you mean entropy"):
         ask(reader(), "entropi", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="prompt 2 has no context"):
         ask(reader(), "concat", [["a"], []], ["a", "b"], GREEDY)

@@ -88,8 +88,8 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2\n", "a.csv:1: no column is named text, and there are several: 'x, y'"),
         ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: 1 cells where the first line has 2"),
         ("a.csv", 'text\n"a', "a.csv:2: not CSV: a quote is not closed"),
-        ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext a.pdf"),
-        ("a.html", "<p>", "convert it first: pandoc a.html -t plain -o a.txt"),
+        ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext "),
+        ("a.html", "<p>", "convert it first: pandoc -t plain "),
     ],
 )
 def test_what_is_no_text_and_no_table_is_refused(
@@ -124,13 +124,13 @@ def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
     found, notes = prepare(given_, words)
     assert [one.text for one in found] == ["one", "two"]
     assert notes == [
-        "left out 2 empty contexts: b, e",
-        "left out 1 duplicate context: d = a",
+        "left out 2 empty: b, e",
+        "left out 1 duplicate: d = a",
     ]
     for none, why in (
         ([], ""),
-        ([context("")], r" \(1 empty one\)"),
-        ([context(""), context(" ")], r" \(2 empty ones\)"),
+        ([context("")], r" \(1 empty\)"),
+        ([context(""), context(" ")], r" \(2 empty\)"),
     ):
         with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
             prepare(none, words)
@@ -141,7 +141,7 @@ def test_a_context_that_is_too_long_is_split() -> None:
     found, notes = prepare([context("two"), long], words, window=10, overlap=2)
     assert found[0].text == "two"
     assert all(words(one.text) <= 10 for one in found)
-    assert "1 context split into windows of 10 tokens (overlap 2): 6 rows" in notes[0]
+    assert "contexts split into windows of 10 tokens (overlap 2): 1; rows: 6" in notes[0]
     for one in found[1:]:
         assert one.text == long.text[one.start : one.end]
         assert one.name == f"a.txt[{one.start}:{one.end}]"

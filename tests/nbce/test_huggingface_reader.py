@@ -20,7 +20,6 @@ from attnkit.errors import (
     AttnkitError,
     DataError,
     MissingInputError,
-    UnavailableError,
     UsageError,
 )
 from attnkit.huggingface import Pretrained, opening
@@ -338,13 +337,14 @@ def test_bits_become_the_settings_of_transformers(
     assert given == [{"dtype": torch.float32, **settings}]
 
 
-def test_bits_need_packages_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretrained.saved(tmp_path, "llama")
-    with pytest.raises(UsageError, match="quantization 8bits: use 8bit"):
-        opening.open_model(tmp_path, device="cpu", quantization="8bits")
+def test_bits_need_packages_and_other_words_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
-    with pytest.raises(UnavailableError, match="need accelerate and bitsandbytes: pip install acc"):
+    with pytest.raises(UnavailableError, match="pip install accelerate bitsandbytes"):
         opening.open_model(tmp_path, device="cpu", quantization="4bit")
+    with pytest.raises(UsageError, match="quantization 8bits: did you mean 8bit"):
+        opening.open_model(tmp_path, device="cpu", quantization="8bits")
 
 
 def test_quantization_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

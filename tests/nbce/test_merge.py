@@ -225,7 +225,7 @@ def test_half_precision_is_merged_in_float32(type_: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pool": "entropi"}, "did you mean 'entropy'"),
+        ({"pool": "entropi"}, "did you mean entropy"),
         ({"beta": -2.0}, "beta must be at least -1, got -2"),
         ({"beta": math.nan}, "beta must be"),
         ({"eta": -0.1}, "eta must be at least 0"),
