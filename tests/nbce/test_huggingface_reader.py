@@ -20,6 +20,7 @@ from attnkit.errors import (
     AttnkitError,
     DataError,
     MissingInputError,
+    UnavailableError,
     UsageError,
 )
 from attnkit.huggingface import Pretrained, opening
