@@ -30,7 +30,7 @@ from attnkit.data.tokenizer import (
     Tokenizer,
     subsample,
 )
-from attnkit.errors import DataError, RecipeError
+from attnkit.errors import DataError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
 from attnkit.storage import files
@@ -92,12 +92,6 @@ def prepare(
         DataError: a file is malformed, or no row of a split is usable.
         OutputPathError, OutputError: the cache cannot be written.
     """
-    spec = recipe.tokenizer
-    if tokenizer is None and spec.sampling and spec.model is None and spec.type in ("word", "char"):
-        raise RecipeError(
-            f"tokenizer.sampling: a {spec.type} model has one segmentation only; set it to 0 or "
-            "tokenizer.type to unigram or bpe"
-        )
     root = cache or cache_dir()
     corpus = Corpus.open(
         recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
@@ -109,6 +103,9 @@ def prepare(
     if recipe.model.shape == "encoder" and recipe.task == "classification":
         tokenizer = tokenizer.with_labels(recipe.data.labels)
     _check_labels(tokenizer, recipe.data.labels)
+    if recipe.tokenizer.sampling:
+        for vocabulary in tokenizer:  # refused now where it cannot
+            vocabulary.sample([], alpha=1, seed=0)
     splits = []
     for name in ("train", "valid"):
         split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)

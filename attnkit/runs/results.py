@@ -13,7 +13,7 @@ from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
 from attnkit.storage.files import DISK, Filesystem
-from attnkit.storage.lock import exclusive, shared
+from attnkit.storage.lock import exclusive
 
 SCORES_LIMIT = 64 << 20
 """Bytes of scores.json that are read, at most."""
@@ -141,7 +141,8 @@ class Results:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Inside, all files belong together: who changes them waits."""
-        with nullcontext() if self.packed is not None else shared(self.path):
+        alone = self.packed is None and os.access(self.path, os.R_OK)
+        with exclusive(self.path) if alone else nullcontext():
             self.refresh()
             yield
 

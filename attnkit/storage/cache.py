@@ -19,7 +19,7 @@ from attnkit.storage.files import (
     temporary,
     writing,
 )
-from attnkit.storage.lock import exclusive_file
+from attnkit.storage.lock import exclusive
 
 Value = TypeVar("Value")
 
@@ -91,7 +91,7 @@ def read_or_build(
         return value, None
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
-    with exclusive_file(lock):  # saves double work; the rename keeps readers safe
+    with exclusive(lock, file=True):  # saves double work; the rename keeps readers safe
         value, damage = _try(path, read)
         if value is None:
             remove_leftovers(path.parent)

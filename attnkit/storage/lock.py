@@ -6,11 +6,11 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from attnkit.errors import OutputPathError
-from attnkit.storage.files import reading, writing
+from attnkit.storage.files import writing
 
 _TRIED_FOR = 0.5
 """Seconds for which a lock is tried again that may only be looked at."""
@@ -87,63 +87,33 @@ def is_held(path: Path) -> bool:
     return False
 
 
-class _Folders(threading.local):
-    """What this thread holds: descriptor and kind of lock by path."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, tuple[int, int]] = {}
-
-
-_folders = _Folders()
-
-
-def exclusive(path: Path) -> AbstractContextManager[None]:
-    """Wait for a folder and hold it against all others.
-
-    Where there are no locks nothing is waited for.  Not by filelock, which has to write a file:
-    whoever may read a folder can hold the folder itself, and nothing is left in it.
-
-    Raises OutputPathError: there is no such folder (any more); nothing is made in its place.
-    """
-    return _hold(path, fcntl.LOCK_EX)
-
-
-def exclusive_file(path: Path) -> AbstractContextManager[None]:
-    """The same for a lock file, which is made.
-
-    Raises OutputPathError: it cannot be made.
-    """
-    return _hold(path, fcntl.LOCK_EX, made=True)
-
-
-def shared(path: Path) -> AbstractContextManager[None]:
-    """The same for readers, who hold it together; nothing where there is no such folder."""
-    return _hold(path, fcntl.LOCK_SH) if path.is_dir() else nullcontext()
+_held = threading.local()
+"""What this thread holds: the paths of `exclusive`."""
 
 
 @contextmanager
-def _hold(path: Path, kind: int, made: bool = False) -> Iterator[None]:
-    """Hold a folder, or a file that is made, in one of two ways; a thread that holds it goes on."""
-    key = os.path.realpath(path)
-    descriptor, before = _folders.held.get(key, (-1, 0))
-    if descriptor >= 0:
-        if kind == before or before == fcntl.LOCK_EX:
-            yield
-            return
-    else:
-        flag = os.O_CREAT if made else os.O_DIRECTORY
-        with writing(path) if kind == fcntl.LOCK_EX else reading(path):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag, 0o666)
+def exclusive(path: Path, *, file: bool = False) -> Iterator[None]:
+    """Wait for a folder, or with `file` for a lock file, which is made, and hold it against others.
+
+    A thread that holds it goes on; where there are no locks nothing is waited for.  Not by
+    filelock, which has to write a file: whoever may read a folder can hold the folder itself, and
+    nothing is left in it.
+
+    Raises OutputPathError: there is no such folder (any more); nothing is made in its place; or the
+    file cannot be made.
+    """
+    key, paths = os.path.realpath(path), _held.__dict__.setdefault("paths", set())
+    if key in paths:
+        yield
+        return
+    with writing(path):
+        flag = os.O_CREAT if file else os.O_DIRECTORY
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag, 0o666)
     try:
         with suppress(OSError):
-            fcntl.flock(descriptor, kind)
-        _folders.held[key] = descriptor, kind
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        paths.add(key)
         yield
     finally:
-        if before:
-            with suppress(OSError):
-                fcntl.flock(descriptor, before)
-            _folders.held[key] = descriptor, before
-        else:
-            _folders.held.pop(key, None)
-            os.close(descriptor)
+        paths.discard(key)
+        os.close(descriptor)

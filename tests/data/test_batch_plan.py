@@ -2,7 +2,6 @@
 
 import hashlib
 from itertools import combinations, pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,10 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.batch_plan import Lengths, Plan, padding_share, plan
-from attnkit.data.encoding import encode
-from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
-from attnkit.recipe import schema
 
 PAIRS = st.lists(st.tuples(st.integers(1, 60), st.integers(0, 60)), max_size=400)
 
@@ -145,20 +140,3 @@ def test_padding_of_lengths_like_those_of_multi30k_is_small() -> None:
     assert padding_share(batches, target + 1) < 0.07
     full = sum(len(b) * max(source[b].max(), target[b].max() + 1) for b in batches)
     assert full / (4096 * len(batches)) > 0.97
-
-
-@pytest.mark.slow
-def test_padding_of_multi30k_is_small(corpora: Path, tmp_path: Path) -> None:
-    sides = [
-        (corpora / "multi30k" / f"train.{language}").read_text("utf-8").split("\n")[:-1]
-        for language in ("en", "de")
-    ]
-    rows = list(map(Row, *sides))
-    tokenizer = Tokenizer.train(schema.TokenizerConfig(type="bpe"), rows)
-    split = encode(rows, tokenizer, tmp_path, key="k", max_length=256, too_long="drop")
-    assert split.source is not None
-    source, target = split.source.lengths, split.target.lengths
-    batches = plan(source, target, batch_tokens=4096, seed=1, epoch=0)
-    real = source.sum() + (target + 1).sum()
-    padded = sum(len(b) * (source[b].max() + target[b].max() + 1) for b in batches)
-    assert 1 - real / padded < 0.06

@@ -69,6 +69,6 @@ def test_a_folder_that_was_moved_away_is_not_made_again(tmp_path: Path) -> None:
     """An empty file in its place kept it from being moved back."""
     with pytest.raises(OutputPathError, match="seed-1: cannot be created: No such file"):
         lock.exclusive(tmp_path / "seed-1").__enter__()
-    with lock.exclusive_file(tmp_path / "cache.lock"):
+    with lock.exclusive(tmp_path / "cache.lock", file=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["cache.lock"]

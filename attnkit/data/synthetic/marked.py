@@ -189,18 +189,12 @@ class MarkedRows:
 
     def rows(self, split: str, size: int, seed: int, length: int = 0) -> Iterator[Row]:
         """`size` rows of a split, of one length or, at 0, of those that the card says."""
-        parts = self.given.splits[split]
+        parts = [part for part in self.given.splits[split] for _ in range(part.rows)]
         draw = Draw(f"{self.VERSION}/{self.corpus}/{split}/{seed}/{length}")
-        total, write = self.SIZES[split], WRITERS[self.given.writer]
+        write = WRITERS[self.given.writer]
         for number in range(size):
-            place = number * total // max(size, 1) if size > total else number
-            part = next(p for p, end in zip(parts, self._ends(split), strict=True) if place < end)
+            part = parts[number * len(parts) // size if size > len(parts) else number]
             tokens = length or draw.randint(*part.tokens)
             pairs = [*write(draw, Length(tokens, part.pairs), self.given, split)]
             source, target = zip(*pairs, strict=True)
             yield Row(" ".join(map(str, source)), " ".join(map(str, target)))
-
-    def _ends(self, split: str) -> list[int]:
-        """Where the parts of a split end, in rows."""
-        counts = [part.rows for part in self.given.splits[split]]
-        return [sum(counts[: at + 1]) for at in range(len(counts))]
