@@ -3,14 +3,14 @@
 No data is read: a corpus is known by its card, files by their names.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.issues import Issue
+from attnkit.recipe.issues import Issue, broken
 from attnkit.recipe.schema import DataConfig, Recipe
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, quoted
 
 SPLITS = ("train", "valid", "test")
 HUGGING_FACE = "hf:"
@@ -25,44 +25,55 @@ NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     """What is wrong with a data section of a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
-    yield from _split_issues(data, task, named)
+    labels, source, target = _labels_refused(data, task), data.source, data.target
+    yield from broken([
+        (labels, "data.labels", labels),
+        (source is not None and task == "language-modeling", "data.source",
+         "a language model has no source; name data.target alone"),
+        (source is not None and source == target and task == "translation",
+         "data.target data.source", f"source and target are both {source}; name two"),
+    ])  # fmt: skip
     if data.corpus is not None:
-        for split in named:
-            text = f"{quoted(data.corpus)} has its own splits; to read files, set data.corpus=null"
-            yield text, f"data.{split}"
+        own = f"{quoted(data.corpus)} has its own splits"
+        yield from ((f"{own}; to read files, set data.corpus=null", f"data.{s}") for s in named)
+        yield from ((own, f"data.split.{s}") for s in SPLITS[1:] if data.split_off(s))
         yield from _corpus(data, data.corpus, task)
-    else:
-        if not named:
-            text = "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"
-            yield text, "data"
-        elif data.size is not None:
-            yield NO_SIZE, "data.size"
-        for split in named:
-            if text := _files_refused(files_of(data, split), data.format, task):
-                yield text, f"data.{split}"
-    if text := _labels_refused(data, task):
-        yield text, "data.labels"
-    if data.source is not None and task == "language-modeling":
-        yield "a language model has no source; name data.target alone", "data.source"
-    elif data.source is not None and data.source == data.target and task == "translation":
-        text = f"source and target are both {data.source}; name two"
-        yield text, "data.target", "data.source"
+        return
+    text_file = task == "language-modeling" and format_of(files_of(data, "train"), data.format)
+    for split in (split for split in SPLITS[1:] if data.split_off(split)):
+        yield from broken([
+            (split in named, f"data.split.{split}", f"data.{split} names a file; remove one"),
+            ("train" not in named, f"data.split.{split}", "splits data.train, which is not set"),
+            ("train" in named and split not in named and text_file == "plain",
+             f"data.split.{split}",
+             "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"),
+        ])  # fmt: skip
+    yield from broken([
+        (not named, "data",
+         "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"),
+        (named and data.size is not None, "data.size", NO_SIZE),
+    ])  # fmt: skip
+    refused = {split: _files_refused(files_of(data, split), data.format, task) for split in named}
+    yield from ((text, f"data.{split}") for split, text in refused.items() if text)
 
 
-def _split_issues(data: DataConfig, task: str, named: list[str]) -> Iterator[Issue]:
-    """What is wrong with `data.split`."""
-    wanted, form = [split for split in SPLITS[1:] if data.split_off(split)], data.format
-    for split in wanted:
-        key = f"data.split.{split}"
-        if data.corpus is not None:
-            yield f"{quoted(data.corpus)} has its own splits", key
-        elif split in named:
-            yield f"data.{split} names a file; remove one of both", key
-        elif "train" not in named:
-            yield "splits data.train, which is not set", key
-        elif task == "language-modeling" and format_of(files_of(data, "train"), form) == "plain":
-            text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
-            yield text, key
+def split_issues(data: DataConfig, scored: Sequence[str]) -> Iterator[Issue]:
+    """Splits that training and scoring need beside those that are there."""
+    named = splits_at_hand(data)
+    for split in ("train", "valid"):
+        if data.corpus is None and named and split not in named:
+            text = f"data.{named[0]} needs data.{split} beside it; name its file"
+            if split == "valid":
+                text += ", or take rows of data.train: data.split.valid=500"
+            yield text, f"data.{named[0]}"
+    card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
+    for split in scored:
+        if card and split not in card.splits:
+            text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
+            yield text, "eval.splits"
+        elif not card and {"train", "valid"} <= {*named} and split not in named:
+            text = f"names {quoted(split)}; there are {', '.join(named)}"
+            yield text, "eval.splits"
 
 
 def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
@@ -71,26 +82,21 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
     except RecipeError as error:
         yield str(error), "data.corpus"
         return
-    if task not in (card.task, "language-modeling"):
-        text = f"{card.name} is for {card.task}, not for {task}"
-        yield text, "task", "data.corpus"
-    if data.size is not None and card.format != "generated":
-        yield NO_SIZE, "data.size"
-    if data.format != "auto":
-        text = "is for files of your own; a corpus knows its format"
-        yield text, "data.format"
-    known = ", ".join(card.languages)
+    yield from broken([
+        (task not in (card.task, "language-modeling"), "task data.corpus",
+         f"{card.name} is for {card.task}, not for {task}"),
+        (data.size is not None and card.format != "generated", "data.size", NO_SIZE),
+        (data.format != "auto", "data.format",
+         "is for files of your own; a corpus knows its format"),
+    ])  # fmt: skip
     silent = card.format == "generated" and data.source is data.target is None
-    wanted = () if silent else ("target",) if task == "language-modeling" else ("source", "target")
+    needed = card.task == "translation" and not silent
     for key in ("source", "target"):
         word = getattr(data, key)
         if word is not None and word not in card.languages:
-            close = nearest(word, card.languages)
-            hint = f"; did you mean {close}?" if close else ""
-            text = f"{card.name} has {known}, got {quoted(word)}{hint}"
-            yield text, f"data.{key}"
-        elif word is None and card.task == "translation" and key in wanted:
-            text = f"{card.name} has {known}; say which is the {key} by data.{key}"
+            yield f"{card.name} has no {quoted(word)}; {hint(word, card.languages)}", f"data.{key}"
+        elif word is None and needed and (key == "target" or task != "language-modeling"):
+            text = f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
             yield text, f"data.{key}", "data.corpus"
 
 
@@ -98,21 +104,21 @@ def _files_refused(files: tuple[str, ...], form: str, task: str) -> str:
     """Why these files cannot be those of a split; "" where they can."""
     if not 1 <= len(files) <= 2:
         return f"must be one file, or two aligned files, got {len(files)}"
-    if task == "language-modeling" and len(files) == 2:
-        return "language-modeling reads one file, got two aligned files"
+    if len(files) == 2 and (task == "language-modeling" or form not in ("auto", "lines")):
+        why = task if task == "language-modeling" else f"`data.format: {form}`"
+        return f"{why} reads one file, got two aligned files"
     if form == "lines" and len(files) == 1:
         return "`data.format: lines` reads two aligned files [source, target]; name both"
-    if form not in ("auto", "lines") and len(files) == 2:
-        return f"`data.format: {form}` reads one file, got two"
-    kind, name = format_of(files, form), PurePath(files[0])
+    kind = format_of(files, form)
     if task == "question-answering" and kind in ("lines", "plain"):
         return "questions with contexts are read from one .jsonl file; name one"
     if task == "language-modeling" or kind != "plain":
         return ""
-    text = f"{task} needs pairs: two aligned files [source, target], {HUGGING_FACE}NAME, or one"
-    stem = name.name.removesuffix(".gz").removesuffix(".xz")
-    text += " .jsonl, .json, .csv, .tsv or .parquet file"
-    return f"{text}; where {stem} has columns, say how they are separated: data.format=csv"
+    return (
+        f"{task} needs pairs: two aligned files [source, target], {HUGGING_FACE}NAME, or one "
+        ".jsonl, .json, .csv, .tsv or .parquet file; where a file has columns, say how they are "
+        "separated: data.format=csv"
+    )
 
 
 def _labels_refused(data: DataConfig, task: str) -> str:
@@ -123,10 +129,8 @@ def _labels_refused(data: DataConfig, task: str) -> str:
         return f"does nothing with `task: {task}`; it is for classification" if given else ""
     if known:
         return "" if given == known else f"{data.corpus} has {', '.join(known)}; remove data.labels"
-    if not given and data.corpus is None:
-        return "is missing: name the labels, such as `labels: [negative, positive]`"
-    if given and len(given) < 2:
-        return "needs two labels or more"
+    if len(given) < 2 and (given or data.corpus is None):
+        return "name two labels or more, such as `labels: [negative, positive]`"
     different = len({" ".join(label.split()) for label in given}) == len(given)
     if not different or not all(label.strip() == label != "" for label in given):
         return "each label must be another text, without white space at its ends"

@@ -1,21 +1,20 @@
 """What a recipe may not ask for although each of its values is valid alone.
 
-What a type cannot say: one generator a section, which yields each issue with the keys concerned,
-the one to blame first.  No data is read: a corpus is known by its
-card, files by their names.  Nothing here imports torch.
+What a type cannot say.  No data is read: a corpus is known by its card, files by their names.
+Nothing here imports torch.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from operator import attrgetter
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
-from attnkit.recipe.data_rules import HUGGING_FACE, SPLITS, data_issues, splits_at_hand
-from attnkit.recipe.issues import Issue
+from attnkit.recipe.data_rules import data_issues, split_issues
+from attnkit.recipe.issues import Issue, Rule, broken
 from attnkit.recipe.metrics import METRICS, metrics_that_read
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
-from attnkit.text import RESERVED, quoted
+from attnkit.text import RESERVED
 
 SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
@@ -29,8 +28,14 @@ LARGEST_TABLE = 16384
 
 def issues_of(recipe: Recipe) -> Iterator[Issue]:
     """Everything that does not fit together, but for attention (`capability`)."""
-    for rule in RULES:
-        yield from rule(recipe)
+    yield from _only_with(recipe)
+    yield from data_issues(recipe.data, recipe.task)
+    yield from split_issues(recipe.data, recipe.eval.splits)
+    yield from broken((*_model(recipe), *_training(recipe), *_scoring(recipe)))
+    yield from _stacks(recipe)
+    yield from _metrics(recipe)
+    yield from _lengths(recipe)
+    yield from _total_variation(recipe)
 
 
 def _only_with(recipe: Recipe) -> Iterator[Issue]:
@@ -43,60 +48,141 @@ def _only_with(recipe: Recipe) -> Iterator[Issue]:
                 yield text + " and ".join(tag.values), key, tag.key
 
 
-def _task(recipe: Recipe) -> Iterator[Issue]:
-    task, shape, objective = recipe.task, recipe.model.shape, recipe.train.objective
-    pairs = task != "language-modeling"
-    if not pairs and shape == "encoder-decoder" and not recipe.corrupts:
-        text = "language-modeling has no source to encode; use `model.shape: decoder`"
-        yield text, "model.shape", "task"
-    if not pairs and objective == "seq2seq":
-        text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
-        yield text, "train.objective", "task"
-    if pairs and objective == "causal":
-        text = f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"
-        yield text, "train.objective", "task"
-    if recipe.task == "tagging" and shape == "encoder-decoder":
-        text = "tagging predicts positions of its source; use `model.shape: decoder` or encoder"
-        yield text, "model.shape", "task"
-    if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:
-        instead = "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
-        text = f"an encoder alone writes no text; {task} needs {instead}"
-        yield text, "model.shape", "task"
-    if pairs and shape != "encoder-decoder" and not recipe.tokenizer.shared:
-        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
-        yield text, "tokenizer.shared", "model.shape"
+def _model(recipe: Recipe) -> list[Rule]:
+    model, task, size = recipe.model, recipe.task, recipe.tokenizer.size
+    type_, shape, width, heads = model.type, model.shape, model.width, model.heads
+    pairs, own = task != "language-modeling", not recipe.tokenizer.shared
+    crossing = type_ in ("recurrent", "convolutional")
+    counts = type_ in POSITIONS and not crossing
+    divisors = [n for n in range(1, min(width, 4 * heads) + 1) if width % n == 0]
+    nearest = min(divisors, key=lambda n: (abs(n - heads), n))
+    positions = POSITIONS.get(type_, (model.positions,))
+    fits = not (crossing and shape != "encoder-decoder") and not (counts and pairs)
+    table = type_ == "naive-bayes" or (type_ == "n-gram" and model.order > 1)
+    least = len(RESERVED) + len(recipe.tokenizer.special) + 1
+    return [
+        (crossing and shape != "encoder-decoder", "model.shape model.type",
+         f"a {type_} model is an encoder-decoder; for a decoder use `transformer`"),
+        (counts and pairs, "model.type task",
+         f"{type_} is a language model; use `task: language-modeling` or another type"),
+        (not pairs and shape == "encoder-decoder" and not recipe.corrupts, "model.shape task",
+         "language-modeling has no source to encode; use `model.shape: decoder`"),
+        (task == "tagging" and shape == "encoder-decoder", "model.shape task",
+         "tagging predicts positions of its source; use `model.shape: decoder` or encoder"),
+        (shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks,
+         "model.shape task", f"an encoder alone writes no text; {task} needs "
+         + ("encoder-decoder or decoder" if pairs else "`train.objective: masked`")),
+        (pairs and shape != "encoder-decoder" and own, "tokenizer.shared model.shape",
+         f"one {shape} reads all text, so it needs one vocabulary; set it to true"),
+        (recipe.tokenizer.model is None and size < least, "tokenizer.size tokenizer.special",
+         f"{size} is too small: reserved and special tokens and one piece make {least}"),
+        (width % heads, "model.heads model.width",
+         f"{heads} heads do not divide the width {width}; {nearest} would"),
+        (not width % heads and model.positions == "rope" and width // heads % 2,
+         "model.positions model.heads model.width",
+         f"rope turns pairs, but heads are {width // heads} wide (width / heads); make that even"),
+        (model.positions == "sinusoidal" and width % 2, "model.width model.positions",
+         f"sinusoidal positions need an even width; {width + 1} would do"),
+        (fits and model.positions not in positions, "model.positions model.type",
+         f"a {type_} model has {' or '.join(positions)}, got {model.positions}; remove it"),
+        (model.tie == "all" and own and shape == "encoder-decoder", "model.tie tokenizer.shared",
+         "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"),
+        (fits and type_ == "recurrent" and width % 2, "model.width model.type",
+         f"each direction of the encoder has half the width; {width + 1} is even"),
+        (type_ == "naive-bayes-attention" and model.tie != "none", "model.tie model.type",
+         "naive-bayes-attention has a table of its own for the output; use none or remove it"),
+        (table and size > LARGEST_TABLE, "tokenizer.size model.type",
+         f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; "
+         f"{LARGEST_TABLE} is the most"),
+        (recipe.train.init and model.count_based, "train.init model.type",
+         f"a {type_} model is counted; it starts from no weights"),
+    ]  # fmt: skip
 
 
-def _noise(recipe: Recipe) -> Iterator[Issue]:
-    """What the objectives need that restore a text with noise."""
-    objective, model = recipe.train.objective, recipe.model
-    if objective not in SHAPE_OF:
-        return
-    if recipe.task != "language-modeling":
-        text = f"{objective} learns from running text; {recipe.task} uses seq2seq"
-        yield text, "train.objective", "task"
-    elif model.shape != SHAPE_OF[objective]:
-        why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
-        text = f"{objective} {why}: use `model.shape: {SHAPE_OF[objective]}`"
-        yield text, "model.shape", "train.objective"
-    elif model.type != "transformer":
-        yield f"{objective} needs a transformer", "model.type", "train.objective"
-    if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
-        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
-        yield text, "data.max_length", "train.objective"
-    if metric := next((n for n in OF_RUNNING_TEXT if n in recipe.eval.metrics), None):
-        text = f"{metric} is of running text; use perplexity"
-        yield text, "eval.metrics", "train.objective"
+def _training(recipe: Recipe) -> list[Rule]:
+    train, task, model = recipe.train, recipe.task, recipe.model
+    objective, noise, wanted = train.objective, train.objective in SHAPE_OF, SHAPE_OF.get
+    text_only = task == "language-modeling"
+    shape = wanted(objective, model.shape)
+    why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
+    return [
+        (text_only and objective == "seq2seq", "train.objective task",
+         "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"),
+        (not text_only and objective == "causal", "train.objective task",
+         f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"),
+        (noise and not text_only, "train.objective task",
+         f"{objective} learns from running text; {task} uses seq2seq"),
+        (noise and text_only and model.shape != shape, "model.shape train.objective",
+         f"{objective} {why}: use `model.shape: {shape}`"),
+        (noise and text_only and model.shape == shape and model.type != "transformer",
+         "model.type train.objective", f"{objective} needs a transformer"),
+        (recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED,
+         "data.max_length train.objective",
+         f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"),
+        (train.patience and not train.valid_every, "train.patience train.valid_every",
+         "counts validations, but valid_every is 0 (only at the end); set train.valid_every"),
+        (train.ema and train.average > 1, "train.ema train.average",
+         "ema and average both average weights; keep one of them"),
+        (train.average > 1 and not train.valid_every, "train.average train.valid_every",
+         "averages weights of validations, but valid_every is 0; set train.valid_every"),
+        (train.schedule in ("cosine", "linear") and train.min_lr > train.lr,
+         "train.min_lr train.lr", f"is above the peak train.lr {train.lr:g}"),
+        (train.schedule in ("inverse-sqrt", "noam") and not train.warmup,
+         "train.warmup train.schedule",
+         f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"),
+    ]  # fmt: skip
+
+
+def _scoring(recipe: Recipe) -> list[Rule]:
+    search, asked, task = recipe.search, recipe.eval.metrics, recipe.task
+    gold, other = recipe.data.gold, recipe.data.other
+    running = [name for name in OF_RUNNING_TEXT if name in asked] or [""]
+    windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")] or [""]
+    asks, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
+    return [
+        (running[0] and recipe.train.objective in SHAPE_OF, "eval.metrics train.objective",
+         f"{running[0]} is of running text; use perplexity"),
+        (task in ("language-modeling", "tagging")
+         and recipe.train.monitor not in ("loss", "accuracy"), "train.monitor task",
+         f"{task} decodes nothing to score; use `loss` or `accuracy`"),
+        (questions and other > 1 - gold + 1e-9, "data.other data.gold",
+         f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is the "
+         "most that this gold leaves to other"),
+        (questions and asks and windows[0], "contexts.methods model.shape",
+         f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"),
+        (search.min_length >= search.max_length, "search.min_length search.max_length",
+         f"must be below search.max_length {search.max_length}, which counts the end token"),
+        (search.n_best > search.width, "search.n_best search.beam search.method",
+         f"{search.method} search finds {search.width} at most; use {search.width} or a wider "
+         "search.beam"),
+    ]  # fmt: skip
+
+
+def _stacks(recipe: Recipe) -> Iterator[Issue]:
+    """Layers and mechanisms of parts that the model does not have, and no layers where it has."""
+    model = recipe.model
+    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
+    for stack in ("encoder", "decoder"):
+        layers = getattr(model.layers, stack)
+        absent = model.count_based or stack not in STACKS[model.shape]
+        optional = stack == "encoder" != model.shape and model.type == "transformer"
+        if absent and layers:
+            yield f"a model of {kind} has no {stack}; remove it", f"model.layers.{stack}"
+        elif not absent and not layers and not optional:
+            yield "needs at least one layer; 1 is the least", f"model.layers.{stack}"
+    for role in ("encoder", "decoder", "cross"):
+        if role not in model.places and getattr(model.attention, role) != AttentionConfig():
+            text = f"a model of {kind} has no {role} attention; remove it"
+            yield text, f"model.attention.{role}"
 
 
 def _metrics(recipe: Recipe) -> Iterator[Issue]:
     """Metrics, and the one that validation monitors, are of what the task's models give."""
     task, labels = recipe.task, metrics_that_read("labels")
-    monitor, asked = recipe.train.monitor, recipe.eval.metrics
-    if task in ("language-modeling", "tagging") and monitor not in ("loss", "accuracy"):
-        text = f"{task} decodes nothing to score; use `loss` or `accuracy`"
-        yield text, "train.monitor", "task"
-    for key, names in (("eval.metrics", asked), ("train.monitor", (monitor,))):
+    for key, names in (
+        ("eval.metrics", recipe.eval.metrics),
+        ("train.monitor", (recipe.train.monitor,)),
+    ):
         for name in names:
             reads = METRICS[name].reads if name in METRICS else "outputs" * (name == "rouge")
             if reads == "labels" and task != "classification":
@@ -164,157 +250,3 @@ def _lengths(recipe: Recipe) -> Iterator[Issue]:
     elif "total-variation" in recipe.eval.metrics:
         text = "total-variation is of blocks of data.max_length; remove it or eval.lengths"
         yield text, "eval.metrics", "eval.lengths"
-
-
-def _questions(recipe: Recipe) -> Iterator[Issue]:
-    if recipe.task != "question-answering":
-        return
-    gold, other = recipe.data.gold, recipe.data.other
-    if other > 1 - gold + 1e-9:
-        text = (
-            f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is"
-        )
-        text += " the most that this gold leaves to other"
-        yield text, "data.other", "data.gold"
-    windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
-    if windows and recipe.model.shape == "encoder-decoder":
-        text = f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"
-        yield text, "contexts.methods", "model.shape"
-
-
-def _data(recipe: Recipe) -> Iterator[Issue]:
-    data = recipe.data
-    yield from data_issues(data, recipe.task)
-    named = splits_at_hand(data)
-    for split in ("train", "valid"):
-        if data.corpus is None and named and split not in named:
-            value, way = str(getattr(data, named[0])), "name its file"
-            if value.startswith(HUGGING_FACE):
-                way = f"set data.{split}={value} for its own split"
-            text = f"data.{named[0]} needs data.{split} beside it; {way}"
-            if split == "valid":
-                text += ", or take rows of data.train: data.split.valid=500"
-            yield text, f"data.{named[0]}"
-    card = corpus_cards.load(str(data.corpus)) if data.corpus in corpus_cards.names() else None
-    for split in recipe.eval.splits:
-        if card and split not in card.splits:
-            text = f"{card.name} has no split {quoted(split)}; it has {', '.join(card.splits)}"
-        elif card or not {"train", "valid"} <= {*named} or split in named:
-            continue
-        elif split not in SPLITS:
-            text = f"names {quoted(split)}; it can be train, valid or test"
-        else:
-            text = f"names {split}, but there is no data.{split}"
-        yield text, "eval.splits"
-
-
-def _tokenizer(recipe: Recipe) -> Iterator[Issue]:
-    """No room for any piece beside the special ones."""
-    spec = recipe.tokenizer
-    if spec.model is not None:
-        return
-    least = len(RESERVED) + len(spec.special) + 1
-    if spec.size < least:
-        text = f"{spec.size} is too small: reserved and special tokens and one piece make {least}"
-        yield text, "tokenizer.size", "tokenizer.special"
-
-
-def _model(recipe: Recipe) -> Iterator[Issue]:
-    model = recipe.model
-    if model.width % model.heads:
-        most = min(model.width, 4 * model.heads)
-        divisors = (n for n in range(1, most + 1) if model.width % n == 0)
-        near = min(divisors, key=lambda n: (abs(n - model.heads), n))
-        text = f"{model.heads} heads do not divide the width {model.width}; {near} would"
-        yield text, "model.heads", "model.width"
-    elif model.positions == "rope" and model.width // model.heads % 2:
-        wide = model.width // model.heads
-        text = f"rope turns pairs, but heads are {wide} wide (width / heads); make that even"
-        yield text, "model.positions", "model.heads", "model.width"
-    if model.positions == "sinusoidal" and model.width % 2:
-        text = f"sinusoidal positions need an even width; {model.width + 1} would do"
-        yield text, "model.width", "model.positions"
-    if model.tie == "all" and not recipe.tokenizer.shared and model.shape == "encoder-decoder":
-        text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
-        yield text, "model.tie", "tokenizer.shared"
-    kind = f"shape {model.shape}" if model.type == "transformer" else f"type {model.type}"
-    for stack in ("encoder", "decoder"):
-        layers = getattr(model.layers, stack)
-        absent = model.count_based or stack not in STACKS[model.shape]
-        optional = stack == "encoder" != model.shape and model.type == "transformer"
-        if absent and layers:
-            text = f"a model of {kind} has no {stack}; remove it"
-            yield text, f"model.layers.{stack}"
-        elif not absent and not layers and not optional:
-            text = "needs at least one layer; 1 is the least"
-            yield text, f"model.layers.{stack}"
-    for role in ("encoder", "decoder", "cross"):
-        if role not in model.places and getattr(model.attention, role) != AttentionConfig():
-            text = f"a model of {kind} has no {role} attention; remove it"
-            yield text, f"model.attention.{role}"
-
-
-def _model_type(recipe: Recipe) -> Iterator[Issue]:
-    """What models other than transformers need."""
-    model, size = recipe.model, recipe.tokenizer.size
-    if model.type in ("recurrent", "convolutional"):
-        if model.shape != "encoder-decoder":
-            text = f"a {model.type} model is an encoder-decoder; for a decoder use `transformer`"
-            yield text, "model.shape", "model.type"
-            return
-    elif model.type != "transformer" and recipe.task != "language-modeling":
-        text = f"{model.type} is a language model; use `task: language-modeling` or another type"
-        yield text, "model.type", "task"
-        return
-    if model.positions not in (allowed := POSITIONS.get(model.type, (model.positions,))):
-        text = f"a {model.type} model has {' or '.join(allowed)}, got {model.positions}; remove it"
-        yield text, "model.positions", "model.type"
-    if model.type == "recurrent" and model.width % 2:
-        text = f"each direction of the encoder has half the width; {model.width + 1} is even"
-        yield text, "model.width", "model.type"
-    if model.type == "naive-bayes-attention" and model.tie != "none":
-        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
-        yield text, "model.tie", "model.type"
-    pairs = model.type == "naive-bayes" or (model.type == "n-gram" and model.order > 1)
-    if pairs and size > LARGEST_TABLE:
-        text = f"{model.type} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB"
-        text += f"; {LARGEST_TABLE} is the most"
-        yield text, "tokenizer.size", "model.type"
-    if recipe.train.init and model.count_based:
-        text = f"a {model.type} model is counted; it starts from no weights"
-        yield text, "train.init", "model.type"
-
-
-def _train(recipe: Recipe) -> Iterator[Issue]:
-    train = recipe.train
-    if train.patience and not train.valid_every:
-        text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
-        yield text, "train.patience", "train.valid_every"
-    if train.ema and train.average > 1:
-        text = "ema and average both average weights; keep one of them"
-        yield text, "train.ema", "train.average"
-    if train.average > 1 and not train.valid_every:
-        text = "averages weights of validations, but valid_every is 0; set train.valid_every"
-        yield text, "train.average", "train.valid_every"
-    if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
-        text = f"is above the peak train.lr {train.lr:g}"
-        yield text, "train.min_lr", "train.lr"
-    if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
-        text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
-        yield text, "train.warmup", "train.schedule"
-
-
-def _search(recipe: Recipe) -> Iterator[Issue]:
-    search = recipe.search
-    if search.min_length >= search.max_length:
-        text = f"must be below search.max_length {search.max_length}, which counts the end token"
-        yield text, "search.min_length", "search.max_length"
-    if search.n_best > (most := search.width):
-        text = f"{search.method} search finds {most} at most; use {most} or a wider search.beam"
-        yield text, "search.n_best", "search.beam", "search.method"
-
-
-RULES: tuple[Callable[[Recipe], Iterator[Issue]], ...] = (
-    *(_only_with, _task, _noise, _questions, _data, _tokenizer, _model, _model_type),
-    *(_train, _search, _metrics, _total_variation, _lengths),
-)

@@ -201,7 +201,7 @@ def test_an_unknown_split_is_refused_with_those_there_are(
 def test_keys_that_do_not_fit_the_card_are_refused(folder: Path, card: dict[str, Any]) -> None:
     """By the rules of recipes (tests/recipe/test_rules.py)."""
     data = DataConfig(corpus="tiny", source="en", target="dee")
-    assert "data.target: tiny has en, de, got 'dee'; did you mean de?" in refused(RecipeError, data)
+    assert "data.target: tiny has no 'dee'; did you mean de?" in refused(RecipeError, data)
 
 
 def test_a_data_folder_that_is_not_there_is_refused(
