@@ -9,7 +9,6 @@ from attnkit.recipe.issues import Issue
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.score_options import score_options
-from attnkit.recipe.values import shown
 
 ROTATING = ("rope", "alibi", "relative")
 """Position schemes that work inside self-attention, so the mechanism has a say."""
@@ -94,79 +93,47 @@ def issues_of(recipe: Recipe, option_check: OptionCheck | None = None) -> Iterat
 
     Values that only the mechanism itself can judge are tried by `option_check`, where it is given.
     """
+    fits = True
     for role in recipe.model.places:
-        yield from _of_place(recipe, role, option_check)
-    try:
+        chosen = getattr(recipe.model.attention, role)
+        options, found = chosen.options(), []
+        composite = mechanism_registry.facts(chosen.name).composite
+        try:
+            facts = mechanism_registry.resolve_capabilities(chosen.name, options)
+            found = [*_limits(facts, role, recipe)]
+            uneven = recipe.model.width % recipe.model.heads  # `rules` says so
+            if options and option_check and not found and not uneven:
+                option_check(recipe, role, options)
+        except UsageError as error:
+            named = (name for name in options if name in str(error))
+            found, fits = [(str(error), next(named, composite))], False
+        for text, option in found:
+            place = f"model.attention.{role}"
+            yield text, *([f"{place}.{option}"] if option in options else []), place
+    if fits:
         yield from _windows(recipe)
         if why := length_issue(recipe, max(recipe.eval.lengths, default=0)):
             yield why, "eval.lengths"
-    except UsageError:
-        return  # told of its place
-
-
-def _of_place(recipe: Recipe, role: str, option_check: OptionCheck | None) -> Iterator[Issue]:
-    """Why the mechanism of a place cannot serve, by its facts or, last, by its own judgement."""
-    chosen = getattr(recipe.model.attention, role)
-    options, place = chosen.options(), f"model.attention.{role}"
-
-    def blamed(text: str, option: str = "") -> Issue:
-        return text, *([f"{place}.{option}"] if option in options else []), place
-
-    composite = mechanism_registry.facts(chosen.name).composite
-    try:
-        facts = mechanism_registry.resolve_capabilities(chosen.name, options)
-    except UsageError as error:
-        yield blamed(str(error), composite)
-        return
-    found = [blamed(*reason) for reason in _limits(facts, role, recipe)]
-    yield from found
-    uneven = recipe.model.width % recipe.model.heads  # `rules` says so
-    if not options or not option_check or found or uneven:
-        return
-
-    def refusal(given: Mapping[str, Any]) -> str:
-        try:
-            option_check(recipe, role, given)
-        except UsageError as error:
-            return str(error)
-        return ""
-
-    if text := refusal(options):
-        # to blame is the option without which the others are accepted, else the parts
-        others = {name: {o: options[o] for o in options if o != name} for name in options}
-        yield blamed(text, next((n for n, rest in others.items() if not refusal(rest)), composite))
-
-
-def _fits(attention: AttentionConfig, place: str) -> bool:
-    """Whether a mechanism can be encoder, decoder or cross attention, as its options stand."""
-    facts = mechanism_registry.resolve_capabilities(attention.name, attention.options())
-    return {"encoder": facts.encoder, "decoder": facts.causal, "cross": facts.cross}[place]
 
 
 def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[str, str]]:
     """What its facts do not allow, and the option to blame, if any."""
-    model = recipe.model
+    model, scheme, plain = recipe.model, recipe.model.positions, AttentionConfig().name
     options = getattr(model.attention, role).options()
     why = f" ({facts.why})" if facts.why else ""
     if role == "cross" and not facts.cross:
-        plain = AttentionConfig()
-        given = {name: getattr(model.attention, name) for name in model.places if name != role}
-        places = {name: one if _fits(one, name) else plain for name, one in given.items()}
-        places["cross"] = next((one for one in places.values() if _fits(one, role)), plain)
-        instead = shown({place: attention.as_written() for place, attention in places.items()})
-        yield f"{facts.word} cannot be cross attention{why}; use {instead}", ""
+        text = f"{facts.word} cannot be cross attention{why}"
+        yield f"{text}; name a mechanism for each place, with `cross: {plain}`", ""
     if role == "encoder" and not facts.encoder:
         text = f"{facts.word} cannot be encoder attention{why}; use it in the decoder, and here"
-        yield f"{text} {AttentionConfig().name} or another that looks both ways", ""
+        yield f"{text} {plain} or another that looks both ways", ""
     if role == "decoder" and not facts.causal:
         text = f"{facts.word} cannot be decoder attention: it cannot hide the future{why}"
         yield f"{text}; causal are {_words(lambda f: f.causal)}", ""
-    scheme = model.positions
     if role != "cross" and scheme in ROTATING and scheme not in facts.positions:
+        text = f"{facts.word} does not work with `model.positions: {scheme}`{why}; use sinusoidal"
         words = _words(lambda other: scheme in other.positions)
-        others = f"; {scheme} works with {words}" if words else ""
-        text = f"{facts.word} does not work with `model.positions: {scheme}`{why}"
-        yield f"{text}; use sinusoidal or learned positions{others}", ""
+        yield f"{text} or learned positions; {scheme} works with {words}", ""
     if isinstance(facts.limit, int) and recipe.data.max_length + 1 > facts.limit:
         text = f"{facts.word} reaches {facts.limit} positions, begin token included"
         yield f"{text}; `data.max_length` can be {facts.limit - 1} at most", ""
@@ -182,8 +149,7 @@ def _limits(facts: MechanismSpec, role: str, recipe: Recipe) -> Iterator[tuple[s
 
 
 def _words(able: Callable[[MechanismSpec], bool]) -> str:
+    """The first mechanisms that can do something."""
     known = map(mechanism_registry.facts, mechanism_registry.names())
     words = [facts.word for facts in known if able(facts)]
-    if len(words) <= MANY:
-        return ", ".join(words)
-    return f"{', '.join(words[: MANY - 1])} and {len(words) - MANY + 1} others"
+    return ", ".join(words[:MANY]) + ", ..." * (len(words) > MANY)

@@ -96,7 +96,9 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
         if word is not None and word not in card.languages:
             yield f"{card.name} has no {quoted(word)}; {hint(word, card.languages)}", f"data.{key}"
         elif word is None and needed and (key == "target" or task != "language-modeling"):
-            text = f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
+            text = (
+                f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
+            )
             yield text, f"data.{key}", "data.corpus"
 
 

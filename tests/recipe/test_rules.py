@@ -181,7 +181,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (RNN, "model.heads=3", "model.heads: 3 heads do not divide the width 256; 2 would"),
         (RNN, "model.attention.encoder=dot", "a model of type recurrent has no encoder attention"),
         (CONV, "model.attention.decoder=dot", "a model of type convolutional has no decoder att"),
-        (RNN, "model.attention=linformer", "use {cross: scaled-dot}"),
+        (RNN, "model.attention=linformer", "with `cross: scaled-dot`"),
         (LM, "model.layers.encoder=2", "a model of shape decoder has no encoder; remove it"),
         (LM, "model.attention.cross=linear", "a model of shape decoder has no cross attention"),
         (GOOD, "train.patience=3 train.valid_every=0", "train.patience: counts validations, but"),
