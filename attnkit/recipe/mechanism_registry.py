@@ -21,7 +21,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.recipe import common_names, mechanism_file
 from attnkit.recipe.mechanism_file import MechanismSpec
-from attnkit.recipe.metric_plugins import is_metric, metric_files, plug_in_metric
+from attnkit.recipe.metrics import is_metric, metric_files, plug_in_metric
 from attnkit.recipe.reading import as_json, typed_value
 from attnkit.recipe.score_options import OF_ONE_SEQUENCE, LayerOptions, ScoreOptions
 from attnkit.recipe.values import shown
@@ -297,19 +297,20 @@ def plug_in(path: str | Path) -> str:
     path = Path(path)
     if not path.is_file():
         raise MissingInputError(f"plug-in {path}: no such file; name a Python file")
-    if path.suffix == ".py" and is_metric(path):
-        return plug_in_metric(path)
     word = path.stem.replace("_", "-")
     if path.suffix != ".py" or not _WORD.fullmatch(word):
         raise UsageError(
-            f"plug-in {path}: the file's name becomes the recipe word, so it must be small ASCII"
-            " letters, digits and _, such as my_mechanism.py"
+            f"plug-in {path}: the file's name becomes the word in recipes, so it must be small "
+            "ASCII letters, digits and _, such as my_mechanism.py"
         )
+    path = path.resolve()
+    if (taken := plugged().get(word, path)) != path:
+        raise UsageError(f"plug-in {path}: {word} is plugged in by {taken}; rename one")
+    if is_metric(path):
+        plug_in_metric(path, word)
+        return word
     if word in shipped():
         raise UsageError(f"plug-in {path}: {word} is a mechanism of attnkit; rename the file")
-    path = path.resolve()
-    if _plugged.get(word, path) != path:
-        raise UsageError(f"plug-in {path}: {word} is plugged in by {_plugged[word]}; rename one")
     mechanism_file.forget()
     _read.cache_clear()
     option_type.cache_clear()

@@ -4,12 +4,18 @@
 computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
-from collections.abc import Callable
+import ast
+import importlib.util
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, WithJsonSchema
 from pydantic_core import PydanticKnownError
+
+from attnkit.errors import UsageError
 
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
                         "flores200", "spBLEU-1K"]  # fmt: skip
@@ -247,15 +253,66 @@ MONITORS = (
 """What validation can choose weights by: `train.monitor`."""
 
 
-INSTALLED: list[Callable[[], None]] = []
-"""Called where a name is not known: `attnkit.recipe.metric_plugins` declares those of packages."""
+PLUGGED = "plugin_metrics"
+"""The family of metrics from outside; a file `comet.py` brings the metric `comet`: a function
+`score` from lines to one number a line.  The first line of its docstring is the meaning; `title`,
+`better` ("higher" or "lower"), `range` and `source` may be set to literals.  It comes by --plugin,
+or by the entry-point group of an installed package (name = metric, value = module)."""
+GROUP = "attnkit.metrics"
+FUNCTION = "score"
+_files: dict[str, Path] = {}
+
+
+def is_metric(path: Path) -> bool:
+    """Whether a Python file has a function `score` of its own, so that it is a metric."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError, OSError):
+        return False
+    return any(isinstance(node, ast.FunctionDef) and node.name == FUNCTION for node in body)
+
+
+def plug_in_metric(path: Path, name: str) -> None:
+    """Declare the metric of a file, read without running it, for the rest of this process.
+
+    Raises UsageError: the name is taken, or a setting is no literal.
+    """
+    if name == "rouge" or (name in METRICS and METRICS[name].family != PLUGGED):
+        raise UsageError(f"plug-in {path}: {name} is a metric of attnkit; rename the file")
+    tree = ast.parse(path.read_bytes())
+    found = {"title": name, "range": "", "better": "higher", "source": ""}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=key)], value=value) if key in found:
+                if not isinstance(value, ast.Constant) or not isinstance(value.value, str):
+                    raise UsageError(f"{path}:{node.lineno}: {key} must be a literal text")
+                found[key] = value.value
+    if found["better"] not in ("higher", "lower"):
+        raise UsageError(f"{path}: better must be 'higher' or 'lower', got {found['better']!r}")
+    meaning = (ast.get_docstring(tree) or name).partition("\n")[0]
+    given: Any = found
+    METRICS[name] = MetricFacts(family=PLUGGED, meaning=meaning, needs=str(path), **given)
+    _files[name] = path
+
+
+def metric_files() -> dict[str, Path]:
+    """Metric -> file of what was plugged in."""
+    return dict(_files)
+
+
+@cache
+def _find_installed() -> None:
+    """Declare the metrics of installed packages."""
+    for entry in entry_points(group=GROUP):
+        spec = importlib.util.find_spec(entry.module)
+        if spec is not None and spec.origin and spec.origin.endswith(".py"):
+            plug_in_metric(Path(spec.origin), entry.name)
 
 
 def is_known(name: str) -> bool:
     """Whether a metric is declared, here, by a plug-in or by an installed package."""
     if name not in METRICS:
-        for declare in INSTALLED:
-            declare()
+        _find_installed()
     return name in METRICS
 
 

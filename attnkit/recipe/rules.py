@@ -137,7 +137,8 @@ def _scoring(recipe: Recipe) -> list[Rule]:
     search, asked, task = recipe.search, recipe.eval.metrics, recipe.task
     gold, other = recipe.data.gold, recipe.data.other
     running = [name for name in OF_RUNNING_TEXT if name in asked] or [""]
-    windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")] or [""]
+    methods: tuple[str, ...] = recipe.contexts.methods
+    windows = [name for name in methods if name in ("window", "retrieval")] or [""]
     asks, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
     return [
         (running[0] and recipe.train.objective in SHAPE_OF, "eval.metrics train.objective",

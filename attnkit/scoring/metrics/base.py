@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnkit import __version__
-from attnkit.recipe.metric_plugins import FAMILY
-from attnkit.recipe.metrics import METRICS, base_metric, metric_facts
+from attnkit.recipe.metrics import METRICS, PLUGGED, base_metric, metric_facts
 from attnkit.scoring.metrics import confusion
 from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
 
@@ -63,7 +62,7 @@ class Score:
 def reducer(metric: str) -> Callable[[list[float]], float]:
     """The function from summed statistics to the score of a metric."""
     name = base_metric(metric)
-    if METRICS[name].family == FAMILY:
+    if METRICS[name].family == PLUGGED:
         return lambda sums: sums[0] / max(sums[1], 1)
     if METRICS[name].family == "sacrebleu_scores" and name != "length-ratio":
         compute = sacrebleu_metric(name)._compute_score_from_stats

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from attnkit.errors import UsageError
-from attnkit.recipe.metric_plugins import FUNCTION, metric_files
+from attnkit.recipe.metrics import FUNCTION, metric_files
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score
 

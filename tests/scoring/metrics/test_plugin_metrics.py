@@ -7,7 +7,7 @@ import pytest
 from helpers.called import called
 
 from attnkit.errors import RecipeError, UsageError
-from attnkit.recipe import load, mechanism_registry, metric_plugins
+from attnkit.recipe import load, mechanism_registry, metrics
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics import Score, check_available, plugin_metrics, score
@@ -30,7 +30,7 @@ Write = Callable[[str, str], Path]
 @pytest.fixture
 def write(tmp_path: Path) -> Iterator[Write]:
     """Write a plug-in; what it declares is forgotten afterwards."""
-    known, files = set(METRICS), dict(metric_plugins._files)
+    known, files = set(METRICS), dict(metrics._files)
 
     def make(name: str, text: str) -> Path:
         path = tmp_path / name
@@ -40,8 +40,8 @@ def write(tmp_path: Path) -> Iterator[Write]:
     yield make
     for name in METRICS.keys() - known:
         del METRICS[name]
-    metric_plugins._files.clear()
-    metric_plugins._files.update(files)
+    metrics._files.clear()
+    metrics._files.update(files)
 
 
 def test_the_mean_of_a_functions_numbers_is_the_score(write: Write) -> None:
