@@ -194,18 +194,18 @@ def _show(
     first, screen = answers[0], console.stdout()
     text, probabilities = first.reply.text.strip(), first.reply.probabilities
     if request.table:
-        from attnkit.show.output_examples import AnswerList, MethodAnswer
+        from attnkit.show.table import Table
 
         if several:
             screen.print(f"{first.number}: {safe_text(first.prompt)}")
         rows = []
         for one in answers:
-            notes = filter(None, (_from(one.reply, request), one.reply.cut))
-            text = one.reply.text.strip()
+            text = one.reply.text.strip() or "(nothing)"
             if one.reply.probabilities:
                 text = f"{text} ({max(one.reply.probabilities.values()):.1%})"
-            rows.append(MethodAnswer(one.method, text, tuple(notes)))
-        screen.print(AnswerList(rows))
+            said = "; ".join(filter(None, (_from(one.reply, request), one.reply.cut)))
+            rows.append((one.method, text, said))
+        screen.print(Table.of_texts("", ("method", "answer", "from"), rows))
     elif stream is not None:
         console.write(safe_text(stream.close(text)) + "\n")
     else:

@@ -53,6 +53,7 @@ class Cell:
     best: bool = False  # shown in bold
     inseparable: bool = False  # the best, or not separable from it: shown with a mark before it
     dim: bool = False
+    marked: bool = False  # its words in brackets are highlighted
 
     @property
     def mark(self) -> str:
@@ -288,4 +289,6 @@ def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text
             parts = re.split(r" (?=\[|p[=<])", cell.text) if lines > 2 else [cell.text]
             parts[0] = cell.mark + parts[0]
             texts += [_text(part, options, style) for part in parts]
+            if cell.marked:
+                texts[-1].highlight_regex(r"\[[^]]*\]", "bold yellow")
     return Text("\n").join(texts)

@@ -118,6 +118,8 @@ def _html_cell(cell: Cell, column: Column) -> str:
     text = escaped(cell.text)
     if column.align == "left":
         text = re.sub("([/+_])", r"\1<wbr>", text)
+    if cell.marked:
+        text = re.sub(r"\[([^]]*)\]", r"<mark>\1</mark>", text)
     return html.escape(cell.mark) + (f"<b>{text}</b>" if cell.best else text)
 
 

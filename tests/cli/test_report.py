@@ -145,7 +145,7 @@ def test_markdown_has_its_drawings_beside_it(attnkit: Any, tmp_path: Path) -> No
     assert "| bad |" in text
     assert "\\<b\\>zwei\\</b\\>" in text
     tags = set(re.findall("<[^>]*>", re.sub(r"\\[<>]", "", text)))
-    assert tags == {"<b>", "</b>"}  # words that differ
+    assert not tags
     assert not re.search("[\x00-\x08\x1b\u202e]", text)
 
 

@@ -48,7 +48,7 @@ def test_without_its_script_it_is_whole(show: Callable[..., Any]) -> None:
     found = show(java_script_enabled=False)
     assert found.locator("table").count() >= 4
     assert found.locator("main img").count() >= 4
-    assert found.locator("article mark").count() > 0
+    assert found.locator("td mark").count() > 0
     images = "[...document.images].every((image) => image.complete && image.naturalWidth > 0)"
     assert found.evaluate(images)
     for link in found.locator("nav a").all():

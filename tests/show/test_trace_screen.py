@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from helpers.colours import lab
 from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
 from helpers.traces import context, made
@@ -13,7 +12,6 @@ from rich.cells import cell_len
 
 from attnkit.nbce.trace import TracedToken
 from attnkit.show.colour import CONTEXT_COLOURS
-from attnkit.show.output_examples import AnswerList, MethodAnswer
 from attnkit.show.trace_screen import LETTERS, OTHERS, TraceScreen, context_marks
 
 
@@ -141,13 +139,3 @@ def test_hostile_tokens_do_no_harm_at_any_width(
     assert not CONTROL.search(shown)
     assert not ascii_only or shown.isascii()
     assert all(cell_len(line) <= width for line in shown.splitlines())
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_answers_of_methods_stand_side_by_side_or_below_each_other(width: int) -> None:
-    said = [MethodAnswer("entropy", "the Seine \x1b[2J"), MethodAnswer("concat", "", ("cut",))]
-    lines = [line.rstrip() for line in drawn(AnswerList(said), width).splitlines()]
-    if width == 80:
-        assert lines == ["entropy  the Seine \\x1b[2J", "concat   (nothing)", "         cut"]
-    else:
-        assert lines == ["entropy", "  the Seine \\x1b[2J", "concat", "  (nothing)", "  cut"]

@@ -1,5 +1,6 @@
 """`attnkit compare`: the outputs of scored runs side by side, and where they differ."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -106,17 +107,18 @@ def _runs(folders: list[Path]) -> "list[Run]":
 
 def _screen(comparison: "ComparedOutputs", sort: str, count: int) -> None:
     from attnkit.show.output_comparison_tables import tables
-    from attnkit.show.output_examples import OutputExamples, groups
+    from attnkit.show.output_examples import MARKS_NOTE, example_tables
 
-    chosen = groups(comparison, sort, count)
-    output.show(OutputExamples(comparison, chosen))
-    if not chosen:
+    examples = example_tables(comparison, sort, count)
+    if examples:
+        examples[-1] = replace(examples[-1], notes=(MARKS_NOTE,))
+    else:
         first, second = comparison.names[:2]
         console.say(
             f"{first} and {second} score alike on every line by {comparison.metric}: choose "
             "another --metric, or --sort line"
         )
-    output.write_tables(tables(comparison), "table")
+    output.write_tables([*examples, *tables(comparison)], "table")
 
 
 def _tables(comparison: "ComparedOutputs", format: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from attnkit.scoring.output_comparison import ComparedLine, ComparedOutputs
 from attnkit.show.table import Table
 
 
@@ -20,15 +19,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Lines of a test set with what two systems made of them."""
-
-    title: str
-    comparison: ComparedOutputs
-    lines: Sequence[ComparedLine]
-
-
-@dataclass(frozen=True)
 class Fold:
     """What a reader opens who wants it; paper shows it."""
 
@@ -37,7 +27,7 @@ class Fold:
     open: bool = False
 
 
-Block = str | Figure | Examples | Fold | Table
+Block = str | Figure | Fold | Table
 """A text is a sentence of its own."""
 
 

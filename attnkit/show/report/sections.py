@@ -30,10 +30,10 @@ from attnkit.show import axis_tables, comparison_tables, curves_figure
 from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.map_picture import picture
-from attnkit.show.output_examples import MISSING, groups, marks_note
+from attnkit.show.output_examples import MARKS_NOTE, example_tables
 from attnkit.show.overview import pictures
 from attnkit.show.recipe_tables import read_values
-from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Report
+from attnkit.show.report.blocks import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
 
 EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
@@ -169,11 +169,11 @@ def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
         f"{evaluated.split}: each line is scored by itself, by {title}; of several seeds the first "
         "is shown",
         *evaluated.notes,
-        marks_note("marked words", MISSING),
+        MARKS_NOTE,
     ]
     for place, name in list(enumerate(comparison.names))[1 : MOST_EXAMPLES + 1]:
         pair = comparison.pair(place)
-        some = [Examples(g.title, pair, g.lines) for g in groups(pair, "difference", EXAMPLES)]
+        some = example_tables(pair, "difference", EXAMPLES)
         title = f"{name} against {comparison.names[0]}"
         blocks.append(Fold(title, some or ["Every line scores alike."], place <= OPEN))
     if left_out := comparison.names[MOST_EXAMPLES + 1 :]:

@@ -4,17 +4,8 @@ import base64
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attnkit.scoring.word_marks import Span
 from attnkit.show.html_document import document, escaped
-from attnkit.show.output_examples import (
-    EMPTY,
-    MISSING,
-    ExampleRow,
-    example_html,
-    example_rows,
-    heading,
-)
-from attnkit.show.report.blocks import Block, Examples, Figure, Fold, Report
+from attnkit.show.report.blocks import Block, Figure, Fold, Report
 from attnkit.show.table_formats import html_text, markdown_text
 from attnkit.show.table_formats import markdown as markdown_table
 
@@ -51,9 +42,6 @@ def _html(block: Block) -> str:
                 f'<figure><div class="scroll" tabindex="0"><img alt="{escaped(block.title)}" '
                 f'src="data:image/svg+xml;base64,{image}"></div>{caption}</figure>\n'
             )
-        case Examples():
-            lines = "".join(example_html(block.comparison, one) for one in block.lines)
-            return f"<section><h3>{escaped(block.title)}</h3>{lines}</section>\n"
         case Fold():
             opened = " open" if block.open else ""
             summary = f"<summary>{escaped(block.title)}</summary>"
@@ -91,26 +79,8 @@ def _markdown(blocks: Sequence[Block], level: int, folder: str) -> Iterator[str]
                 yield f"![{markdown_text(block.title)}]({folder}/{block.name}.svg)"
                 if block.caption:
                     yield markdown_text(block.caption)
-            case Examples():
-                yield f"{'#' * level} {markdown_text(block.title)}"
-                for line in block.lines:
-                    yield f"**{markdown_text(heading(block.comparison, line))}**"
-                    rows = map(_row, example_rows(block.comparison, line))
-                    yield "\n".join(["| | |", "| :--- | :--- |", *rows])
             case Fold():
                 yield f"{'#' * level} {markdown_text(block.title)}"
                 yield from _markdown(block.blocks, level + 1, folder)
             case _:
                 yield markdown_table(block)
-
-
-def _row(row: ExampleRow) -> str:
-    note = f"*({markdown_text(row.note)})* " if row.note else ""
-    text = "".join(_span(span, not place) for place, span in enumerate(row.spans))
-    return f"| {markdown_text(row.label)} | {note}{text or EMPTY} |"
-
-
-def _span(span: Span, first: bool) -> str:
-    lead = " " if span.space and not first else ""
-    text = markdown_text(span.text or MISSING)
-    return lead + (f"<b>{text}</b>" if span.differs else text)
