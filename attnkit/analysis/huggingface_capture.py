@@ -9,17 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from numpy.typing import NDArray
+from jaxtyping import Int
 from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
-from attnkit.analysis.huggingface_weights import (
-    FIELDS,
-    WeightsSource,
-    find_sources,
-    weights,
-)
 from attnkit.analysis.inputs import describe_search
 from attnkit.analysis.maps import (
     AttentionMaps,
@@ -42,12 +35,24 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.recipe.schema import SearchConfig
 
+FIELDS: dict[str, dict[Kind, str]] = {
+    "encoder-decoder": {
+        "encoder": "encoder_attentions",
+        "decoder": "decoder_attentions",
+        "cross": "cross_attentions",
+    },
+    "decoder": {"decoder": "attentions"},
+    "encoder": {"encoder": "attentions"},
+}
+"""Fields of the model's output that hold the weights of each kind, by its shape."""
+WITH_WEIGHTS = ("full_attention", "sliding_attention", "chunked_attention")
+"""Types of layers that have weights, as configurations call them."""
 GREEDY = SearchConfig(method="greedy")
 """The default search of an encoder-decoder."""
 HIGHEST_WEIGHT = 1.01
 """Above 1 by more than bfloat16 rounds."""
 SHORT = 4
-"""Tokens of the pass that finds where the weights come from."""
+"""Tokens of the pass that finds which layers and heads there are."""
 
 
 class HuggingFaceInput(NamedTuple):
@@ -99,17 +104,13 @@ def capture(
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
         short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
-        with model.eager():
-            sources = find_sources(model, builder.arguments(short))
         chosen = {
             kind: _choose(model, kind, found, layers, heads)
-            for kind, found in sources.items()
+            for kind, found in _weights(model, builder.arguments(short)).items()
             if kinds is None or kind in kinds
         }
         read = builder.with_output(source, text, target, search)
-        every = [one for found in sources.values() for one in found]
-        with model.eager():
-            found = weights(model, builder.arguments(read), every, chosen)
+        found = _weights(model, builder.arguments(read))
         axes = builder.axes(read, step)
     maps = {
         kind: _maps(model, kind, found[kind], *chosen[kind], axes[kind], step) for kind in chosen
@@ -118,23 +119,43 @@ def capture(
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
 
+def _weights(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
+    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind."""
+    options = {} if model.shape == "encoder" else {"use_cache": False}
+    with model.eager():
+        output = model.model.base_model(
+            **inputs,
+            attention_mask=torch.ones_like(inputs["input_ids"]),
+            output_attentions=True,
+            return_dict=True,
+            **options,
+        )
+    return {
+        kind: [maps for maps in output.get(field) or () if maps is not None]
+        for kind, field in FIELDS[model.shape].items()
+    }
+
+
 def _choose(
     model: Pretrained,
     kind: Kind,
-    sources: Sequence[WeightsSource],
+    found: Sequence[Tensor],
     layers: Sequence[int],
     heads: Sequence[int],
-) -> tuple[list[WeightsSource], list[int]]:
-    """The chosen layers and heads of a kind; as many heads in each."""
-    if not sources:
+) -> tuple[dict[int, int], list[int]]:
+    """The chosen layers (their place among those with weights, by number) and heads of a kind."""
+    if not found:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
             "also with attn_implementation eager"
         )
-    least = min(source.heads for source in sources)
-    numbers = [source.number for source in sources]
+    types = getattr(model.model.config.get_text_config(), "layer_types", None) or ()
+    numbers = [at for at, name in enumerate(types) if name in WITH_WEIGHTS]
+    if len(numbers) != len(found):
+        numbers = list(range(len(found)))
+    least = min(maps.shape[1] for maps in found)
     rows, columns = choose_indices(kind, numbers, range(least), layers, heads)
-    return [sources[row] for row in rows], columns
+    return {numbers[row]: row for row in rows}, columns
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
@@ -147,27 +168,31 @@ def written(model: Pretrained, text: str, search: SearchConfig) -> str:
 def _maps(
     model: Pretrained,
     kind: Kind,
-    maps: Float[NDArray[np.float32], "L H T S"],
-    rows: Sequence[WeightsSource],
+    found: Sequence[Tensor],
+    rows: dict[int, int],
     heads: Sequence[int],
     axes: tuple[tuple[Token, ...], tuple[Token, ...]],
     step: Step,
 ) -> AttentionMaps:
-    """The maps of a kind, unless they are no weights: some models call their scores so."""
+    """The maps of a kind, unless they are no weights: some models call other numbers so."""
+    name, (queries, keys) = type(model.model).__name__, axes
+    maps = np.stack([found[row][0, heads].float().cpu().numpy() for row in rows.values()])
+    # an output that was cut has no name for its last row
+    if maps.shape[3] != len(keys) or maps.shape[2] not in (len(queries), len(queries) + 1):
+        raise DataError(
+            f"{model.name}: {kind} attention gives weights of shape {list(maps.shape[1:])}, not "
+            f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
+        )
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
         raise DataError(
-            f"{model.name}: {type(model.model).__name__} gives numbers from {maps.min():.3g} to "
-            f"{maps.max():.3g} as {kind} attention, so these are no weights"
+            f"{model.name}: {name} gives numbers from {maps.min():.3g} to {maps.max():.3g} as "
+            f"{kind} attention, so these are no weights"
         )
-    layers = tuple(
-        MapLayer(row.number, f"softmax ({type(row.module or model.model).__name__})")
-        for row in rows
-    )
-    shown = maps[:, :, : len(axes[0])]
+    layers = tuple(MapLayer(number, "softmax") for number in rows)
     return AttentionMaps(
-        kind, shown, layers, tuple(heads), *axes,
+        kind, maps[:, :, : len(queries)], layers, tuple(heads), *axes,
         step=step if kind == "cross" else "input", alone=model.shape == "decoder",
     )  # fmt: skip
 
@@ -181,9 +206,7 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError, MemoryError) as error:
         if out_of_memory(error):
-            raise MemoryLimitError(
-                f"{model.name}: no memory left: choose layers, or shorten the text"
-            ) from error
+            raise MemoryLimitError(f"{model.name}: no memory left: shorten the text") from error
         reason = one_line(error)
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 
