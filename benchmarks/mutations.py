@@ -48,7 +48,7 @@ attention/scored.py: F.normalize(k, dim=-1) => k
 attention/scored.py: total / (self.shape.depth + 1) => total
 attention/scored.py: q, factor = q * factor, None => factor = None
 # layers contract
-attention/scored.py: total = total + bias => total = total
+attention/scored.py: else scores + bias => else scores
 # layers
 layers/positions.py: first * cos - second * sin => first * cos + second * sin
 layers/positions.py: -8.0 * steps => -4.0 * steps

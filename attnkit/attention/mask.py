@@ -1,5 +1,6 @@
 """Who may see whom."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -114,6 +115,18 @@ def pads_last(mask: Mask) -> Int[Tensor, "b S"] | None:
     if readable(mask.valid) and not (mask.valid[:, 1:] & ~mask.valid[:, :-1]).any():
         return None
     return mask.valid.int().argsort(dim=1, descending=True, stable=True)
+
+
+def with_pads_last(answer: Callable[..., Tensor], mask: Mask, *parts: Tensor) -> Tensor:
+    """`answer(valid, *parts)` with the pads behind the tokens of each row; columns come back.
+
+    Parts are [B, H, S, *], and so is the answer; `valid` [b, S] is False on pads.
+    """
+    order = pads_last(mask)
+    if order is None:
+        return answer(mask.valid, *parts)
+    moved = (gather_columns(x, order) for x in parts)
+    return gather_columns(answer(mask.valid.gather(1, order), *moved), order.argsort(1))
 
 
 def gather_columns(

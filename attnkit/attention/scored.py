@@ -201,7 +201,11 @@ class Scored(Attention):
         if noise > 0 or (self.training and chosen.attention_dropout > 0):
             # what depends on positions only is one matrix for all rows, but each row has its draws
             total = total.expand(values.shape[0], -1, -1, -1)
-        scores = self._perturbed(total, bias, noise)
+        # what the softmax sees: the mean of the running sum where asked, with bias and noise
+        scores = total / (self.shape.depth + 1) if chosen.residual_scores == "mean" else total
+        scores = scores if bias is None else scores + bias
+        if noise > 0:
+            scores = scores + torch.randn_like(scores) * noise
         weights = self.normalise(scores, mask, raw_scores).to(values.dtype)
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
@@ -220,16 +224,6 @@ class Scored(Attention):
         seen = self.keys_seen(mask).clamp_min(max(1, scale.floor)).unsqueeze(-1).double()
         factor = seen.log() / math.log(scale.base)
         return (factor.clamp_min(1) if scale.test_only else factor).to(dtype)
-
-    def _perturbed(self, total: Tensor, bias: Tensor | None, noise: float) -> Tensor:
-        """What the softmax sees of the running sum: its mean where asked, with bias and noise."""
-        if self.modifiers.residual_scores == "mean":
-            total = total / (self.shape.depth + 1)
-        if bias is not None:
-            total = total + bias
-        if noise > 0:
-            total = total + torch.randn_like(total) * noise
-        return total
 
     def _extend_cache(
         self, k: Tensor | None, v: Tensor | None, state: State, total: int

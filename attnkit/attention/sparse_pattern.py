@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Scored, Shape, dot_scores, visible_softmax
-from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
+from attnkit.attention.mask import gather_columns, readable, unpadded, with_pads_last
 from attnkit.ops import block_sparse as blocks
 from attnkit.ops import sliding_window
 from attnkit.ops.fast_cpu import few_scores, fuses_short
@@ -100,22 +100,17 @@ class Pattern(Scored):
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
         """Whole sequences: pads go to the end of their rows, and come back."""
         padded, causal = not unpadded(mask), mask.causal
-        order = pads_last(mask) if padded else None
-        valid = mask.valid
-        if order is not None:
-            q, k, v = (gather_columns(x, order) for x in (q, k, v))
-            valid = valid.gather(1, order)
-        # with the pads behind them, causal queries see none
-        real = valid if padded and not causal else None
-        if self.rate is None:
-            y = blocks.near(q, k, v, real, self.window, causal)
-        else:
+
+        def answer(valid: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            # with the pads behind them, causal queries see none
+            real = valid if padded and not causal else None
+            if self.rate is None:
+                return blocks.near(q, k, v, real, self.window, causal)
             form = blocks.joint if self.window else blocks.strided
-            y = form(q, k, v, real, self.rate, causal)
-        if not padded:
-            return y
-        y = y if order is None else gather_columns(y, order.argsort(1))
-        return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
+            return form(q, k, v, real, self.rate, causal)
+
+        y = with_pads_last(answer, mask, q, k, v)
+        return y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0) if padded else y
 
     def _step(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H 1 D"]:
         """One query a row, the last; the keys at its distances are fetched, no others."""

@@ -19,6 +19,7 @@ the third token: it sees the first and itself, with scores ln 2 and 0, so 2/3, 0
 """
 
 import math
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -27,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape, at_least, one_head, visible_softmax
-from attnkit.attention.mask import gather_columns, pads_last, readable
+from attnkit.attention.mask import readable, with_pads_last
 from attnkit.errors import UsageError
 from attnkit.mechanisms.scaled_dot import ScaledDot
 
@@ -95,17 +96,13 @@ class BlockTopk(ScaledDot):
             return None
         if torch.compiler.is_compiling() or (mask.layout == "any" and not readable(mask.valid)):
             return None
-        order, valid = pads_last(mask), mask.valid
-        if order is not None:
-            q, k, v = (gather_columns(x, order) for x in (q, k, v))
-            valid = valid.gather(1, order)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        y = self._by_blocks(q * q.shape[-1] ** -0.5, k, v, valid, mask.causal)
-        y = y if order is None else gather_columns(y, order.argsort(1))
+        answer = partial(self._by_blocks, mask.causal)
+        y = with_pads_last(answer, mask, q * q.shape[-1] ** -0.5, k, v)
         return y.masked_fill(~mask.valid[:, None, :, None], 0)
 
     def _by_blocks(
-        self, q: Tensor, k: Tensor, v: Tensor, valid: Bool[Tensor, "b T"], causal: bool
+        self, causal: bool, valid: Bool[Tensor, "b T"], q: Tensor, k: Tensor, v: Tensor
     ) -> Float[Tensor, "B H T D"]:
         """Rows whose columns are positions; what pads answer is junk."""
         size, length = self.block, q.shape[2]

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnkit.attention import Mask, Out, Shape, Unscored, one_head
-from attnkit.attention.mask import gather_columns, pads_last, readable, unpadded
+from attnkit.attention.mask import readable, unpadded, with_pads_last
 from attnkit.ops.linear_attention import widest
 
 
@@ -47,10 +47,7 @@ class Fourier(Unscored):
         elif not readable(valid):
             y = waves(mask).to(x.dtype) @ x
         else:
-            order = pads_last(mask)
-            x = x if order is None else gather_columns(x, order)
-            y = transformed(x, valid)
-            y = y if order is None else gather_columns(y, order.argsort(1))
+            y = with_pads_last(lambda _, tokens: transformed(tokens, valid), mask, x)
         return Out(y.to(v.dtype), None)
 
     @classmethod

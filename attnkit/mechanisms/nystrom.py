@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head, one_of
-from attnkit.attention.mask import gather_columns, pads_last, unpadded
+from attnkit.attention.mask import unpadded, with_pads_last
 from attnkit.errors import UsageError
 
 STEPS = 6
@@ -190,12 +190,9 @@ class Nystrom(Unscored):
         y = self._mix(q, k, v, mask, visible)
         if self.filter is not None:
             # values mixed with those of the positions around them
-            order = None if packed else pads_last(mask)
-            if not packed:
-                v = v.masked_fill(~mask.valid[:, None, :, None], 0)
-            v = v if order is None else gather_columns(v, order)
-            near = neighbours(v, self.filter)
-            y = y + (near if order is None else gather_columns(near, order.argsort(1)))
+            v = v if packed else v.masked_fill(~mask.valid[:, None, :, None], 0)
+            taps = self.filter
+            y = y + with_pads_last(lambda _, tokens: neighbours(tokens, taps), mask, v)
         if not packed:
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)

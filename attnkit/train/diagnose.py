@@ -1,11 +1,10 @@
 """Why a training failed: the first module that is not finite, a batch that was too large."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from attnkit.data.batch import Batch
 from attnkit.errors import DivergedError, MemoryLimitError
@@ -15,18 +14,16 @@ ROWS_SHOWN = 8
 
 def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> str | None:
     """The name of the first module whose output for a batch is not finite."""
-    bad: list[str] = []
+    bad, names = list[str](), {module: name for name, module in model.named_modules()}
 
-    def hook(name: str, module: nn.Module, inputs: object, output: object) -> None:
+    def hook(module: nn.Module, inputs: object, output: object) -> None:
         first = output[0] if isinstance(output, tuple) else output
-        if isinstance(first, Tensor) and not bool(first.isfinite().all()):
-            bad.append(name)
+        leaf = names.get(module) and not list(module.children())
+        if leaf and isinstance(first, Tensor) and not bool(first.isfinite().all()):
+            bad.append(names[module])
 
-    with ExitStack() as stack, torch.no_grad():
-        for name, module in model.named_modules():
-            if name and not list(module.children()):
-                stack.callback(module.register_forward_hook(partial(hook, name)).remove)
-        tensors = batch.to(device)
+    tensors = batch.to(device)
+    with register_module_forward_hook(hook), torch.no_grad():
         model(tensors.source, tensors.input)
     return bad[0] if bad else None
 

@@ -374,24 +374,19 @@ class Training(TrainingState):
             weights, step = self.best, progress.best_step
         reason = "patience" if self.exhausted else "steps"
         self._measure_memory()
-        speed = round(progress.tokens / max(progress.seconds, 1e-9), 1)
-        weights = self.full_state_dict(weights)
+        weights = self.full_state_dict(weights, everywhere=False)
         if group.is_main_process():
-            self._store(weights, step, reason, speed)
+            self.job.run.finish(
+                weights,
+                step=step,
+                seconds=progress.seconds,
+                reason=reason,
+                updates=progress.step,
+                tokens=progress.tokens,
+                tokens_per_second=round(progress.tokens / max(progress.seconds, 1e-9), 1),
+                peak_memory_bytes=progress.peak_memory_bytes,
+            )
         self.job.emit(events.FinishedEvent(step, progress.seconds, reason))
-
-    def _store(self, weights: Weights, step: int, reason: str, speed: float) -> None:
-        progress = self.progress
-        self.job.run.finish(
-            weights,
-            step=step,
-            seconds=progress.seconds,
-            reason=reason,
-            updates=progress.step,
-            tokens=progress.tokens,
-            tokens_per_second=speed,
-            peak_memory_bytes=progress.peak_memory_bytes,
-        )
 
     def _measure_memory(self) -> None:
         """Keep the peak of this process; that of the parts before a resumption is in the state."""
