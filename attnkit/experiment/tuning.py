@@ -292,11 +292,8 @@ def _outcome(run: Run, value: str) -> TunedTrial:
     if why := trial.get("diverged"):
         return TunedTrial(value=value, diverged=why)
     run.require_finished()
-    step = run.manifest["finished"]["step"]
-    scored = [one for one in run.log.records() if one["step"] == step and "value" in one]
-    if not scored:
-        raise DataError(f"{run.path}: its log lacks the validation of step {step}; remove it")
-    last = scored[-1]
+    if (last := run.log.validation(run.manifest["finished"]["step"])) is None:
+        raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
     return TunedTrial(value=value, score=float(last["value"]), loss=float(last["valid_loss"]))
 
 

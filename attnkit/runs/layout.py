@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from attnkit.errors import AttnkitError, OutputPathError
 from attnkit.storage import files
@@ -123,15 +123,6 @@ def near(path: Path) -> str:
     what = "runs" if runs else "results, which have no weights,"
     text = ", ".join(map(str, (runs or found)[:3]))
     return f"; there are {what} in {text}" if text else ""
-
-
-def refuse_trial(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Raise OutputPathError where a run that is to be packed is a trial, which is no row."""
-    if manifest.get(TRIAL):
-        raise OutputPathError(
-            f"{path}: is a trial of {manifest[TRIAL]['key']}; pack the runs of its variant, whose "
-            "manifests say what each trial came to"
-        )
 
 
 def _is_trial(path: Path) -> bool:

@@ -62,6 +62,11 @@ class Log:
         """
         return [record for record, _ in self._lines()]
 
+    def validation(self, step: int) -> dict[str, Any] | None:
+        """The last record of a validation after a step, such as that of the chosen weights."""
+        found = [one for one in self.records() if one["step"] == step and "value" in one]
+        return found[-1] if found else None
+
     def content(self) -> bytes:
         """The whole file; empty where there is none yet."""
         if self._content is not None:

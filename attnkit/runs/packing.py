@@ -10,7 +10,7 @@ the disk.  It differs from its run in this:
 
 - weights, tokenizer, checkpoints and the rows that were scored are left out;
 - metrics.jsonl is thinned to `MOST` intervals and as many validations;
-- whole numbers of outputs/<split>.stats.npz are stored as integers, which changes no value.
+- outputs/<split>.stats.npz is not compressed by itself.
 
 The entry `left_out` of manifest.json says so; `files` keeps the SHA-256 of the files that were left
 out, and has that of the thinned log.  The same run gives the same bytes.
@@ -149,8 +149,15 @@ def pack_results(run: "Run", folder: Path) -> Path:
 
 
 def results_path(run: "Run", folder: Path) -> Path:
-    """The results file of a run below a folder."""
-    layout.refuse_trial(run.path, run.manifest)
+    """The results file of a run below a folder.
+
+    Raises OutputPathError: it is a trial, which is no row of a comparison.
+    """
+    if trial := run.manifest.get(layout.TRIAL):
+        raise OutputPathError(
+            f"{run.path}: is a trial of {trial['key']}; pack the runs of its variant, whose "
+            "manifests say what each trial came to"
+        )
     return Path(f"{layout.run_path(folder, run.name, run.variant, run.seed)}{layout.RESULTS_FILE}")
 
 
@@ -174,7 +181,7 @@ def _contents(run: "Run") -> dict[str, bytes]:
                 )
             found[inside] = content
             if kind == "statistics":
-                found[inside] = content = _smaller(content, file)
+                found[inside] = content = _uncompressed(content, file)
                 digests["statistics"] = hashlib.sha256(content).hexdigest()
     found[layout.SCORES] = files.json_text(scores).encode("utf-8")
     log, left_out = _thinned(run), manifest.get(layout.LEFT_OUT)
@@ -195,23 +202,16 @@ def _contents(run: "Run") -> dict[str, bytes]:
     return found | {layout.MANIFEST: files.json_text(manifest).encode("utf-8")}
 
 
-def _smaller(content: bytes, path: Path) -> bytes:
-    """The same arrays, whole numbers as the smallest integers that hold them; not compressed."""
+def _uncompressed(content: bytes, path: Path) -> bytes:
+    """The same arrays, which xz packs better than their own compression."""
     import numpy as np
 
+    packed = io.BytesIO()
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            tables = dict(arrays)
+            np.savez(packed, **arrays)
     except (ValueError, OSError, EOFError, KeyError) as error:
         raise DataError(f"{path}: is damaged ({error}): score again with --fresh") from error
-    for name, table in tables.items():
-        if table.size and np.isfinite(table).all() and np.abs(table).max() < 2**53:
-            ends = (int(table.min()), int(table.max()))
-            whole = table.astype(np.result_type(*map(np.min_scalar_type, ends)))
-            if np.array_equal(whole, table):
-                tables[name] = whole
-    packed = io.BytesIO()
-    np.savez(packed, **tables)
     return packed.getvalue()
 
 

@@ -208,14 +208,13 @@ def _recipe(run: Run) -> dict[str, Any]:
 
 def _logged(run: Run) -> dict[str, Any]:
     """The last step of an unfinished run; the validation of the chosen weights, or the last."""
+    if run.finished:
+        chosen = run.log.validation(run.manifest["finished"]["step"])
+        return {"validation": chosen and chosen["value"]}
     records = run.log.records()
-    validated = [record for record in records if isinstance(record.get("value"), int | float)]
-    if not run.finished:
-        value = validated[-1]["value"] if validated else None
-        return {"step": records[-1]["step"] if records else 0, "validation": value}
-    step = run.manifest["finished"].get("step")
-    chosen = [record["value"] for record in validated if record["step"] == step]
-    return {"validation": chosen[-1] if chosen else None}
+    values = [record["value"] for record in records if record.get("value") is not None]
+    step = records[-1]["step"] if records else 0
+    return {"step": step, "validation": values[-1] if values else None}
 
 
 def _score(run: Run) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from attnkit.errors import UsageError
-from attnkit.runs.curves import Curves, Note, Record, Series
+from attnkit.runs.curves import Curves, Note, Series
 from attnkit.runs.layout import TRIAL
 from attnkit.runs.run import Run
 from attnkit.runs.status import title_of
@@ -46,7 +46,8 @@ def value_curves(runs: Sequence[Run], key: str, names: Sequence[str] = (), *, no
         if trial and trial.get("diverged"):
             note(f"{row}: {key}={trial['value']} diverged, so it is not drawn")
             continue
-        record = _chosen(run)
+        done = run.manifest["finished"] if run.finished else None
+        record = run.log.validation(done["step"]) if done else None
         if record is None:
             note(f"{run.path}: not finished, so it is not drawn")
             continue
@@ -91,12 +92,3 @@ def _row_of(variant: str, key: str) -> str:
     parts = key.split(".")
     marks = tuple(f"{'.'.join(parts[at:])}=" for at in range(len(parts)))
     return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
-
-
-def _chosen(run: Run) -> Record | None:
-    """The record of the validation of the chosen weights."""
-    if not run.finished:
-        return None
-    step = run.manifest["finished"]["step"]
-    found = [one for one in run.log.records() if one["step"] == step and "value" in one]
-    return found[-1] if found else None

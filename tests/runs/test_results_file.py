@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 from helpers.scored import scored_run
 from helpers.trained import make_run
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.experiment.verification import verify
@@ -101,17 +99,6 @@ def test_scores_follow_from_it_to_the_last_bit(run: Run, packed: Path) -> None:
         assert other.statistics.dtype == np.float64
         assert other.statistics.tobytes() == one.statistics.tobytes()
         assert other.statistics.flags.c_contiguous == one.statistics.flags.c_contiguous
-
-
-@given(st.lists(st.lists(st.floats(width=64) | st.integers(-(2**60), 2**60), min_size=2,
-                         max_size=2), max_size=6))  # fmt: skip
-def test_any_statistics_are_kept_exactly(values: list[list[float]]) -> None:
-    table = np.array(values, np.float64).reshape(-1, 2)
-    packed = io.BytesIO()
-    np.savez_compressed(packed, bleu=table)
-    smaller = packing._smaller(packed.getvalue(), Path("x"))
-    with np.load(io.BytesIO(smaller)) as arrays:
-        np.testing.assert_array_equal(arrays["bleu"].astype(np.float64), table)
 
 
 def test_the_log_is_thinned_to_what_curves_need(run: Run, packed: Path) -> None:
