@@ -18,12 +18,11 @@ from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import RecipeError, UsageError
 from attnkit.experiment import attention_transfer, initial_weights
-from attnkit.experiment.experiment import Experiment
+from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.stopping import obey
 from attnkit.models import Model
-from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
 from attnkit.recipe.dumping import changed_keys
@@ -34,7 +33,7 @@ from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
-from attnkit.train.events import Emit, NoteEvent
+from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.signals import StopSignals
 
@@ -189,12 +188,11 @@ class _Conversion:
             self.experiment.prepared(self.settings.recipe, self.old, self.emit)
         runs = [self.old]
         for variant in self.variants:
-            emit = self.experiment.emit_of(variant, self.seed)
             if variant.endswith("-tuned"):
                 self._tune(variant)
             else:
                 make = self._swap if variant.endswith("-swapped") else self._transfer
-                self._make(variant, partial(make, runs[-1]), emit)
+                self._make(variant, partial(make, runs[-1]))
             runs.append(Run.open(self._path(variant)))
         return self._score(runs)
 
@@ -225,8 +223,12 @@ class _Conversion:
             )
         return run.finished
 
-    def _make(self, variant: str, make: Callable[[Run, Emit], Made], emit: Emit) -> None:
+    def _make(self, variant: str, make: Callable[[Run, Emit], Made]) -> None:
         """Store the model that `make` gives as a run, with what it says of it."""
+
+        def emit(event: Event) -> None:
+            self.emit(replace(event, variant=variant, seed=self.seed))
+
         if self._there(variant):
             emit(events.SkippedEvent("already converted"))
             return
@@ -313,8 +315,9 @@ class _Conversion:
 
     def _tune(self, variant: str) -> None:
         """An ordinary training from the weights of the stage before."""
-        self.experiment.check(variant, self.seed)
-        run = self.experiment.train(variant, self.seed)
+        training = RunTraining(self.experiment, variant, self.seed)
+        training.check()
+        run = training.train()
         run.update(**{ENTRY: self._entry(variant)}, **self._history())
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
@@ -324,14 +327,10 @@ class _Conversion:
         """
         recipe, entries = self.settings.recipe, list[ScoreRow]()
 
-        def progress(what: str, done: int, total: int) -> None:
-            obey(self.stop, "while scoring; the same command scores the rest")
-
-        how = {"device": str(self.experiment.device), **self.experiment.data_from}
         for run in runs:
             at: Any = {"variant": run.variant, "seed": run.seed}
             self.emit(NoteEvent(f"scoring {run.variant}", passing=True, **at))
-            found = evaluate_run(run, recipe, progress=progress, **how)
+            found = self.experiment.scores(run, recipe)
             entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
             self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
         first = first_baselines(entries, self.old.variant)

@@ -5,10 +5,11 @@ and decode together.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,19 +62,8 @@ Key = tuple[str, int]
 """Variant and seed."""
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """What the training of a run that is there begins with."""
-
-    prepared: PreparedData
-    initial: Run | None
-    """The run whose weights it starts from."""
-    changes: Sequence[Change] = ()
-    """How its recipe changed since it was trained."""
-
-
 class Experiment:
-    """All trainings of one command, and the steps that each of them takes."""
+    """All trainings of one command, and what they share."""
 
     def __init__(self, settings: TrainingSettings, stop: StopSignals, emit: Emit) -> None:
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
@@ -88,248 +78,9 @@ class Experiment:
         if self.device.type == "cpu":
             keep_freed_memory()
 
-    def emit_of(self, variant: str, seed: int) -> Emit:
-        """What tells events with the variant and seed that they belong to."""
-
-        def tell(event: Event) -> None:
-            self.emit(replace(event, variant=variant, seed=seed))
-
-        return tell
-
-    def run(self, variant: str, seed: int) -> Run:
-        """Where the run is, or will be."""
-        return Run(self.settings.folder(variant, seed))
-
-    def recipe(self, variant: str, seed: int) -> Recipe:
-        """The recipe of one run."""
-        return recipe_of_run(self.file, variant, seed)
-
-    def opened(self, variant: str, seed: int) -> Run | None:
-        """The run that is there to be continued, if any."""
-        run = self.run(variant, seed)
-        return Run.open(run.path) if run.exists and not self.settings.fresh else None
-
-    def state(self, variant: str, seed: int) -> RunState:
-        """What training would do with a run; changes nothing."""
-        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-        try:
-            if (run.path / layout.LOCK).exists():
-                with held(run.path / layout.LOCK, str(run.path)):
-                    pass
-            run, begun = self.opened(variant, seed) or run, run.exists and not self.settings.fresh
-            if begun and not needs_updates(run, recipe, self._changes(run, recipe)):
-                require_same_corpus(run, recipe, **self.data_from)
-                return RunState("done")
-            if not begun and not self.settings.fresh:
-                run.check_free()
-            self.initial(variant, seed, run if begun else None)
-            step = max(run.checkpoint_steps(), default=None) if begun else None
-            return RunState("begun" if begun else "new", step)
-        except AttnkitError as error:
-            return RunState("refused", error=error)
-
-    def check(self, variant: str, seed: int) -> RunState:
-        """Before anything is trained: whether it can be scored, and started or continued.
-
-        Raises:
-            UnavailableError: what a metric or train.log_to needs is not there.
-            MissingInputError: the run that it starts from is not there.
-            RecipeError, DataError: the run is damaged, or was trained by another recipe or on
-                other data; or the weights that it starts from do not fit.
-            OutputPathError: another process trains it.
-        """
-        recipe = self.recipe(variant, seed)
-        check_scorable(recipe)
-        check_installed(recipe)
-        state = self.state(variant, seed)
-        if state.error:
-            raise state.error
-        return state
-
-    def initial(self, variant: str, seed: int, begun: Run | None = None) -> Run | None:
-        """The run whose weights start this one, or this one itself where it has begun; else None.
-
-        Raises:
-            MissingInputError, RecipeError, DataError: as `initial_weights.initial_run`; also where
-                the run began from other weights.
-        """
-        init = self.recipe(variant, seed).train.init
-        begun = begun or self.opened(variant, seed)
-        if begun and begun.recipe.train.init == init and begun.trained:
-            return begun if init else None
-        found = initial_weights.initial_run(self.file, variant, seed, self.settings.out)
-        if begun:
-            initial_weights.require_same(begun, found)
-        return found
-
-    def prepare(self, planned: Sequence[Key]) -> dict[Key, PreparedData]:
-        """Check all trainings and prepare the data of those that are not finished."""
-        states = {key: self.check(*key) for key in planned}
-        return {
-            key: self.prepared(self.recipe(*key), self.initial(*key), self.emit)
-            for key, state in states.items()
-            if state.state != "done"
-        }
-
-    def choose_precision(self, unfinished: Mapping[Key, PreparedData]) -> None:
-        """What `precision: auto` means for all new runs, measured at most once."""
-        for (variant, seed), prepared in unfinished.items():
-            run = self.run(variant, seed)
-            if self.settings.fresh or not run.exists:
-                self.precision_of(self.recipe(variant, seed), prepared, run, self.emit)
-
-    def train(self, variant: str, seed: int) -> Run:
-        """One variant with one seed: skipped, resumed or trained from the start; its run."""
-        run, emit = self.run(variant, seed), self.emit_of(variant, seed)
-        with run.lock() if group.is_main_process() else nullcontext() as warning:
-            if warning:
-                emit(NoteEvent(warning))
-            try:
-                run = self._train(variant, seed, emit)
-            except DivergedError as error:
-                if variant not in self.settings.trials:
-                    raise
-                # a trial that diverges has lost, which is told once and kept
-                if group.is_main_process():
-                    run.update(**{layout.TRIAL: {"diverged": str(error)}})
-                emit(events.FailedEvent(str(error), error.code))
-        settle_memory()
-        group.barrier()
-        return run if group.is_main_process() else Run.open(run.path)
-
-    def _train(self, variant: str, seed: int, emit: Emit) -> Run:
-        """The same with the run locked."""
-        run, recipe = self.run(variant, seed), self.recipe(variant, seed)
-        prepared_run: PreparedRun | None = None
-        if group.is_main_process():
-            run, prepared_run = self._begin(variant, seed, recipe, emit)
-        if not group.broadcast_object(prepared_run is not None):
-            return run
-        if prepared_run is None:  # in another rank
-            run, initial = Run.open(run.path), self.initial(variant, seed)
-            prepared_run = PreparedRun(self.prepared(recipe, initial, emit), initial)
-        precision = recipe.train.precision
-        if precision == "auto":
-            precision = run.manifest["precision"]
-            self.precision = self.precision or precision
-        started = False
-
-        def on_event(event: Event) -> None:
-            nonlocal started
-            if isinstance(event, events.StartedEvent) and group.is_main_process():
-                started = True
-                record_changes(run, recipe, prepared_run.changes, event.resumed_from, emit)
-                run.update(
-                    parameters=event.parameters, precision=precision, failed=None,
-                    files={layout.LOG: None}, **self._tuned(variant),
-                )  # fmt: skip
-            self.emit(replace(event, variant=variant, seed=seed))
-
-        initial = prepared_run.initial
-        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
-        job = TrainingJob(
-            recipe, prepared_run.prepared, run, seed, self.device, precision, self.stop, start,
-            on_event,
-        )  # fmt: skip
-        try:
-            if not recipe.model.count_based:
-                fit(job)
-            elif group.is_main_process():
-                count(job)
-        except StoppedError:
-            raise
-        except AttnkitError as error:
-            if started:
-                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
-                    run.update(failed=str(error))
-            raise
-        return run
-
-    def _begin(
-        self, variant: str, seed: int, recipe: Recipe, emit: Emit
-    ) -> tuple[Run, PreparedRun | None]:
-        """Make the run, or see to one that is there; None if it is done.
-
-        An existing run stays as it is until the data is at hand and, with a changed recipe, until
-        the checkpoint has turned out to fit it.
-        """
-        run, changes = self.opened(variant, seed), list[Change]()
-        initial = self.initial(variant, seed, run)
-        if run:
-            changes = self._changes(run, recipe)
-            if run.manifest.get(layout.TRIAL, {}).get("diverged"):
-                emit(events.SkippedEvent("diverged before"))
-                return run, None
-            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
-                run.update(**{PUBLISHED: figures})
-            if any(change.of_files for change in changes):
-                require_same_data(run, self.prepared(recipe, initial, emit))
-            if not needs_updates(run, recipe, changes):
-                if not any(change.of_weights for change in changes):
-                    run.update(**self._tuned(variant))
-                rescore(run, recipe, changes, emit)
-                return run, None
-        prepared = self.prepared(recipe, initial, emit)
-        if not run:
-            run = self._create(variant, seed, recipe, prepared, initial, emit)
-            return run, PreparedRun(prepared, initial)
-        require_same_data(run, prepared)
-        if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
-            run.write_tokenizer(prepared.tokenizer)
-        now = (str(self.device), torch.get_num_threads(), group.world_size())
-        if note := other_device_note(run, now):
-            emit(NoteEvent(note))
-        return run, PreparedRun(prepared, initial, changes)
-
-    def _create(
-        self,
-        variant: str,
-        seed: int,
-        recipe: Recipe,
-        prepared: PreparedData,
-        initial: Run | None,
-        emit: Emit,
-    ) -> Run:
-        """A new run; with --fresh it replaces an existing one."""
-        run = self.run(variant, seed)
-        processes = 1 if recipe.model.count_based else group.world_size()
-        precision = self.precision_of(recipe, prepared, run, emit)
-        if self.settings.fresh:
-            run.clear()
-        hashes = {"recipe": digest(recipe), "data": prepared.digest}
-        hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
-        fields: dict[str, Any] = {
-            "hashes": hashes,
-            "machine": machine(str(self.device)),
-            "code": code_digest(),
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
-            "precision": precision,
-            "parallel": recipe.train.parallel if processes > 1 else "none",
-            "world_size": processes,
-            "baseline": self.file.baseline,
-            "variants": list(self.file.variants),
-            PUBLISHED: published_entry(self.file),
-        }
-        if initial is not None:
-            fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
-        if trial := self.settings.trials.get(variant):
-            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
-            fields[layout.TRIAL] = of
-        fields |= self._tuned(variant) | prepared.corpus.recorded
-        name = self.file.name
-        run = Run.create(run.path, recipe, name=name, variant=variant, seed=seed, **fields)
-        run.write_tokenizer(prepared.tokenizer)
-        return run
-
-    def _tuned(self, variant: str) -> dict[str, Any]:
-        """The entry of the manifest that says by which trials a value was chosen."""
-        entry = self.settings.tuned.get(variant)
-        return {} if entry is None else {layout.TUNED: entry.model_dump()}
-
-    def _changes(self, run: Run, recipe: Recipe) -> list[Change]:
-        """How a recipe differs from that of a run.  Raises RecipeError where it must not."""
-        return allowed_changes(run, recipe, allow=self.settings.allow_change)
+    def runs(self) -> list["RunTraining"]:
+        """The training of each run."""
+        return [RunTraining(self, *key) for key in self.settings.runs()]
 
     def prepared(self, recipe: Recipe, initial: Run | None, emit: Emit) -> PreparedData:
         """The data of a training, prepared once for all that share it.
@@ -365,7 +116,7 @@ class Experiment:
             emit(events.PreparedEvent(tuple(self._prepared[key].reports)))
         return self._prepared[key]
 
-    def precision_of(self, recipe: Recipe, prepared: PreparedData, run: Run, emit: Emit) -> str:
+    def precision_of(self, recipe: Recipe, prepared: PreparedData, run: Path, emit: Emit) -> str:
         """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
         if recipe.model.count_based:
             return "fp32"
@@ -377,7 +128,7 @@ class Experiment:
             emit(NoteEvent(f"precision: {self.precision} ({why})"))
         return self.precision
 
-    def _precision_of_others(self, run: Run) -> str | None:
+    def _precision_of_others(self, run: Path) -> str | None:
         """What earlier runs of this recipe, and trials of them, chose on such a device."""
         trials, root = self.settings.trials, self.settings.out.joinpath(*self.file.name.split("/"))
         rows = {
@@ -389,30 +140,20 @@ class Experiment:
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
                 recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
-                if recipe is None or recipe.model.count_based or path.parent == run.path:
+                if recipe is None or recipe.model.count_based or path.parent == run:
                     continue
                 if recipe.train.precision == "auto" and manifest.get("device") == str(self.device):
                     return str(manifest["precision"])
         return None
 
-    def evaluate(self, run: Run, variant: str, seed: int) -> list[ScoreRow]:
-        """Decode and score one run, as far as that is not done; a trial has its validations."""
-        if variant in self.settings.trials:
-            return []
-        emit = self.emit_of(variant, seed)
-        splits = tuple(run.recipe.eval.splits)
-        emit(NoteEvent(f"scoring {', '.join(splits)}", passing=True))
-        rows = self.scores(run)
-        emit(events.EvaluatedEvent(splits))
-        return rows
-
-    def scores(self, run: Run) -> list[ScoreRow]:
-        """The scores of one run on all splits of its recipe."""
+    def scores(self, run: Run, recipe: Recipe | None = None) -> list[ScoreRow]:
+        """The scores of one run on all splits of its recipe, or by another one."""
 
         def progress(what: str, done: int, total: int) -> None:
             obey(self.stop, "while scoring; run the same command again to score the rest")
 
-        return evaluate_run(run, device=str(self.device), progress=progress, **self.data_from)
+        device = str(self.device)
+        return evaluate_run(run, recipe, device=device, progress=progress, **self.data_from)
 
     def compare(
         self, planned: Sequence[Key], rows: Sequence[ScoreRow], unfinished: int = 0
@@ -432,3 +173,228 @@ class Experiment:
         )
         self.emit(events.ScoredEvent(result, unfinished))
         return result
+
+
+class RunTraining:
+    """One variant with one seed: what becomes of its run."""
+
+    def __init__(self, experiment: Experiment, variant: str, seed: int) -> None:
+        self.experiment, self.settings, self.file = experiment, experiment.settings, experiment.file
+        self.key = self.variant, self.seed = variant, seed
+        self.recipe = recipe_of_run(self.file, variant, seed)
+        self.path = self.settings.folder(variant, seed)
+
+    def emit(self, event: Event) -> None:
+        """Tell an event, with the variant and seed that it belongs to."""
+        self.experiment.emit(replace(event, variant=self.variant, seed=self.seed))
+
+    def opened(self) -> Run | None:
+        """The run that is there to be continued, if any."""
+        return Run.open(self.path) if Run(self.path).exists and not self.settings.fresh else None
+
+    def state(self) -> RunState:
+        """What training would do with the run; changes nothing."""
+        try:
+            if (self.path / layout.LOCK).exists():
+                with held(self.path / layout.LOCK, str(self.path)):
+                    pass
+            run = self.opened()
+            if run and not needs_updates(run, self.recipe, self._changes(run)):
+                require_same_corpus(run, self.recipe, **self.experiment.data_from)
+                return RunState("done")
+            if not run and not self.settings.fresh:
+                Run(self.path).check_free()
+            self.initial(run)
+            if run:
+                return RunState("begun", max(run.checkpoint_steps(), default=None))
+            return RunState("new")
+        except AttnkitError as error:
+            return RunState("refused", error=error)
+
+    def check(self) -> RunState:
+        """Before anything is trained: whether it can be scored, and started or continued.
+
+        Raises:
+            UnavailableError: what a metric or train.log_to needs is not there.
+            MissingInputError: the run that it starts from is not there.
+            RecipeError, DataError: the run is damaged, or was trained by another recipe or on
+                other data; or the weights that it starts from do not fit.
+            OutputPathError: another process trains it.
+        """
+        check_scorable(self.recipe)
+        check_installed(self.recipe)
+        state = self.state()
+        if state.error:
+            raise state.error
+        return state
+
+    def initial(self, begun: Run | None) -> Run | None:
+        """The run whose weights start this one, or this one itself where it has begun; else None.
+
+        Raises:
+            MissingInputError, RecipeError, DataError: as `initial_weights.initial_run`; also where
+                the run began from other weights.
+        """
+        init = self.recipe.train.init
+        if begun and begun.recipe.train.init == init and begun.trained:
+            return begun if init else None
+        found = initial_weights.initial_run(self.file, *self.key, self.settings.out)
+        if begun:
+            initial_weights.require_same(begun, found)
+        return found
+
+    def prepared(self, emit: Emit | None = None) -> PreparedData:
+        """Its data."""
+        initial = self.initial(self.opened())
+        return self.experiment.prepared(self.recipe, initial, emit or self.emit)
+
+    def train(self) -> Run:
+        """Skipped, resumed or trained from the start; the run."""
+        run = Run(self.path)
+        with run.lock() if group.is_main_process() else nullcontext() as warning:
+            if warning:
+                self.emit(NoteEvent(warning))
+            try:
+                run = self._train()
+            except DivergedError as error:
+                if self.variant not in self.settings.trials:
+                    raise
+                # a trial that diverges has lost, which is told once and kept
+                if group.is_main_process():
+                    run.update(**{layout.TRIAL: {"diverged": str(error)}})
+                self.emit(events.FailedEvent(str(error), error.code))
+        settle_memory()
+        group.barrier()
+        return run if group.is_main_process() else Run.open(run.path)
+
+    def _train(self) -> Run:
+        """The same with the run locked."""
+        run, recipe, changes = Run(self.path), self.recipe, list[Change]()
+        prepared: PreparedData | None = None
+        if group.is_main_process():
+            run, prepared, changes = self._begin()
+        if not group.broadcast_object(prepared is not None):
+            return run
+        if prepared is None:  # in another rank
+            run, prepared = Run.open(self.path), self.prepared()
+        initial = self.initial(run)
+        precision = recipe.train.precision
+        if precision == "auto":
+            precision = run.manifest["precision"]
+            self.experiment.precision = self.experiment.precision or precision
+        started = False
+
+        def on_event(event: Event) -> None:
+            nonlocal started
+            if isinstance(event, events.StartedEvent) and group.is_main_process():
+                started = True
+                record_changes(run, recipe, changes, event.resumed_from, self.emit)
+                run.update(
+                    parameters=event.parameters, precision=precision, failed=None,
+                    files={layout.LOG: None}, **self._tuned(),
+                )  # fmt: skip
+            self.emit(event)
+
+        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
+        job = TrainingJob(
+            recipe, prepared, run, self.seed, self.experiment.device, precision,
+            self.experiment.stop, start, on_event,
+        )  # fmt: skip
+        try:
+            if not recipe.model.count_based:
+                fit(job)
+            elif group.is_main_process():
+                count(job)
+        except StoppedError:
+            raise
+        except AttnkitError as error:
+            if started:
+                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                    run.update(failed=str(error))
+            raise
+        return run
+
+    def _begin(self) -> tuple[Run, PreparedData | None, list[Change]]:
+        """Make the run, or see to one that is there; no data if it is done.
+
+        An existing run stays as it is until the data is at hand and, with a changed recipe, until
+        the checkpoint has turned out to fit it.
+        """
+        run, changes = self.opened(), list[Change]()
+        initial = self.initial(run)
+        if run:
+            changes = self._changes(run)
+            if run.manifest.get(layout.TRIAL, {}).get("diverged"):
+                self.emit(events.SkippedEvent("diverged before"))
+                return run, None, changes
+            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
+                run.update(**{PUBLISHED: figures})
+            if any(change.of_files for change in changes):
+                require_same_data(run, self.prepared())
+            if not needs_updates(run, self.recipe, changes):
+                if not any(change.of_weights for change in changes):
+                    run.update(**self._tuned())
+                rescore(run, self.recipe, changes, self.emit)
+                return run, None, changes
+        prepared = self.prepared()
+        if not run:
+            return self._create(prepared, initial), prepared, changes
+        require_same_data(run, prepared)
+        if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
+            run.write_tokenizer(prepared.tokenizer)
+        now = (str(self.experiment.device), torch.get_num_threads(), group.world_size())
+        if note := other_device_note(run, now):
+            self.emit(NoteEvent(note))
+        return run, prepared, changes
+
+    def _create(self, prepared: PreparedData, initial: Run | None) -> Run:
+        """A new run; with --fresh it replaces an existing one."""
+        recipe, device = self.recipe, str(self.experiment.device)
+        processes = 1 if recipe.model.count_based else group.world_size()
+        precision = self.experiment.precision_of(recipe, prepared, self.path, self.emit)
+        if self.settings.fresh:
+            Run(self.path).clear()
+        hashes = {"recipe": digest(recipe), "data": prepared.digest}
+        hashes |= {"tokenizer": prepared.tokenizer.digest, "corpus": corpus_digest(prepared.corpus)}
+        fields: dict[str, Any] = {
+            "hashes": hashes,
+            "machine": machine(device),
+            "code": code_digest(),
+            "device": device,
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+            "parallel": recipe.train.parallel if processes > 1 else "none",
+            "world_size": processes,
+            "baseline": self.file.baseline,
+            "variants": list(self.file.variants),
+            PUBLISHED: published_entry(self.file),
+        }
+        if initial is not None:
+            fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
+        if trial := self.settings.trials.get(self.variant):
+            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
+            fields[layout.TRIAL] = of
+        fields |= self._tuned() | prepared.corpus.recorded
+        who: Any = {"name": self.file.name, "variant": self.variant, "seed": self.seed}
+        run = Run.create(self.path, recipe, **who, **fields)
+        run.write_tokenizer(prepared.tokenizer)
+        return run
+
+    def _tuned(self) -> dict[str, Any]:
+        """The entry of the manifest that says by which trials a value was chosen."""
+        entry = self.settings.tuned.get(self.variant)
+        return {} if entry is None else {layout.TUNED: entry.model_dump()}
+
+    def _changes(self, run: Run) -> list[Change]:
+        """How the recipe differs from that of the run.  Raises RecipeError where it must not."""
+        return allowed_changes(run, self.recipe, allow=self.settings.allow_change)
+
+    def evaluate(self, run: Run) -> list[ScoreRow]:
+        """Decode and score the run, as far as that is not done; a trial has its validations."""
+        if self.variant in self.settings.trials:
+            return []
+        splits = tuple(run.recipe.eval.splits)
+        self.emit(NoteEvent(f"scoring {', '.join(splits)}", passing=True))
+        rows = self.experiment.scores(run)
+        self.emit(events.EvaluatedEvent(splits))
+        return rows

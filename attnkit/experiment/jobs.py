@@ -41,7 +41,7 @@ from attnkit.errors import (
     write_failed,
 )
 from attnkit.experiment import cost
-from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key
+from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.stopping import PATIENCE
 from attnkit.memory import free_memory, release_freed_memory
@@ -103,12 +103,15 @@ def train_side_by_side(
     with StopSignals(notice) as stop:
         experiment = Experiment(settings, stop, emit)
         emit(NoteEvent(sharing(jobs)))
-        unfinished = experiment.prepare(planned)
+        states = [(run, run.check().state) for run in experiment.runs()]
+        unfinished = {run: run.prepared(emit) for run, state in states if state != "done"}
         check_memory(experiment, unfinished, jobs)
         everything = torch.get_num_threads()
         torch.set_num_threads(threads)  # the precision is chosen as the processes compute
         try:
-            experiment.choose_precision(unfinished)
+            for run, state in states:
+                if state == "new":
+                    experiment.precision_of(run.recipe, unfinished[run], run.path, emit)
         finally:
             torch.set_num_threads(everything)
         release_freed_memory()
@@ -119,7 +122,9 @@ def train_side_by_side(
         return Jobs(experiment, start, planned, jobs).run()
 
 
-def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], jobs: int) -> None:
+def check_memory(
+    experiment: Experiment, prepared: Mapping[RunTraining, PreparedData], jobs: int
+) -> None:
     """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
 
     Raises:
@@ -130,16 +135,16 @@ def check_memory(experiment: Experiment, prepared: Mapping[Key, PreparedData], j
     if free is None:
         return
     sizes: dict[str, int] = {}
-    for (variant, seed), data in prepared.items():
-        if variant in sizes:
+    for run, data in prepared.items():
+        if run.variant in sizes:
             continue
-        recipe, sizes[variant] = experiment.recipe(variant, seed), PROCESS_BYTES
+        sizes[run.variant] = PROCESS_BYTES
         try:
-            sizes[variant] += int(HEAP_FACTOR * cost.largest_memory(recipe, data))
+            sizes[run.variant] += int(HEAP_FACTOR * cost.largest_memory(run.recipe, data))
         except Exception as error:  # a mechanism that cannot run without storage may train
             text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
-            experiment.emit(NoteEvent(" ".join(text.split()), variant=variant, seed=seed))
-    largest = sorted((sizes[variant] for variant, _ in prepared), reverse=True)[:jobs]
+            run.emit(NoteEvent(" ".join(text.split())))
+    largest = sorted((sizes[run.variant] for run in prepared), reverse=True)[:jobs]
     if sum(largest) <= free:
         return
     fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
@@ -194,8 +199,8 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
                 mechanisms.plug_in(path)
             experiment = Experiment(start.settings, stop, send)
             experiment.keep_memory()
-            rows = experiment.evaluate(experiment.train(variant, seed), variant, seed)
-            end = TrainingEnd(rows=rows)
+            run = RunTraining(experiment, variant, seed)
+            end = TrainingEnd(rows=run.evaluate(run.train()))
         except BaseException as error:  # one run must not take the others with it
             end = end_of(error, start.settings.file.variants[variant])
         send(end)

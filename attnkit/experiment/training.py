@@ -50,14 +50,15 @@ def train(
     with StopSignals(notice) as stop:
         experiment = Experiment(settings, stop, emit)
         experiment.keep_memory()
-        planned, rows = settings.runs(), list[ScoreRow]()
-        for variant, seed in planned if group.is_main_process() else ():
-            experiment.check(variant, seed)
-        for number, (variant, seed) in enumerate(planned, 1):
-            rows += experiment.evaluate(experiment.train(variant, seed), variant, seed)
+        planned, rows = experiment.runs(), list[ScoreRow]()
+        for run in planned if group.is_main_process() else ():
+            run.check()
+        for number, run in enumerate(planned, 1):
+            rows += run.evaluate(run.train())
             if number == FIRST_LOOK < len(planned):
-                experiment.compare(planned[:number], rows, len(planned) - number)
-        return experiment.compare(planned, rows)
+                done = [one.key for one in planned[:number]]
+                experiment.compare(done, rows, len(planned) - number)
+        return experiment.compare([run.key for run in planned], rows)
 
 
 def prepare_data(
@@ -74,6 +75,5 @@ def prepare_data(
     """
     with StopSignals(notice) as stop:
         experiment = Experiment(settings, stop, emit)
-        for variant, seed in settings.runs():
-            recipe, initial = experiment.recipe(variant, seed), experiment.initial(variant, seed)
-            experiment.prepared(recipe, initial, emit)
+        for run in experiment.runs():
+            run.prepared(emit)

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -331,12 +332,11 @@ def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
 ) -> None:
     monkeypatch.setattr(cost, "largest_memory", lambda *_: _raise(ValueError("no storage")))
     told = list[events.Event]()
-    how = {"device": torch.device("cpu"), "recipe": lambda *_: None, "emit": told.append}
-    experiment: Any = SimpleNamespace(**how)
-    data: Any = {("one", 1): None, ("one", 2): None}
+    experiment: Any = SimpleNamespace(device=torch.device("cpu"))
+    run = Mock(variant="one", emit=told.append)
     text = "its memory cannot be estimated (ValueError: no storage)"
-    jobs.check_memory(experiment, data, 2)
-    assert told == [events.NoteEvent(text, variant="one", seed=1)]
+    jobs.check_memory(experiment, {run: Mock()}, 2)
+    assert told == [events.NoteEvent(text)]
 
 
 def test_free_memory_is_known_on_linux() -> None:

@@ -23,7 +23,7 @@ from attnkit.errors import (
     RecipeError,
     StoppedError,
 )
-from attnkit.experiment.experiment import Experiment
+from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import allowed_changes, needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
@@ -145,9 +145,8 @@ def test_what_would_be_done_is_what_is_done(tmp_path: Path) -> None:
         recipe = small_recipe(data, **{"steps": 5, **changes})
         file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe}, None, {})
         how = {"out": tmp_path / "runs", "fresh": fresh, "allow_change": allow_change}
-        return Experiment(TrainingSettings(file=file, **how), StopSignals(), ignore).state(
-            "base", 1
-        )
+        experiment = Experiment(TrainingSettings(file=file, **how), StopSignals(), ignore)
+        return RunTraining(experiment, "base", 1).state()
 
     assert state().text == "new"
     (run.path / "outputs").mkdir(parents=True)

@@ -259,15 +259,13 @@ def _announce(
 
     rows, errors, counts = [], [], dict[str, int]()
     experiments = [Experiment(part, StopSignals(), ignore) for part in parts]
-    every = [(one, *key) for one in experiments for key in one.settings.runs()]
-    for experiment, variant, seed in every:
-        recipe, folder = experiment.recipe(variant, seed), experiment.run(variant, seed).path
-        state = experiment.state(variant, seed)
+    for run in (one for experiment in experiments for one in experiment.runs()):
+        state, variant, recipe = run.state(), run.variant, run.recipe
         errors += [state.error] if state.error else []
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
             counts[variant] = parameters(recipe, sizes).total
-        row = {"variant": variant, "seed": seed, "state": state.text, "run": str(folder),
+        row = {"variant": variant, "seed": run.seed, "state": state.text, "run": str(run.path),
                "steps": recipe.train.steps, "parameters": counts[variant]}  # fmt: skip
         rows.append(row)
         if as_json:
