@@ -3,14 +3,15 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from torch import nn
+
 from attnkit.analysis.maps import Token
 from attnkit.analysis.recorder import attention_layers
-from attnkit.attention import Attention
 from attnkit.data.rare_words import rare_words, unlike_note
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer, Vocabulary
 from attnkit.errors import DataError, UsageError
-from attnkit.models.base import Model
+from attnkit.models.base import Model, position_limit
 from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import search_all
@@ -135,13 +136,8 @@ def _check_length(tokens: int, limit: int | None, name: str) -> None:
 
 def source_limit(model: Model) -> int | None:
     """The most tokens that an encoder reads, where weights are tied to positions."""
-    layers = attention_layers(model).get("encoder", [])
-    parts = (part for layer in layers for part in layer.modules())
-    limits = [part.limit for part in parts if isinstance(part, Attention)]
-    table = getattr(getattr(model, "embed_source", None), "table", None)
-    if table is not None:
-        limits.append(table.num_embeddings)
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+    layers = nn.ModuleList(attention_layers(model).get("encoder", []))
+    return position_limit(layers, getattr(getattr(model, "embed_source", None), "table", None))
 
 
 def tokens_of(

@@ -102,7 +102,7 @@ def _answered(
     request: NbceRequest, prompts: Sequence[str], first: int, several: bool
 ) -> list[PromptAnswer]:
     """Answers to some prompts, printed; `first` is the number of the first."""
-    from attnkit.nbce.row_limits import fitted
+    from attnkit.nbce.reader import fitted
     from attnkit.nbce.trace import TextStream
 
     if not request.choices and prompts[0].strip():

@@ -242,7 +242,7 @@ def _models(
     from attnkit.data.corpus import Corpus
     from attnkit.nbce import open_model, question_sets
     from attnkit.nbce.answer import refusal
-    from attnkit.nbce.templated_reader import CHAT_TEMPLATE
+    from attnkit.nbce.huggingface_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
 
     corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
