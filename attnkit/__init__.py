@@ -10,10 +10,7 @@ docs/python.md has the rest.  Nothing is imported until it is used.
 """
 
 import os
-import sys
-from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -38,39 +35,7 @@ that the user has set stays as it is."""
 for _name, _value in SILENCED.items():
     os.environ.setdefault(_name, _value)
 _FUNCTIONS = ("contexts", "evaluate", "load")
-_TRAIN = "train"
-_PACKAGES = ("attention", "layers", "mechanisms", "nbce", _TRAIN)
-
-
-class _TrainPackage(ModuleType):
-    """`attnkit.train`, the package, can be called: it is the function of this name as well."""
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._function(*arguments, **options)
-
-    @property
-    def _function(self) -> Callable[..., Any]:
-        function: Callable[..., Any] = import_module("attnkit.api").train
-        return function
-
-    @property
-    def __signature__(self) -> Any:
-        return import_module("inspect").signature(self._function)
-
-    @property
-    def __doc__(self) -> str | None:  # type: ignore[override]
-        """What notebooks and help() show: the function's."""
-        return self._function.__doc__
-
-
-class _Root(ModuleType):
-    """This module, in which a package has the name of a function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # importing any module of attnkit.train puts that package here
-        if name == _TRAIN and type(value) is ModuleType:
-            value.__class__ = _TrainPackage
-        super().__setattr__(name, value)
+_PACKAGES = ("attention", "layers", "mechanisms", "nbce", "train")
 
 
 def __getattr__(name: str) -> Any:
@@ -83,6 +48,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *_FUNCTIONS, *_PACKAGES]
-
-
-sys.modules[__name__].__class__ = _Root

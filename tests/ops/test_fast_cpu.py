@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, sparse_pattern
-from attnkit.layers import MultiHead
-from attnkit.ops import fast_cpu, onednn, sliding_window
+from attnkit.ops import fast_cpu, onednn
 from attnkit.ops.fast_cpu import operator, usable
 
 OPERATORS = (
@@ -21,7 +19,6 @@ OPERATORS = (
     "mkldnn._linear_pointwise",
     "aten.mkldnn_linear_backward_weights",
 )
-SPARSE = (("local", {"window": 5}), ("atrous", {"rate": 3}), ("sparse", {"rate": 3}))
 
 
 class Without:
@@ -70,23 +67,6 @@ def test_modules_are_imported_without_an_operator(missing: str) -> None:
     for name in ("fast_cpu", "onednn", "block_sparse"):
         imported_afresh(f"attnkit.ops.{name}")
     imported_afresh("attnkit.mechanisms.sink")
-
-
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize(("word", "options"), SPARSE)
-def test_sparse_patterns_are_right_without_an_operator(
-    word: str, options: dict[str, int], causal: bool, missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Forward and backward."""
-    monkeypatch.setattr(sliding_window, "SMALLEST", 16)
-    made = MultiHead.build(word, 8, 2, 600, **options).mechanism
-    parts = [torch.randn(2, 2, 70, 4).requires_grad_() for _ in range(3)]
-    mask, found = Mask.packed(70, torch.device("cpu"), causal=causal), []
-    for limit in (0, 10**9):  # in blocks, then as dense attention under a narrowed mask
-        monkeypatch.setattr(sparse_pattern, "PLAIN_UP_TO", limit)
-        y = made(*parts, mask).y
-        found.append((y, *torch.autograd.grad(y.square().sum(), parts)))
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("trained", [False, True])

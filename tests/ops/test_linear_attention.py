@@ -95,25 +95,6 @@ def test_short_texts_are_answered_by_pairs_as_by_sums(
         assert_equal(*found)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("options", [{"features": 6}, {"features": 6, "feature_map": "exp"}])
-def test_learned_maps_get_the_gradients_of_the_plain_form(
-    options: dict[str, object], causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for plain in (True, False):
-        monkeypatch.setattr(fast_cpu, "PLAIN", plain)
-        made = mechanism("linear", options)
-        given = inputs(70)
-        out = made(*given, Mask.packed(70, torch.device("cpu"), causal=causal))
-        sums, peak = out.state
-        # sums count in units of e^peak, which may differ
-        sums = sums if peak is None else sums * peak.exp().unsqueeze(-1)
-        total = out.y.square().sum() + sums.square().sum()
-        found.append([*torch.autograd.grad(total, [*given, *made.parameters()])])
-    assert_equal(*found, tolerance=1e-8)
-
-
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("scale", [1, 40, 400])
 def test_rising_exponents_neither_overflow_nor_vanish(

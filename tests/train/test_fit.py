@@ -417,26 +417,29 @@ def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoi
     assert "gradient of encoder.blocks.0.norm_attention.weight" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory"),
+            MemoryLimitError,
+            "try train.batch_tokens=28 train.accumulate=2",
+        ),
+        (RuntimeError("shapes do not match"), RuntimeError, "^shapes do not match$"),
+    ],
+)
 def test_running_out_of_memory_says_what_to_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    kind: type[Exception],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr(GradientWorker, "losses", fail)
-    with pytest.raises(MemoryLimitError) as caught:
-        run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
-    assert "try train.batch_tokens=28 train.accumulate=2" in str(caught.value)
-
-
-def test_an_error_that_is_no_lack_of_memory_is_passed_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("shapes do not match")
-
-    monkeypatch.setattr(GradientWorker, "losses", fail)
-    with pytest.raises(RuntimeError, match="shapes do not match"):
+    with pytest.raises(kind, match=text):
         run_through(job(tmp_path, small_recipe(write_corpus(tmp_path))))
 
 
