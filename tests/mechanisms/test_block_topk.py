@@ -5,7 +5,6 @@ import torch
 
 from attnkit.attention import Mask, Shape
 from attnkit.mechanisms.block_topk import BlockTopk
-from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
 def drawn(length: int, heads: int = 2) -> list[torch.Tensor]:
@@ -42,15 +41,6 @@ def test_the_choice_is_that_of_the_definition(block: int, blocks: int, causal: b
     visible = seen(q, k, block, blocks, causal=causal)
     expected = (q @ k.transpose(-1, -2) / 2).masked_fill(~visible, -torch.inf).softmax(-1)
     torch.testing.assert_close(maps, expected)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("length", "block"), [(20, 4), (300, 32)])
-def test_with_enough_blocks_it_is_scaled_dot(length: int, block: int, causal: bool) -> None:
-    q, k, v = drawn(length)
-    mask = Mask.packed(length, q.device, causal=causal)
-    made = BlockTopk(Shape(2, 4, 300), block=block, blocks=-(-length // block) - 1)
-    torch.testing.assert_close(made(q, k, v, mask).y, ScaledDot(Shape(2, 4, 300))(q, k, v, mask).y)
 
 
 @pytest.mark.sampled(3)

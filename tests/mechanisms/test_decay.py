@@ -38,15 +38,6 @@ def test_chunks_are_the_formula_forward_and_backward(length: int, wide: int, rat
     torch.testing.assert_close(found, right, rtol=1e-6, atol=1e-8)
 
 
-def test_without_decay_it_is_linear_attention_without_features_and_denominator() -> None:
-    torch.manual_seed(0)
-    q, k, v = (torch.randn(2, 3, 90, 4).double() for _ in "qkv")
-    made = Decay(Shape(3, 4, 99), gate="channel")
-    gates = torch.full((2, 3, 90, 4), 1e4).double()  # sigmoid = 1
-    found = made(q, k, v, Mask.packed(90, q.device, causal=True), gates=gates).y
-    torch.testing.assert_close(found, (q @ k.transpose(-1, -2)).tril() / 2 @ v)
-
-
 def test_the_decays_of_the_heads_are_those_of_retnet() -> None:
     x = torch.ones(1, 3, 9, 1).double()
     maps = Decay(Shape(3, 1, 9)).weights(x, x, x, Mask.packed(9, x.device, causal=True))

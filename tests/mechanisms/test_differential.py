@@ -18,15 +18,6 @@ def drawn() -> list[torch.Tensor]:
     return [torch.randn(2, 3, 7, 8, generator=generator).double() for _ in "qkv"]
 
 
-def test_without_the_second_map_it_is_softmax_of_the_first_half() -> None:
-    made = Differential(Shape(3, 8, 9), lambda_init=0.0).double()
-    torch.nn.init.zeros_(made.vectors)
-    q, k, v = drawn()
-    mask = Mask.packed(7, q.device, causal=True)
-    first = ScaledDot(Shape(3, 4, 9)).weights(q[..., :4], k[..., :4], v, mask)
-    torch.testing.assert_close(made.weights(q, k, v, mask), first)
-
-
 def test_the_second_half_is_taken_away_by_the_factor_and_all_is_rescaled() -> None:
     made = Differential(Shape(3, 8, 9), lambda_init=0.3).double()
     with torch.no_grad():

@@ -7,21 +7,12 @@ from torch.nn import functional as F
 from attnkit.attention import Mask, Shape
 from attnkit.layers import MultiHead
 from attnkit.mechanisms.forgetting import Forgetting
-from attnkit.mechanisms.scaled_dot import ScaledDot
 
 
 def drawn(length: int) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(length)
     sizes = (4, 4, 4, 1)
     return [torch.randn(2, 3, length, size, generator=generator).double() for size in sizes]
-
-
-@pytest.mark.parametrize("length", [1, 2, 33, 300])
-def test_with_gates_that_are_open_it_is_scaled_dot(length: int) -> None:
-    q, k, v, gates = drawn(length)
-    mask = Mask.packed(length, q.device, causal=True)
-    found = Forgetting(Shape(3, 4, 400), gate_bias=1e3)(q, k, v, mask, gates=gates).y
-    torch.testing.assert_close(found, ScaledDot(Shape(3, 4, 400))(q, k, v, mask).y)
 
 
 @pytest.mark.parametrize("length", [1, 2, 33])

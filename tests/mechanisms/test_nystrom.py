@@ -72,13 +72,6 @@ def test_the_iteration_takes_the_residuals_of_its_source() -> None:
     torch.testing.assert_close(nystrom.newton(kernel), limit)
 
 
-def test_the_start_of_the_iteration_is_scaled_for_each_matrix_alone() -> None:
-    kernels = torch.rand(3, 4, 4, generator=torch.Generator().manual_seed(0)).double()
-    together = nystrom.newton(kernels)
-    for row in range(3):
-        torch.testing.assert_close(together[row], nystrom.newton(kernels[row]))
-
-
 @pytest.mark.parametrize("pinv", ["iterative", "exact", "none"])
 def test_rows_with_no_more_tokens_than_landmarks_are_exact_in_any_batch(pinv: str) -> None:
     mechanism = made(landmarks=6, pinv=pinv)

@@ -23,15 +23,3 @@ def test_it_is_the_linear_fit_of_its_source(key_heads: int) -> None:
     slope = r @ (p @ k_all).transpose(-1, -2)  # of each query with the mean key of each
     expected = p @ v_all * (1 + slope.diagonal(dim1=2, dim2=3)[..., None]) - (p * along) @ v_all
     torch.testing.assert_close(layer.mechanism(*layer.project(x, mask)[:3], mask).y, expected)
-
-
-def test_without_a_second_query_it_is_scaled_dot() -> None:
-    torch.manual_seed(0)
-    layer, other = (MultiHead.build(word, 8, 2, 99) for word in ("parallax", "scaled-dot"))
-    assert layer.q is not None
-    with torch.no_grad():
-        layer.q.weight[8:] = 0
-    state = layer.state_dict() | {"q.weight": layer.q.weight[:8], "q.bias": layer.q.bias[:8]}
-    other.load_state_dict(state)
-    x, mask = torch.randn(2, 5, 8), Mask.packed(5, torch.device("cpu"), causal=False)
-    torch.testing.assert_close(layer(x, mask).y, other(x, mask).y)

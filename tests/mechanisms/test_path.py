@@ -38,18 +38,6 @@ def test_chunks_are_the_product_from_key_to_query() -> None:
     torch.testing.assert_close(layer.weights(x, mask), plain(q, k, gates))
 
 
-def test_without_reflections_it_is_scaled_dot() -> None:
-    torch.manual_seed(0)
-    layer, other = (MultiHead.build(word, 8, 2, 99, causal=True) for word in ("path", "scaled-dot"))
-    other.load_state_dict(layer.state_dict(), strict=False)
-    assert layer.g is not None
-    torch.nn.init.zeros_(layer.g.weight)
-    torch.nn.init.constant_(layer.g.bias, -99.0)
-    x = torch.randn(2, 70, 8)
-    mask = Mask.packed(70, x.device, causal=True)
-    torch.testing.assert_close(layer(x, mask).y, other(x, mask).y)
-
-
 @pytest.mark.parametrize("options", [{}, {"logit_cap": 3.0, "entropy_scale": True}], ids=str)
 @pytest.mark.parametrize("length", [63, 64, 65, 150])
 def test_chunks_by_themselves_give_what_all_scores_at_once_give(

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
-from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.mechanisms.selective import Selective
 
 
@@ -47,12 +46,3 @@ def test_pads_select_nothing_and_the_first_token_is_the_first_real_one() -> None
         kept = valid[row].nonzero()[:, 0]
         expected = by_loops(q[row][:, kept] * 3, k[row][:, kept])
         torch.testing.assert_close(maps[row][:, kept][:, :, kept], expected)
-
-
-def test_where_the_first_head_scores_nothing_it_is_scaled_dot() -> None:
-    q, k = drawn(12)
-    k[:, 0] = -q[:, 0].abs()
-    q[:, 0] = q[:, 0].abs()
-    mask = Mask.packed(12, q.device, causal=True)
-    found = Selective(Shape(3, 4, 12))(q, k, k, mask).y
-    torch.testing.assert_close(found, ScaledDot(Shape(3, 4, 12))(q, k, k, mask).y)

@@ -13,14 +13,6 @@ def drawn(length: int, heads: int = 2) -> list[torch.Tensor]:
     return [torch.randn(2, heads, length, 4, generator=generator).double() for _ in "qkv"]
 
 
-@pytest.mark.parametrize("keys", [1, 4, 9])
-def test_a_sink_of_zero_takes_the_place_of_one_more_key(keys: int) -> None:
-    x = torch.zeros(1, 1, keys, 2)
-    mask = Mask.packed(keys, x.device, causal=False)
-    maps = Sink(Shape(1, 2, 9), logit="zero").weights(x, x, x, mask)
-    torch.testing.assert_close(maps, torch.full_like(maps, 1 / (keys + 1)))
-
-
 def test_a_sink_is_a_key_whose_value_is_zero() -> None:
     """Against scaled-dot with one more key of that score."""
     made = Sink(Shape(2, 4, 20)).double()
@@ -38,16 +30,6 @@ def test_a_sink_is_a_key_whose_value_is_zero() -> None:
     expected = plain(extended, keys, values, Mask.cross(torch.ones(1, 10, dtype=torch.bool), 9)).y
     found = made(q, k, v, Mask.packed(9, q.device, causal=False)).y
     torch.testing.assert_close(found, expected)
-
-
-def test_without_a_sink_it_is_scaled_dot() -> None:
-    made = Sink(Shape(2, 4, 20)).double()
-    with torch.no_grad():
-        assert made.logit is not None
-        made.logit.fill_(-1000)
-    q, k, v = drawn(12)
-    mask = Mask.packed(12, q.device, causal=True)
-    torch.testing.assert_close(made(q, k, v, mask).y, ScaledDot(Shape(2, 4, 20))(q, k, v, mask).y)
 
 
 @pytest.mark.parametrize("causal", [True, False])

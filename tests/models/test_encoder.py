@@ -85,17 +85,3 @@ def test_each_token_of_a_masked_encoder_has_logits_that_ignore_pads(positions: s
 def test_the_output_of_a_masked_encoder_may_be_its_embeddings(tie: str) -> None:
     model = masked_encoder(tie=tie)
     assert (model.output.weight is model.embed_source.tokens.weight) == (tie == "all")
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rope", "alibi"])
-def test_the_entropy_scale_is_the_plain_one_at_its_base_only(positions: str) -> None:
-    scaled = {"encoder": {"name": "scaled-dot", "entropy_scale": {"base": 8}}}
-    plain, other = masked_encoder(positions=positions), masked_encoder(
-        positions=positions, attention=scaled
-    )  # fmt: skip
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for length in (4, 8, 32):
-            source = torch.randint(4, 23, (2, length), generator=generator)
-            same = torch.allclose(plain(source, None), other(source, None), rtol=0, atol=1e-12)
-            assert same == (length == 8)

@@ -126,13 +126,6 @@ def test_the_scale_of_dropout_is_right_in_bfloat16(relu: bool) -> None:
         assert ratio.item() == pytest.approx(256 / 230, rel=1e-4)
 
 
-def test_initial_weights_depend_on_the_seed_alone() -> None:
-    first, second = make(tie="none"), make(tie="none")
-    assert all(
-        torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True)
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("training", [True, False])
 def test_dropout_of_relu_is_relu_and_then_dropout(dtype: torch.dtype, training: bool) -> None:
