@@ -11,7 +11,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import typer
@@ -128,6 +127,8 @@ class Outcome(NamedTuple):
 
 def outcome(error: BaseException) -> Outcome:
     """The exit code and the message of anything that a command can raise."""
+    from attnkit import mechanisms
+
     match error:
         case StoppedError():
             return Outcome(error.code, (str(error),))
@@ -136,7 +137,7 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(error.code, tuple(f"error: {line}" for line in lines if line))
         case typer.Exit():
             return Outcome(error.exit_code)
-        case SystemExit() if error.code not in ENDED and (whose := _plugin_error(error)):
+        case SystemExit() if error.code not in ENDED and (whose := mechanisms.plugin_error(error)):
             return Outcome(1, (f"error: {whose}",), True)
         case SystemExit():
             if isinstance(error.code, str):
@@ -146,8 +147,6 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(130, ENDED[130])
         case BrokenPipeError():
             return Outcome(141)
-        case ClosedStreamError():
-            return Outcome(1, (f"error: {error}",))
         case OSError() if write_failed(error):
             where = error.filename or "standard output"
             return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
@@ -158,14 +157,7 @@ def outcome(error: BaseException) -> Outcome:
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
     bug = f"this is a bug in attnkit {__version__}: please report it"
-    return Outcome(1, (f"error: {_plugin_error(error) or bug}",), True)
-
-
-def _plugin_error(error: BaseException) -> str | None:
-    """What a mechanism from outside did wrong; None where none was there."""
-    from attnkit import mechanisms
-
-    return mechanisms.plugin_error(error)
+    return Outcome(1, (f"error: {mechanisms.plugin_error(error) or bug}",), True)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
@@ -175,10 +167,10 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         command: builds the parser's root command.
         arguments: the words after the program's name.
     """
-    _open_streams()
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
         try:
+            _open_streams()
             code = _invoke(command(), _global_options(arguments))
             sys.stdout.flush()
         except BaseException as error:
@@ -270,27 +262,19 @@ def _complain(line: str) -> None:
         pass
 
 
-class ClosedStreamError(OSError):
-    """Results have nowhere to go."""
-
-
-class _ClosedOutput(TextIOWrapper):
-    """In place of a standard output that the caller closed (`>&-`); takes nothing."""
-
-    def write(self, text: str) -> int:
-        raise ClosedStreamError("standard output is closed: redirect it to a file or to /dev/null")
-
-
 def _open_streams() -> None:
-    """Streams that are there and never raise for a character that they cannot show."""
+    """Streams that are there and never raise for a character that they cannot show.
+
+    Raises AttnkitError: the caller closed standard output (`>&-`).
+    """
+    closed = sys.stdout is None
     for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            # take the slot, so that no file opened later gets it
-            null = open(os.devnull, "w")  # noqa: SIM115
-            setattr(sys, name, null if name == "stderr" else _ClosedOutput(null.detach()))
-        elif callable(reconfigure := getattr(stream, "reconfigure", None)):
+        if getattr(sys, name) is None:  # take the slot, so that no file opened later gets it
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif callable(reconfigure := getattr(getattr(sys, name), "reconfigure", None)):
             reconfigure(errors="backslashreplace")
+    if closed:
+        raise AttnkitError("standard output is closed: redirect it to a file or to /dev/null")
 
 
 def _close_quietly() -> None:

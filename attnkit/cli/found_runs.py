@@ -4,10 +4,10 @@ The search is that of the command line, else of the recipe that is named, else o
 """
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from attnkit.cli import console
 from attnkit.errors import MissingInputError, UsageError
@@ -15,7 +15,7 @@ from attnkit.storage.files import nearest_folder
 from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe import Recipe
+    from attnkit.recipe import Recipe, RecipeFile
     from attnkit.runs import Run
     from attnkit.scoring.results import PublishedFigures
 
@@ -31,34 +31,11 @@ class RunToScore(NamedTuple):
 
 
 class FoundRuns(NamedTuple):
-    """What one word of the command line leads to."""
+    """What the words of the command line lead to."""
 
     runs: list[RunToScore]
     baselines: Baselines
-    """Those that a recipe named here decides."""
     published: "list[PublishedFigures]"
-
-
-class EvalRequest(NamedTuple):
-    """What the command line says of the evaluation of models."""
-
-    changes: dict[str, Any]  # of the recipes' eval sections
-    splits: Sequence[str]
-    baseline: str | None
-    out: Path
-    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
-    fresh: bool
-    overrides: Sequence[str] = ()  # KEY=VALUE of what may change after training; sweeps
-
-    @classmethod
-    def stored(cls) -> "EvalRequest":
-        """Nothing is changed: what was scored is read."""
-        return cls({}, [], None, Path("runs"), {}, False)
-
-    def search_from(self, otherwise: str) -> str:
-        """Who decides on the search."""
-        searched = any(word.startswith(("search.", "contexts.")) for word in self.overrides)
-        return "command line" if searched else otherwise
 
 
 def sort_words(words: Sequence[str], *, data: bool = False) -> tuple[list[str], list[str]]:
@@ -87,72 +64,74 @@ def names_runs(target: str) -> bool:
     return path.is_dir() or is_results_file(path)
 
 
-def runs_in_folder(target: str, request: EvalRequest) -> FoundRuns:
-    """The runs in a folder, to be scored and searched as their own recipes say."""
+def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -> FoundRuns:
+    """The runs in folders, or of recipes under `out`, each once.
+
+    They are searched and scored as their own recipe says, or as the file does that is named.
+    """
+    from attnkit.recipe import load
     from attnkit.runs import find_runs
+    from attnkit.runs.find import baselines
     from attnkit.scoring.results import PublishedFigures
 
-    runs = find_runs([target], note=console.warn)
-    words, decides = request.overrides, request.search_from("run")
-    tasks = [
-        RunToScore(run, run.changed_recipe(words) if words else run.recipe, decides) for run in runs
-    ]
-    return FoundRuns(tasks, {}, PublishedFigures.of_runs(runs))
+    searched = any(word.startswith(("search.", "contexts.")) for word in overrides)
+    found, named, published = dict[Path, RunToScore](), Baselines(), list[PublishedFigures]()
+    for target in targets:
+        if names_runs(target):
+            runs = find_runs([target], note=console.warn)
+            recipes = [run.changed_recipe(overrides) if overrides else run.recipe for run in runs]
+            tasks = [RunToScore(*pair, "run") for pair in zip(runs, recipes, strict=True)]
+            figures = PublishedFigures.of_runs(runs)
+        else:
+            try:
+                file = load(target, overrides)
+            except MissingInputError as error:
+                close = nearest_folder(Path(target))
+                near = (
+                    f"did you mean {close}?"
+                    if close
+                    else "and there is no folder of runs of that name"
+                )
+                raise MissingInputError(f"{error}; {near}") from error
+            tasks = _runs_of(file, target, overrides, out)
+            if not searched:
+                _warn_of_search(tasks)
+            if file.baseline is not None:
+                named.setdefault(file.name, file.baseline)
+            figures = PublishedFigures.of_file(file)
+        for task in tasks:
+            whose = "command line" if searched else task.search_from
+            found.setdefault(task.run.path.resolve(), task._replace(search_from=whose))
+        published += [one for one in figures if one not in published]
+    decided = baselines((task.run for task in found.values()), named)
+    return FoundRuns(list(found.values()), decided, published)
 
 
-def runs_of_recipe(target: str, request: EvalRequest) -> FoundRuns:
-    """The runs of a recipe under --out, to be scored and searched as the file says now."""
-    from attnkit.recipe import load
+def _runs_of(
+    file: "RecipeFile", target: str, overrides: Sequence[str], out: Path
+) -> list[RunToScore]:
+    """The finished runs of a recipe; a variant without any is told of."""
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs, run_path
-    from attnkit.scoring.results import PublishedFigures
 
-    try:
-        file = load(target, request.overrides)
-    except MissingInputError as error:
-        if close := nearest_folder(Path(target)):
-            raise MissingInputError(
-                f"{target}: no such folder of runs and no such recipe; did you mean {close}?"
-            ) from error
-        raise MissingInputError(f"{error}; and there is no folder of runs of that name") from error
-    out, tasks, skipped = request.out, list[RunToScore](), list[str]()
+    tasks, skipped = list[RunToScore](), list[str]()
     for variant, recipe in file.variants.items():
         folder = run_path(out, file.name, variant, 0).parent
         runs = list[Run]()
         with suppress(MissingInputError):  # nothing there, or nothing finished
             runs = find_runs([folder], note=console.warn)
-        tasks += [RunToScore(run, recipe, request.search_from("recipe")) for run in runs]
+        tasks += [RunToScore(run, recipe, "recipe") for run in runs]
         if not runs:
             skipped.append(f"{folder}: variant {variant} skipped: it has no finished run")
     if not tasks:
-        sweep = [word for word in request.overrides if not word.startswith(AFTER_TRAINING)]
+        sweep = [word for word in overrides if not word.startswith(AFTER_TRAINING)]
         command = shlex.join(["attnkit", "train", target, *sweep])
-        what = "finished run of this sweep" if sweep else "finished run"
         raise MissingInputError(
-            f"{file.name}: no {what} in {out / file.name}; train one: {command}"
+            f"{file.name}: no finished run in {out / file.name}; train one: {command}"
         )
     for text in skipped:
         console.warn(text)
-    if request.search_from("recipe") == "recipe":
-        _warn_of_search(tasks)
-    decided: Baselines = {} if file.baseline is None else {file.name: file.baseline}
-    return FoundRuns(tasks, decided, PublishedFigures.of_file(file))
-
-
-def together(found: Iterable[FoundRuns]) -> FoundRuns:
-    """All of it, each run once."""
-    from attnkit.runs.find import baselines
-
-    tasks: dict[Path, RunToScore] = {}
-    named: Baselines = {}
-    published: list[PublishedFigures] = []
-    for some in found:
-        for task in some.runs:
-            tasks.setdefault(task.run.path.resolve(), task)
-        named = some.baselines | named
-        published += [figures for figures in some.published if figures not in published]
-    decided = baselines((task.run for task in tasks.values()), named)
-    return FoundRuns(list(tasks.values()), decided, published)
+    return tasks
 
 
 def _warn_of_search(tasks: Sequence[RunToScore]) -> None:

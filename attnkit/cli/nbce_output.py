@@ -1,15 +1,15 @@
 """Answers of `attnkit nbce`: asked for, streamed, printed and saved."""
 
 import json
-import math
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.cli import console, output, streams
-from attnkit.cli.progress_bar import Progress, progress_bar
+from attnkit.cli.progress_bar import progress_bar
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class NbceRequest(NamedTuple):
 
     reader: "ContextReader"
     contexts: "Sequence[Context]"
-    methods: Sequence[str]
+    methods: Sequence[str]  # several answer side by side
     rule: "Rule"
     spec: "SearchConfig"
     fixed: bool  # the user set the length of answers
@@ -35,11 +35,6 @@ class NbceRequest(NamedTuple):
     trace: bool
     as_json: bool
     files: Sequence[Path]
-
-    @property
-    def table(self) -> bool:
-        """Whether several methods answer side by side."""
-        return len(self.methods) > 1
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, without space around it."""
@@ -50,42 +45,44 @@ class NbceRequest(NamedTuple):
         return None if reply.context is None else self.contexts[reply.context].name
 
 
-class PromptAnswer(NamedTuple):
+class MethodReply(NamedTuple):
     """The answer of one method to one prompt."""
 
-    number: int  # of the prompt, from 1
-    prompt: str
     method: str
     reply: "Reply"
     trace: "Trace | None"
 
 
 def answer(
-    request: NbceRequest, prompts: Sequence[str], piped: Iterator[str] | None = None
+    request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None
 ) -> None:
     """Ask everything, print the answers, write the files and warn about what was cut.
 
     The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
     """
     several = len(prompts) > 1 or piped is not None
+    request.reader.keep_contexts = piped is not None
     traces: list[Trace] = []
-    cut = 0  # answers; of a pipe that stays open only what is asked for is kept
-
-    def ask_and_count(some: Sequence[str], first: int) -> None:
-        nonlocal cut
-        for one in _answered(request, some, first, several):
-            if request.files and one.trace is not None:
-                traces.append(one.trace)
-            if one.reply.cut and not (request.table or request.as_json):
-                console.warn(one.reply.cut)
-            cut += bool(one.reply.hypotheses) and not one.reply.complete
-
-    if prompts:
-        ask_and_count(prompts, 1)
-    if piped is not None:
-        request.reader.keep_contexts = True
-        for number, prompt in enumerate(piped, len(prompts) + 1):
-            ask_and_count([prompt], number)
+    number = cut = 0  # prompts and answers; of a pipe that stays open nothing else is kept
+    with progress_bar("rows read") as progress:
+        request.reader.progress = partial(progress, "contexts")
+        for some in chain([prompts] if prompts else [], ([prompt] for prompt in piped or ())):
+            asked = _fitted(request, some, warns=number == 0)
+            stream = None if several else _stream(asked)
+            columns = [_ask(asked, method, some, stream) for method in asked.methods]
+            for prompt, *answers in zip(some, *columns, strict=True):
+                number += 1
+                if request.as_json:
+                    for one in answers:
+                        record = {"prompt": number} | _record(one, request)
+                        console.write(json.dumps(record, ensure_ascii=False) + "\n")
+                elif len(answers) > 1:
+                    _show_methods(f"{number}: {prompt}" if several else "", answers, request)
+                else:
+                    _show_text(answers[0], request, stream, several)
+                if request.files:
+                    traces += [one.trace for one in answers if one.trace is not None]
+                cut += sum(bool(it.reply.hypotheses) and not it.reply.complete for it in answers)
             sys.stdout.flush()
     for path in request.files:
         if path.suffix.lower() == ".json":
@@ -98,50 +95,31 @@ def answer(
         console.warn(f"answers cut at their maximum length: {cut:,} (--max-length)")
 
 
-def _answered(
-    request: NbceRequest, prompts: Sequence[str], first: int, several: bool
-) -> list[PromptAnswer]:
-    """Answers to some prompts, printed; `first` is the number of the first."""
+def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRequest:
+    """With answers as long as there is room for."""
     from attnkit.nbce.reader import fitted
+
+    if request.choices or not prompts[0].strip():
+        return request
+    texts = [one.text for one in request.contexts]
+    spec, notes = fitted(request.reader, texts, prompts, request.spec, request.fixed)
+    for note in notes if warns else ():
+        console.warn(note)
+    return request._replace(spec=spec)
+
+
+def _stream(request: NbceRequest) -> "TextStream | None":
+    """What shows a text as it comes, where a single one is watched."""
     from attnkit.nbce.trace import TextStream
 
-    if not request.choices and prompts[0].strip():
-        texts = [one.text for one in request.contexts]
-        spec, notes = fitted(request.reader, texts, prompts, request.spec, request.fixed)
-        for note in notes if first == 1 else ():
-            console.warn(note)
-        request = request._replace(spec=spec)
-    single = not several and not request.table and request.spec.method != "beam"
-    watched = single and streams.terminal(sys.stdout) and not request.as_json
-    stream = TextStream(request.decode) if watched and not request.choices else None
-    bar = ExitStack()
-
-    def progress(done: int, total: int) -> None:
-        if not shown:
-            shown.append(bar.enter_context(progress_bar("rows read")))
-        shown[0]("contexts", done, total)
-        if done >= total:  # the bar goes before text is written
-            bar.close()
-            shown.clear()
-
-    shown: list[Progress] = []
-    request.reader.progress = progress
-    with bar:
-        columns = [_ask(request, method, prompts, first, stream) for method in request.methods]
-    rows = list(zip(*columns, strict=True))
-    for row in rows:
-        if request.as_json:
-            for one in row:
-                console.write(json.dumps(_record(one, request), ensure_ascii=False) + "\n")
-        else:
-            _show(row, request, stream, several)
-    return [one for row in rows for one in row]
+    grows = len(request.methods) == 1 and request.spec.method != "beam" and not request.choices
+    watched = grows and not request.as_json and streams.terminal(sys.stdout)
+    return TextStream(request.decode) if watched else None
 
 
 def _ask(
-    request: NbceRequest, method: str, prompts: Sequence[str], first: int,
-    stream: "TextStream | None",
-) -> list[PromptAnswer]:  # fmt: skip
+    request: NbceRequest, method: str, prompts: Sequence[str], stream: "TextStream | None"
+) -> list[MethodReply]:
     """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
     from attnkit.nbce.answer import Reply, ask
     from attnkit.nbce.trace import trace
@@ -151,116 +129,106 @@ def _ask(
             console.write(safe_text(stream.add(token)))
 
     reader, rule = request.reader, request.rule
+    limit = None
+    if reader.trained is not None:  # as in evaluation, but for a prompt that alone is longer
+        longest = max(reader.row("", text).longest for text in prompts)
+        limit = max(reader.trained + 1, longest) + request.spec.max_length
     contexts = [[one.text for one in request.contexts]] * len(prompts)
-    how: dict[str, Any] = {"alpha": request.alpha, "limit": _limit(request, prompts)}
+    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit}
     if not prompts[0].strip():
         replies = [Reply("", [], [], None)]
     else:
         how |= {"choices": request.choices, "emit": emit if stream is not None else None}
         replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
-    found = []
-    for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True), first):
-        traced = None
-        if reply.steps and reply.source:
-            ids = reply.hypotheses[0].ids
-            traced = trace(
-                reader.name, prompt, request.contexts, rule, ids, reply.steps, reply.source,
-                request.decode,
-            )  # fmt: skip
-        found.append(PromptAnswer(number, prompt, method, reply, traced))
-    return found
+    traces = [
+        trace(reader.name, prompt, request.contexts, rule, reply.hypotheses[0].ids, reply.steps,
+              reply.source, request.decode)
+        if reply.steps and reply.source else None
+        for prompt, reply in zip(prompts, replies, strict=True)
+    ]  # fmt: skip
+    return [MethodReply(method, *pair) for pair in zip(replies, traces, strict=True)]
 
 
-def _limit(request: NbceRequest, prompts: Sequence[str]) -> int | None:
-    """Most tokens of a row of several contexts, with its answer; None: the model's own.
+def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceRequest) -> None:
+    """The answers of several methods to one prompt."""
+    from attnkit.show.table import Table
 
-    As in evaluation it is cut to the length of training, but for a prompt that alone is longer.
-    """
-    reader = request.reader
-    if reader.trained is None:
-        return None
-    prompt = max(reader.row("", text).longest for text in prompts)
-    return max(reader.trained + 1, prompt) + request.spec.max_length
+    rows = []
+    for method, reply, _ in answers:
+        text = reply.text.strip() or "(nothing)"
+        if reply.probabilities:
+            text += f" ({max(reply.probabilities.values()):.1%})"
+        said = "; ".join(filter(None, (_from(reply, request), reply.cut)))
+        rows.append((method, text, said))
+    if title:
+        console.stdout().print(safe_text(title))
+    console.stdout().print(Table.of_texts("", ("method", "answer", "from"), rows))
+    _show_trace(answers, request)
 
 
-def _show(
-    answers: Sequence[PromptAnswer], request: NbceRequest, stream: "TextStream | None",
-    several: bool,
-) -> None:  # fmt: skip
-    """The answers to one prompt; of several prompts each answer is a line.
+def _show_text(
+    answer: MethodReply, request: NbceRequest, stream: "TextStream | None", several: bool
+) -> None:
+    """An answer alone; of several prompts each is a line.
 
     The source of a text is told beside it, on standard error: the text alone can be piped on.
     """
-    first, screen = answers[0], console.stdout()
-    text, probabilities = first.reply.text.strip(), first.reply.probabilities
-    if request.table:
-        from attnkit.show.table import Table
-
-        if several:
-            screen.print(f"{first.number}: {safe_text(first.prompt)}")
-        rows = []
-        for one in answers:
-            text = one.reply.text.strip() or "(nothing)"
-            if one.reply.probabilities:
-                text = f"{text} ({max(one.reply.probabilities.values()):.1%})"
-            said = "; ".join(filter(None, (_from(one.reply, request), one.reply.cut)))
-            rows.append((one.method, text, said))
-        screen.print(Table.of_texts("", ("method", "answer", "from"), rows))
-    elif stream is not None:
+    reply, text = answer.reply, answer.reply.text.strip()
+    if stream is not None:
         console.write(safe_text(stream.close(text)) + "\n")
     else:
         text = " ".join(text.split()) if several else text
         console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
-    if not request.table and not several:
-        for choice, probability in probabilities.items():
+    if not several:
+        for choice, probability in reply.probabilities.items():
             console.write(f"{probability:6.1%} {safe_text(choice)}\n")
-        said = _from(first.reply, request)
-        if said and probabilities:
+        said = _from(reply, request)
+        if said and reply.probabilities:
             console.write(safe_text(said) + "\n")
-        elif said and not (request.trace and first.trace):  # a trace ends with the source
+        elif said and not (request.trace and answer.trace):  # a trace ends with the source
             console.say(said)
+    _show_trace([answer], request)
+    if reply.cut:
+        console.warn(reply.cut)
+
+
+def _show_trace(answers: Sequence[MethodReply], request: NbceRequest) -> None:
+    """Where the tokens came from, with --trace."""
     for one in answers:
         if request.trace and one.trace is not None:
             from attnkit.show.trace_screen import TraceScreen
 
-            screen.print()
-            screen.print(TraceScreen(one.trace))
+            console.stdout().print()
+            console.stdout().print(TraceScreen(one.trace))
 
 
 def _from(reply: "Reply", request: NbceRequest) -> str:
     """Which context an answer is from, and its share; "" where nobody knows."""
-    share = f" ({reply.source.share:.0%})" if reply.source else ""
+    share = f"{reply.source.share:.0%}" if reply.source else ""
     if reply.context is not None:
-        return f"from context {reply.context + 1}{share}: {request.source(reply)}"
-    return f"source unclear{share.replace('(', '(at most ')}" if reply.source else ""
+        named = f"from context {reply.context + 1}" + (f" ({share})" if share else "")
+        return f"{named}: {request.source(reply)}"
+    return f"source unclear (at most {share})" if share else ""
 
 
-def _record(answer: PromptAnswer, request: NbceRequest) -> dict[str, Any]:
-    """One answer as JSON; prompts and contexts are counted from 1."""
+def _record(answer: MethodReply, request: NbceRequest) -> dict[str, Any]:
+    """One answer as JSON; contexts are counted from 1."""
     reply = answer.reply
     best = reply.hypotheses[0] if reply.hypotheses else None
     fields: dict[str, Any] = {
-        "prompt": answer.number,
         "method": answer.method,
         "text": reply.text.strip(),
-        "score": None if best is None else _finite(best.score),
+        "score": None if best is None else output.finite(best.score),
         "tokens": 0 if best is None else len(best.ids),
         "complete": reply.complete,
         "context": None if reply.context is None else reply.context + 1,
         "source": request.source(reply),
         "share": None if reply.source is None else round(reply.source.share, 4),
-        "scores": [_finite(score) for score in reply.scores],
+        "scores": [output.finite(score) for score in reply.scores],
         "notes": [reply.cut] if reply.cut else [],
     }
     if reply.probabilities:
-        fields["probabilities"] = {
-            choice: round(value, 6) for choice, value in reply.probabilities.items()
-        }
+        fields["probabilities"] = {name: round(p, 6) for name, p in reply.probabilities.items()}
     if request.trace and answer.trace is not None:
         fields["trace"] = answer.trace.json()
     return fields
-
-
-def _finite(score: float) -> float | None:
-    """A number that JSON has."""
-    return round(score, 6) if math.isfinite(score) else None

@@ -59,6 +59,14 @@ def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
     return tuple(found)
 
 
+def decimals(option: str, text: str) -> list[float]:
+    """The numbers of an option, such as 0.5,1."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} {quoted(text)}: must be numbers such as 0.5,1,2") from None
+
+
 def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path] | None:
     """Register the mechanisms before any other option or argument is processed."""
     from attnkit import mechanisms

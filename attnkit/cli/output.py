@@ -1,6 +1,7 @@
 """Results on standard output in any of the forms of --format, and files to save."""
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -66,6 +67,11 @@ def save_picture(path: Path, picture: "Picture") -> None:
 def write_json(value: Any, indent: int | None = 2) -> None:
     """A JSON document, or without indent an object on a line, to standard output."""
     console.write(json.dumps(value, indent=indent, allow_nan=False) + "\n")
+
+
+def finite(score: float) -> float | None:
+    """A number that JSON has, with six digits behind the point."""
+    return round(score, 6) if math.isfinite(score) else None
 
 
 def show(content: "RenderableType") -> None:

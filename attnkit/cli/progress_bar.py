@@ -59,12 +59,16 @@ def progress_bar(unit: str) -> Iterator[Progress]:
     from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn()
-    with Bar(*columns, TextColumn(unit), console=console.stderr(), transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
+    bar = Bar(*columns, TextColumn(unit), console=console.stderr(), transient=True)
+    tasks: dict[str, TaskID] = {}
 
-        def draw(task: str, done: int, total: int) -> None:
-            if task not in tasks:
-                tasks[task] = bar.add_task(safe_text(task), total=total)
-            bar.update(tasks[task], completed=done)
+    def draw(task: str, done: int, total: int) -> None:
+        if task not in tasks:
+            tasks[task] = bar.add_task(safe_text(task), total=total)
+        bar.update(tasks[task], completed=done)
+        (bar.start if done < total else bar.stop)()  # results are written without a bar
 
+    try:
         yield draw
+    finally:
+        bar.stop()

@@ -45,14 +45,9 @@ def question_recipe(
 
     if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
         raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
-    if len(targets) != 1:
+    if len(targets) != 1 or names_runs(targets[0]):
         raise UsageError(
             "--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME"
-        )
-    if names_runs(targets[0]):
-        raise UsageError(
-            f"{quoted(targets[0], 200)} is a folder of runs: name the recipe for --model, or leave "
-            "--model out"
         )
     overrides = [_listed(word) for word in overrides]
     if is_questions(targets[0]):

@@ -4,8 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,55 +29,23 @@ Notice = Callable[[str], object]
 REFRESHES = 4  # a second; each costs about a millisecond
 
 
-class Display(AbstractContextManager["Display", None]):
-    """A context in which events are shown; this one shows nothing."""
-
-    def __exit__(self, *raised: object) -> None:
-        """Nothing to put back."""
-
-    def show(self, event: events.Event) -> None:
-        """Show one event."""
-
-    def notice(self, signal: str) -> None:
-        """Report a signal; called by its handler, which may have interrupted Python's buffers."""
-        with suppress(OSError):
-            os.write(2, f"{signal_text(signal)}\n".encode())
-
-
-class LogDisplay(Display):
-    """Log lines on standard error."""
-
-    def show(self, event: events.Event) -> None:
-        for line in log_lines(event):
-            console.say(line)
-        _print_first_look(event)
-
-
-class JsonDisplay(Display):
-    """One JSON object on a line of standard output, at once."""
-
-    def show(self, event: events.Event) -> None:
-        console.write(json.dumps(event.json(), allow_nan=False) + "\n")
-
-
-class LiveDisplay(Display):
+class LiveBoard:
     """A board on standard error that is redrawn in place; its last state stays on the screen."""
 
     def __init__(self, board: Board) -> None:
         from rich.live import Live
 
-        self._board = board
-        self._screen = console.stderr()
+        self._board, self._screen = board, console.stderr()
         self._live = Live(
             board, console=self._screen, refresh_per_second=REFRESHES, redirect_stdout=False
         )
 
-    def __enter__(self) -> "LiveDisplay":
+    def __enter__(self) -> "LiveBoard":
         self._live.start()
         return self
 
-    def __exit__(self, *raised: object) -> None:
-        if raised[0] is not None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
             self._board.interrupt()
         self._live.stop()
         console.say("")
@@ -93,26 +61,6 @@ class LiveDisplay(Display):
         if lasting or failed or isinstance(event, kept):
             for line in log_lines(event):
                 self._screen.print(Text(line, "red" if failed else "dim"))
-        _print_first_look(event)
-
-    def notice(self, signal: str) -> None:
-        """The next refresh shows it."""
-        self._board.message = signal_text(signal)
-
-
-def signal_text(signal: str) -> str:
-    """What the first signal makes happen."""
-    again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
-    return f"{signal}: stopping{again}"
-
-
-def choose(board: Board, *, as_lines_of_json: bool, quiet: bool) -> Display:
-    """The display that fits the streams and the options."""
-    if as_lines_of_json:
-        return JsonDisplay()
-    if quiet:
-        return Display()
-    return LiveDisplay(board) if streams.terminal(sys.stderr) else LogDisplay()
 
 
 def follow(
@@ -135,51 +83,73 @@ def follow(
     """
     from attnkit.train.signals import StopSignals
 
+    shown = not (as_json or quiet)
+    live = LiveBoard(board) if shown and streams.terminal(sys.stderr) else None
     scored: list[events.ScoredEvent] = []
-    screen = choose(board, as_lines_of_json=as_json, quiet=quiet)
     failed: list[str] = []
 
     def emit(event: events.Event) -> None:
-        screen.show(event)
-        if isinstance(event, events.ScoredEvent) and not event.unfinished:
-            scored.append(event)
+        if as_json:
+            console.write(json.dumps(event.json(), allow_nan=False) + "\n")
+        elif live is not None:
+            live.show(event)
+        elif not quiet:
+            for line in log_lines(event):
+                console.say(line)
+        if isinstance(event, events.ScoredEvent):
+            if not event.unfinished:
+                scored.append(event)
+            elif shown:
+                _print_first_look(event)
         elif isinstance(event, events.FailedEvent) and not quiet:
             failed.append(f"{event.variant} seed {event.seed}")
 
+    def notice(signal: str) -> None:
+        """Report a signal, from its handler, which may have interrupted Python's buffers."""
+        again = "; Ctrl-C again leaves at once" if signal == "SIGINT" else ""
+        if live is not None:
+            board.message = f"{signal}: stopping{again}"  # the next refresh shows it
+        else:
+            with suppress(OSError):
+                os.write(2, f"{signal}: stopping{again}\n".encode())
+
     try:
-        with StopSignals(screen.notice) as stop, screen:
+        with StopSignals(notice) as stop, live or nullcontext():
             import attnkit.experiment.training  # noqa: F401  (slow; signals are recorded)
 
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
-            start(emit, notice=screen.notice)
+            start(emit, notice=notice)
     except (MemoryError, RuntimeError) as error:
         if out_of_memory(error):
             advice = memory_advice(spec.batch_tokens, spec.accumulate)
             raise MemoryLimitError(f"out of memory: {advice}") from error
         raise
-    except StoppedError as error:
-        fresh = "--fresh" in console.words()
-        old = " (runs that it had not begun keep their old weights)" if fresh else ""
-        again = console.again(without=["--fresh"])
-        raise StoppedError(f"{error}{old}: {again}") from None
     except AttnkitError as error:
-        if failed and all(name in str(error) for name in failed):  # shown with their reasons
-            count = f"{len(failed)} of {len(board.runs)} runs failed"
-            raise type(error)(f"{count}, for the reasons above: {', '.join(failed)}") from None
-        raise
+        raise _told(error, failed, len(board.runs)) from None
     finally:  # what was trained is compared although others failed
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
 
 
-def _print_first_look(event: events.Event) -> None:
-    """A table of the first runs, without its notes, on standard error while others are trained."""
-    if isinstance(event, events.ScoredEvent) and event.unfinished:
-        from attnkit.show.axis_tables import tables
+def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError:
+    """An error of trainings with the command that goes on, or without what was shown before."""
+    if isinstance(error, StoppedError):
+        fresh = "--fresh" in console.words()
+        old = " (runs that it had not begun keep their old weights)" if fresh else ""
+        return StoppedError(f"{error}{old}: {console.again(without=['--fresh'])}")
+    if failed and all(name in str(error) for name in failed):  # shown with their reasons
+        count = f"{len(failed)} of {runs} runs failed"
+        return type(error)(f"{count}, for the reasons above: {', '.join(failed)}")
+    return error
 
-        note = f"so far; unfinished runs: {event.unfinished}"
-        console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
+
+def _print_first_look(event: events.ScoredEvent) -> None:
+    """A table of the first runs, without its notes, on standard error while others are trained."""
+    from attnkit.show.axis_tables import tables
+
+    note = f"so far; unfinished runs: {event.unfinished}"
+    console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
@@ -200,18 +170,19 @@ def use_command(recipe: "Recipe", folder: str) -> str:
         return contexts_command(folder)
     if not recipe.writes:  # it writes no text
         text = "TEXT" if recipe.task == "tagging" else "a sentence"  # made-up sequences are none
-        return shlex.join(["attnkit", "visualize-attn", folder, text, *_plugins()])
-    return f"{shlex.join(['attnkit', 'generate', folder, *_plugins()])} < input.txt"
+        return command("visualize-attn", folder, text)
+    return f"{command('generate', folder)} < input.txt"
 
 
 def contexts_command(folder: str) -> str:
     """The command that answers questions from contexts, for a shell."""
     files = ["--contexts", "passages.jsonl", "--prompts", "questions.txt"]
-    return shlex.join(["attnkit", "nbce", folder, *_plugins(), *files])
+    return command("nbce", folder, *files)
 
 
-def _plugins() -> list[str]:
-    """The options of the same plug-ins."""
+def command(*words: str) -> str:
+    """A command for a shell, with the options of the same plug-ins."""
     from attnkit import mechanisms
 
-    return [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
+    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
+    return shlex.join(["attnkit", *words, *plugins])

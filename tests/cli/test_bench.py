@@ -51,7 +51,7 @@ def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["liner"], "called 'liner'; did you mean linear?"),
         (["--lengths", "12..x"], "--lengths '12..x': must be numbers such as 512,1000 or a range"),
         (["--lengths", "512..128"], "--lengths '512..128': the range must ascend"),
-        (["--causal", "efficient"], "--causal: efficient cannot hide the future"),
+        (["--causal", "efficient"], "efficient cannot hide the future"),
         (["--heads", "0"], "'--heads'"),
         (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
         (["--dtype", "int8"], "'--dtype': 'int8': there are float32"),

@@ -5,7 +5,6 @@ import io
 from pathlib import Path
 
 import pytest
-from helpers.shell import Command
 
 from attnkit.cli import main
 from attnkit.cli.commands.doctor import EXTRAS
@@ -39,15 +38,3 @@ def test_every_extra_of_the_package_is_looked_for() -> None:
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS) == set(extras) - {"test"}
-
-
-@pytest.mark.slow
-def test_the_ranks_say_where_they_are_and_how_fast_they_talk(command: Command) -> None:
-    done = command("doctor", "--nproc", "2", "--format", "csv", "--device", "cpu")
-    assert done.returncode == 0, done.stderr
-    rows = [row for row in csv.DictReader(io.StringIO(done.stdout)) if row["part"] == "ranks"]
-    assert [row["what"] for row in rows] == ["rank 0", "rank 1", "all-reduce, gloo"]
-    processes = {row["found"].split(", ")[1] for row in rows[:2]}
-    assert len(processes) == 2
-    assert all(", cpu, threads: " in row["found"] for row in rows[:2])
-    assert float(rows[2]["found"].split(" ms for 16 MB, ")[0]) > 0

@@ -237,7 +237,7 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
         ("own.jsonl", 2, "own.jsonl: a file of questions needs --model NAME"),
         ("--model x", 2, "--model needs exactly one recipe or file"),
         ("toy.yaml toy.yaml --model x", 2, "--model needs exactly one recipe or file"),
-        ("runs/toy --model x", 2, "'runs/toy' is a folder of runs: name the recipe"),
+        ("runs/toy --model x", 2, "--model needs exactly one recipe or file"),
         (
             "quickstart --model x",
             2,

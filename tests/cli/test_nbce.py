@@ -339,7 +339,7 @@ BAD = [
     ((*FILES, "--prompt", " "), 2, "prompt 1 is empty"),
     ((*ASK, "--weights", "1,0,0"), 2, "weights are for pool 'weighted', not 'entropy'"),
     ((*ASK, "--pool", "weighted", "--weights", "1,0"), 2, "weights: 2 given for 3 in all"),
-    ((*ASK, "--weights", "a,b,c"), 2, "--weights 'a,b,c': must be numbers separated by commas"),
+    ((*ASK, "--weights", "a,b,c"), 2, "--weights 'a,b,c': must be numbers such as 0.5"),
     ((*ASK, "--pool", "entropie"), 2, "'entropie': did you mean entropy?"),
     ((*ASK, "--beta", "-2"), 2, "beta must be at least -1, got -2"),
     ((*ASK, "--top-p", "2"), 2, "top_p must be at least 0, at most 1, got 2"),

@@ -168,7 +168,7 @@ def test_a_sweep_goes_on_with_one_value_more(
     assert main(["train", *more, "--variant", "warmup=2", "--dry-run"]) == 0
     assert "warmup=3" not in capsys.readouterr().out
     assert main(["eval", "tiny.yaml", "train.warmup=7,8"]) == 66
-    assert "no finished run of this sweep in runs/tiny; train one" in capsys.readouterr().err
+    assert "no finished run in runs/tiny; train one" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])

@@ -84,7 +84,7 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
     assert (drawn.code, drawn.err) == (0, "")
     assert drawn.out.startswith("validation loss\n")
     assert "a one" in drawn.out
-    assert "1e-3" in drawn.out.splitlines()[-4]
+    assert "0.001" in drawn.out.splitlines()[-4]
     assert here("plot", "runs", "--x", "train.lr", "--save", "lr.svg").code == 0
     assert here("plot", "runs", "--x", "train.schedule").code == 2
     assert here("plot", "runs", "--x", "train.nothing").code == 2

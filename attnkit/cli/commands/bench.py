@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -12,11 +12,9 @@ from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
-    from attnkit.bench.plan import Workload
     from attnkit.bench.schedule import Point
     from attnkit.bench.step_parts import Speed
     from attnkit.recipe import Recipe
-    from attnkit.recipe.schema import SearchConfig
     from attnkit.show.table import Table
 
 app = typer.Typer(
@@ -31,13 +29,22 @@ Variant = Annotated[
         autocompletion=completion.variants,
     ),
 ]
+
+
+def _check_trace(path: Path | None) -> Path | None:
+    if path is not None:
+        output.check_save(path, (".json", ".gz"), "--profile")
+    return path
+
+
 Trace = Annotated[
     Path | None,
     Option(
-        metavar="FILE", help="Write a trace for Perfetto or chrome://tracing (.json or .json.gz)."
+        metavar="FILE",
+        help="Write a trace for Perfetto or chrome://tracing (.json or .json.gz).",
+        callback=_check_trace,
     ),
 ]
-TRACES = (".json", ".gz")
 
 
 @app.command("attention")
@@ -82,43 +89,41 @@ def attention(
       attnkit bench attention --lengths 512..8192 --format markdown
       attnkit bench attention scaled-dot linear --layer --lengths 32 --batch 128
     """
+    from attnkit import mechanisms
     from attnkit.bench import plan
     from attnkit.bench.schedule import measure
+    from attnkit.device import pick_device
     from attnkit.show import bench_tables
 
     output.check_columns(columns, format)
     output.choose(bench_tables.tables((), plan.Workload()), columns)  # a wrong name, said now
-
     if not budget > 0:  # NaN as well
         raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
-    workload = plan.Workload(
-        causal,
-        layer,
-        dtype=dtype,
-        batch=batch,
-        heads=heads,
-        head_width=head_width,
-        repeats=repeats,
-        budget=budget,
-        threads=threads,
-        plugins=tuple(plugins or ()),
-    )
-    candidates = [plan.candidate(word) for word in _words(words, causal)]
+    if not words:
+        facts = {word: mechanisms.facts(word) for word in mechanisms.names()}
+        whole = [
+            word for word in facts if not any(o.required for o in facts[word].options.values())
+        ]
+        words = plan.measurable(whole, causal)
+    candidates = [plan.candidate(word) for word in dict.fromkeys(words)]
     able = plan.measurable([one.word for one in candidates], causal)
     if unable := [one.word for one in candidates if one.word not in able]:
-        if causal:
-            raise UsageError(f"--causal: {', '.join(unable)} cannot hide the future; leave it out")
-        raise UsageError(f"{', '.join(unable)} cannot look both ways; add --causal")
+        why = "cannot hide the future: leave out --causal" if causal else "needs --causal"
+        raise UsageError(f"{', '.join(unable)} {why}")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
-    from attnkit.device import pick_device
-
-    workload = workload._replace(device=pick_device(device))
+    workload = plan.Workload(
+        causal, layer, pick_device(device), dtype, batch, heads, head_width, repeats, budget,
+        threads, tuple(plugins or ()),
+    )  # fmt: skip
     points: list[Point] = []
     try:
         points.extend(measure(sweeps, workload, console.say))
     finally:  # Ctrl-C, too, shows what is known
-        if points:
-            _print(points, workload, format, columns)
+        if points and format == "json":
+            output.write_json(bench_tables.record(points, workload))
+        elif points:
+            shown = output.choose(bench_tables.tables(points, workload), columns)
+            output.write_tables(shown[:1] if format == "csv" else shown, format)
 
 
 @app.command("train")
@@ -146,8 +151,6 @@ def train(
       attnkit bench train translation/multi30k --variant random train.precision=bf16
       attnkit bench train quickstart --profile trace.json
     """
-    if profile is not None:
-        output.check_save(profile, TRACES, "--profile")
     title, chosen = _variant(recipe, overrides, variant)
     if chosen.model.count_based:
         raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
@@ -163,7 +166,7 @@ def train(
     if precision == "auto":
         precision, _ = choose_precision(chosen, prepared, place)
     speed = training_speed(chosen, prepared, precision, place, updates, profile, console.say)
-    _print_speed(title, speed, training_table(title, speed), format, profile)
+    _print(title, speed, training_table(title, speed), format, profile)
 
 
 @app.command("decode")
@@ -195,30 +198,29 @@ def decode(
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
       attnkit bench decode translation/multi30k --beam 1
     """
-    if profile is not None:
-        output.check_save(profile, TRACES, "--profile")
     from attnkit.bench import decoding_speed
     from attnkit.device import pick_device
     from attnkit.runs import Run, is_run
     from attnkit.show.bench_tables import decoding_table
 
-    place, data = pick_device(device), (data_dir, offline)
-    if is_run(recipe):
-        if overrides or variant:
-            raise UsageError(
-                f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or "
-                "name a recipe"
-            )
-        run = Run.open(recipe)
-        title = f"{run.name}/{run.variant}/seed-{run.seed}"
-        spec = _search(title, run.recipe, beam)
-        subject = decoding_speed.trained(run, spec, split, rows, place, *data)
-    else:
+    run = Run.open(recipe) if is_run(recipe) else None
+    if run is None:
         title, chosen = _variant(recipe, overrides, variant)
-        spec = _search(title, chosen, beam)
-        subject = decoding_speed.untrained(chosen, spec, split, rows, place, *data)
+    elif overrides or variant:
+        raise UsageError(
+            f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or "
+            "name a recipe"
+        )
+    else:
+        title, chosen = f"{run.name}/{run.variant}/seed-{run.seed}", run.recipe
+    if chosen.task in ("classification", "language-modeling"):
+        raise UsageError(f"{title}: {chosen.task} decodes no text; use `attnkit bench train`")
+    spec = options.search_settings(chosen.search, {"beam": beam}, sample=False)
+    asked: Any = (spec, split, rows, place := pick_device(device), data_dir, offline)
+    trained, untrained = decoding_speed.trained, decoding_speed.untrained
+    subject = untrained(chosen, *asked) if run is None else trained(run, *asked)
     speed = decoding_speed.measure(subject, place, profile, console.say)
-    _print_speed(title, speed, decoding_table(title, speed), format, profile)
+    _print(title, speed, decoding_table(title, speed), format, profile)
 
 
 def _variant(
@@ -232,16 +234,7 @@ def _variant(
     return " ".join([file.name, name, *(overrides or [])]), file.variants[name]
 
 
-def _search(title: str, recipe: "Recipe", beam: int | None) -> "SearchConfig":
-    """The search of a recipe; raises UsageError for a task that decodes no text."""
-    if recipe.task in ("classification", "language-modeling"):
-        raise UsageError(f"{title}: {recipe.task} decodes no text; use `attnkit bench train`")
-    return options.search_settings(recipe.search, {"beam": beam}, sample=False)
-
-
-def _print_speed(
-    title: str, speed: "Speed", table: "Table", format: str, profile: Path | None
-) -> None:
+def _print(title: str, speed: "Speed", table: "Table", format: str, profile: Path | None) -> None:
     """The table, or what programs read."""
     if format == "json":
         output.write_json({"measured": title} | speed.record())
@@ -249,31 +242,3 @@ def _print_speed(
         output.write_tables([table], format)
     if profile is not None:
         console.say(f"wrote {profile}; open it at https://ui.perfetto.dev")
-
-
-def _words(words: Sequence[str] | None, causal: bool) -> list[str]:
-    """The mechanisms named on the command line, or every one that can be measured like this."""
-    if words:
-        return list(dict.fromkeys(words))
-    from attnkit.bench.plan import measurable
-    from attnkit.mechanisms import facts, names
-
-    known = [word for word in names() if not any(o.required for o in facts(word).options.values())]
-    chosen = measurable(known, causal)
-    if skipped := [word for word in known if word not in chosen]:
-        reason = "not causal" if causal else "causal only"
-        console.say(f"skipped, {reason}: {', '.join(skipped)}")
-    return chosen
-
-
-def _print(
-    points: Sequence["Point"], setting: "Workload", format: str, columns: str | None
-) -> None:
-    """Both tables, or what programs read."""
-    from attnkit.show import bench_tables
-
-    if format == "json":
-        output.write_json(bench_tables.record(points, setting))
-        return
-    shown = output.choose(bench_tables.tables(points, setting), columns)
-    output.write_tables(shown[:1] if format == "csv" else shown, format)

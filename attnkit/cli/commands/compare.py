@@ -1,6 +1,8 @@
 """`attnkit compare`: the outputs of scored runs side by side, and where they differ."""
 
+from collections import Counter
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -9,7 +11,6 @@ from attnkit.cli.options import argument, value
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
-    from attnkit.scoring.output_comparison import ComparedOutputs
 
 EXAMPLES = 3
 """Examples on a terminal unless -n says otherwise."""
@@ -68,17 +69,34 @@ def compare(
     """
     from attnkit.scoring.evaluated_lines import read_lines
     from attnkit.scoring.output_comparison import compare_outputs
+    from attnkit.show.output_comparison_tables import tables
+    from attnkit.show.output_examples import MARKS_NOTE, example_tables
 
     evaluated = read_lines(
         _runs(runs), split, methods=method or (), data_dir=data_dir, offline=offline
     )
     comparison = compare_outputs(evaluated, metric).sorted(sort)
     if format == "jsonl":
-        _lines(comparison, number)
-    elif format == "table":
-        _screen(comparison, sort, number or EXAMPLES)
+        for one in comparison.lines[:number]:
+            output.write_json(comparison.record(one), indent=None)
+        return
+    found = tables(comparison)
+    if format == "table":
+        examples = example_tables(comparison, sort, number or EXAMPLES)
+        if examples:
+            examples[-1] = replace(examples[-1], notes=(MARKS_NOTE,))
+        else:
+            first, second = comparison.names[:2]
+            console.say(
+                f"{first} and {second} score alike on every line by {comparison.metric}: choose "
+                "another --metric, or --sort line"
+            )
+        found = [*examples, *found]
+    if format == "json":
+        parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
+        output.write_json({"split": evaluated.split, "metric": comparison.metric, "tables": parts})
     else:
-        _tables(comparison, format)
+        output.write_tables(found[:1] if format == "csv" else found, format)
 
 
 def _runs(folders: list[Path]) -> "list[Run]":
@@ -87,8 +105,6 @@ def _runs(folders: list[Path]) -> "list[Run]":
     The first seed of each variant comes before all others, so that the first two runs are of two
     variants where there are two.
     """
-    from collections import Counter
-
     from attnkit.runs import find_runs
 
     found: dict[Path, Run] = {}
@@ -98,44 +114,9 @@ def _runs(folders: list[Path]) -> "list[Run]":
         for run in some:
             found.setdefault(run.path.resolve(), run)
     seeds = Counter[tuple[str, str]]()
-    place = {}
-    for path, run in found.items():
-        place[path] = seeds[run.name, run.variant]
+    places = []
+    for run in found.values():
+        places.append(seeds[run.name, run.variant])
         seeds[run.name, run.variant] += 1
-    return [found[path] for path in sorted(found, key=lambda path: place[path])]
-
-
-def _screen(comparison: "ComparedOutputs", sort: str, count: int) -> None:
-    from attnkit.show.output_comparison_tables import tables
-    from attnkit.show.output_examples import MARKS_NOTE, example_tables
-
-    examples = example_tables(comparison, sort, count)
-    if examples:
-        examples[-1] = replace(examples[-1], notes=(MARKS_NOTE,))
-    else:
-        first, second = comparison.names[:2]
-        console.say(
-            f"{first} and {second} score alike on every line by {comparison.metric}: choose "
-            "another --metric, or --sort line"
-        )
-    output.write_tables([*examples, *tables(comparison)], "table")
-
-
-def _tables(comparison: "ComparedOutputs", format: str) -> None:
-    """The aggregate differences in another format."""
-    from attnkit.show.output_comparison_tables import tables
-
-    found = tables(comparison)
-    if format == "json":
-        parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
-        output.write_json(
-            {"split": comparison.evaluated.split, "metric": comparison.metric, "tables": parts}
-        )
-    else:
-        output.write_tables(found[:1] if format == "csv" else found, format)
-
-
-def _lines(comparison: "ComparedOutputs", number: int | None) -> None:
-    """Every sentence as an object on a line."""
-    for one in comparison.lines[:number]:
-        output.write_json(comparison.record(one), indent=None)
+    runs = sorted(zip(places, found.values(), strict=True), key=itemgetter(0))
+    return [run for _, run in runs]

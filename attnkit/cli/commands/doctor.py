@@ -34,7 +34,6 @@ def doctor(
     format: options.Format = "table",
     out: options.Out = Path("runs"),
     data_dir: options.DataDir = None,
-    nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
 ) -> None:
@@ -44,47 +43,33 @@ def doctor(
 
       attnkit doctor
       attnkit doctor --data-dir corpora --format markdown
-      attnkit doctor --nproc 2
     """
-    from attnkit.show.table import Cell, Column, Table
+    from attnkit.show.table import Table
+    from attnkit.storage.cache import cache_dir
 
-    if options.in_processes(nproc):
-        return
-
-    parts = {
-        "program": _program(),
-        "processor": _processor(device),
-        "ranks": _ranks(device),
-        "folders": _folders(out, data_dir),
-        "extras": [(f"attnkit[{extra}]", _extra(extra)) for extra in EXTRAS],
-        "terminal": _terminal(),
-    }
-    columns = (Column("what", "left"), Column("found", "left", wrap=True))
-    cells = tuple(
-        (Cell(what, {"part": part, "what": what}), Cell(text, {"found": text}))
-        for part, rows in parts.items()
-        for what, text in rows
-    )
-    output.write_tables([Table("", columns, cells)], format)
-
-
-def _program() -> list[Row]:
-    found = [("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}")]
-    found.append(("Python", f"{platform.python_version()}, {sys.executable}"))
-    return found + [(name, _version(name) or "missing: pip install attnkit") for name in LIBRARIES]
+    named = os.environ.get("ATTNKIT_DATA")
+    rows = [
+        ("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}"),
+        ("Python", f"{platform.python_version()}, {sys.executable}"),
+        *((name, _version(name, "attnkit")) for name in LIBRARIES),
+        *_processor(device),
+        ("data (--data-dir)", _data(data_dir or (Path(named) if named else None))),
+        ("runs (--out)", _room(out)),
+        ("cache", _room(cache_dir())),
+        *(
+            (f"attnkit[{extra}]", _version(package, f"'attnkit[{extra}]'", f"{package} "))
+            for extra, package in EXTRAS.items()
+        ),
+        *_terminal(),
+    ]
+    output.write_tables([Table.of_texts("", ("what", "found"), rows)], format)
 
 
-def _version(package: str) -> str | None:
+def _version(package: str, install: str, before: str = "") -> str:
     try:
-        return version(package)
+        return before + version(package)
     except PackageNotFoundError:
-        return None
-
-
-def _extra(extra: str) -> str:
-    package = EXTRAS[extra]
-    found = _version(package)
-    return f"{package} {found}" if found else f"missing: pip install 'attnkit[{extra}]'"
+        return f"missing: pip install {install}"
 
 
 def _processor(device: str) -> list[Row]:
@@ -103,40 +88,6 @@ def _processor(device: str) -> list[Row]:
         ("device", place),
         ("threads", f"{torch.get_num_threads()}{set_by}"),
         ("load", load_warning() or "quiet"),
-    ]
-
-
-def _ranks(device: str) -> list[Row]:
-    """The processes of this command and how fast they talk, where there are several (--nproc)."""
-    from attnkit.distributed import group
-
-    if not group.is_distributed():
-        return []
-    from attnkit.distributed.survey import SIZE, survey
-
-    places, sums = survey(device)
-    rows = [
-        (
-            f"rank {number}",
-            f"{one.host}, process {one.process}, {one.device}, threads: {one.threads}",
-        )
-        for number, one in enumerate(places)
-    ]
-    for backend, seconds in sums.items():
-        text = f"{1e3 * seconds:.1f} ms for {4 * SIZE / 1e6:.0f} MB, {4 * SIZE / seconds / 1e9:.2g}"
-        rows.append((f"all-reduce, {backend}", f"{text} GB/s"))
-    return rows
-
-
-def _folders(out: Path, data_dir: Path | None) -> list[Row]:
-    from attnkit.storage.cache import cache_dir
-
-    named = os.environ.get("ATTNKIT_DATA")
-    data = data_dir or (Path(named) if named else None)
-    return [
-        ("data (--data-dir)", _data(data)),
-        ("runs (--out)", _room(out)),
-        ("cache", _room(cache_dir())),
     ]
 
 

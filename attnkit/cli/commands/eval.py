@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import typer
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.found_runs import (
-    Baselines,
-    EvalRequest,
-    RunToScore,
-    names_runs,
-    runs_in_folder,
-    runs_of_recipe,
-    sort_words,
-    together,
-)
+from attnkit.cli.found_runs import Baselines, runs_to_score, sort_words
 from attnkit.cli.options import argument, flag, value
 from attnkit.cli.progress_bar import loading, progress_bar
 from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
@@ -27,22 +18,23 @@ from attnkit.text import hint, quoted
 
 if TYPE_CHECKING:
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import ScoreRow
-    from attnkit.scoring.results import PublishedFigures
+    from attnkit.scoring import Comparison, ScoreRow
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
 
 
-class ScoredRows(NamedTuple):
-    """Scores to be compared."""
+class EvalRequest(NamedTuple):
+    """What the command line says of the evaluation of models."""
 
-    rows: "Sequence[ScoreRow]"
-    baselines: Baselines
-    method: str | None  # baseline among the methods that answer questions; None: the first
-    settings: "EvalConfig"  # of the comparison
-    published: "Sequence[PublishedFigures]" = ()  # figures from elsewhere to stand beside them
+    changes: dict[str, Any]  # of the recipes' eval sections
+    splits: Sequence[str]
+    baseline: str | None
+    out: Path
+    corpus: dict[str, Any]  # where corpora come from: data_dir, offline
+    fresh: bool
+    overrides: Sequence[str]  # KEY=VALUE of what may change after training; sweeps
 
 
 def eval(
@@ -133,62 +125,50 @@ def eval(
     changes = _changes(metrics, tokenize, words, vectors, lowercase)
     if not model:
         _refuse(context, OF_MODELS, "needs --model NAME")
-    splits = [name for words in split or [] for name in words.split(",")]
     targets, overrides = sort_words(targets or [], data=bool(model))
     request = EvalRequest(
-        changes, splits, baseline, out, {"data_dir": data_dir, "offline": offline}, fresh, overrides
-    )
+        changes, [name for words in split or [] for name in words.split(",")], baseline, out,
+        {"data_dir": data_dir, "offline": offline}, fresh, overrides,
+    )  # fmt: skip
     if hyp or ref:
         if not hyp or not ref:
             have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
             raise UsageError(f"{have} needs {lack} FILE as well")
         if targets:
-            raise UsageError(
-                f"{quoted(targets[0], 200)}: --hyp scores files only; put --hyp or --ref before "
-                "each of them"
-            )
+            where = "--hyp scores files only; put --hyp or --ref before each of them"
+            raise UsageError(f"{quoted(targets[0], 200)}: {where}")
         _refuse(context, OF_RUNS, "is for trained runs; it does nothing with --hyp")
-        scored = _files(hyp, ref, changes)
+        result = _files(hyp, ref, changes)
     elif model:
         how = {
             "device": device, "dtype": dtype, "offline": offline, "chat": chat,
             "template": template.replace("\\n", "\n"),
         }  # fmt: skip
-        scored = _models(targets, model, how, request)
+        result = _models(targets, model, how, request)
     else:
-        if files := [target for target in targets if is_questions(target)]:
-            raise UsageError(
-                f"{files[0]}: a file of questions needs --model NAME, who answers them"
-            )
-        scored = _runs(targets, device, request)
-    _print(scored, format, columns, notes)
+        result = _runs(targets, device, request)
+    _print(result, format, columns, notes)
 
 
 def _changes(
-    metrics: str | None,
-    tokenize: str | None,
-    words: Literal["classic", "unicode"] | None,
-    vectors: Path | None,
+    metrics: str | None, tokenize: str | None, words: str | None, vectors: Path | None,
     lowercase: bool,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """What the command line sets in the eval section of a recipe."""
     from attnkit.scoring import TOKENIZERS, expand
 
-    changes: dict[str, Any] = {}
-    if metrics is not None:
-        changes["metrics"] = expand([name.strip() for name in metrics.split(",")])
+    cutters = None
     if tokenize is not None:
-        names = list(dict.fromkeys(name.strip() for name in tokenize.split(",")))
+        names = tuple(dict.fromkeys(name.strip() for name in tokenize.split(",")))
         if wrong := [name for name in names if name not in TOKENIZERS]:
             raise UsageError(f"--tokenize {quoted(wrong[0])}: {hint(wrong[0], TOKENIZERS)}")
-        changes["tokenize"] = names[0] if len(names) == 1 else tuple(names)
-    if words is not None:
-        changes["words"] = words
-    if vectors is not None:
-        changes["vectors"] = str(vectors)
-    if lowercase:
-        changes["lowercase"] = True
-    return changes
+        cutters = names if len(names) > 1 else names[0]
+    changes = {
+        "metrics": metrics and expand([name.strip() for name in metrics.split(",")]),
+        "tokenize": cutters, "words": words, "vectors": vectors and str(vectors),
+        "lowercase": lowercase or None,
+    }  # fmt: skip
+    return {name: value for name, value in changes.items() if value is not None}
 
 
 def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
@@ -199,43 +179,46 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> ScoredRows:
+def _compared(
+    rows: "Sequence[ScoreRow]", baselines: Baselines, settings: "EvalConfig", **more: Any
+) -> "Comparison":
+    from attnkit.scoring import side_by_side
+    from attnkit.scoring.significance import Margins
+
+    margins, resamples = Margins.of(settings), settings.bootstrap
+    return side_by_side(rows, baselines, margins=margins, resamples=resamples, **more)
+
+
+def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparison":
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
-    of_runs = dict.fromkeys(TEACHER_FORCED, "probabilities")
-    of_runs |= dict.fromkeys(CONTEXT, "chosen contexts") | dict.fromkeys(LABELS, "list of labels")
-    if of_models := [name for name in settings.metrics if name in of_runs]:
-        lacks = of_runs[of_models[0]]
-        raise UsageError(f"--metrics {of_models[0]} needs a trained run; a file has no {lacks}")
+    if of_models := {*settings.metrics} & {*TEACHER_FORCED, *CONTEXT, *LABELS}:
+        raise UsageError(f"--metrics {min(of_models)} needs a trained run: it is not one of texts")
     rows = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return ScoredRows(rows, {None: rows[0].variant}, None, settings)
+    return _compared(rows, {None: rows[0].variant}, settings)
 
 
 def _baseline(
-    name: str | None,
-    usual: Baselines,
-    variants: Sequence[str],
-    methods: Sequence[str],
-    folders: Sequence[str] = (),
+    name: str | None, usual: Baselines, names: Sequence[str], methods: Sequence[str]
 ) -> tuple[Baselines, str | None]:
     """The baseline of each recipe, and the baseline method where --baseline names one."""
     if name is None:
         return usual, None
-    folder = Path(name).as_posix()
-    if name in variants or folder in folders:
-        return dict.fromkeys(usual, name if name in variants else folder), None
+    for one in (name, Path(name).as_posix()):
+        if one in names:
+            return dict.fromkeys(usual, one), None
     if name in methods:
         return usual, name
-    raise UsageError(f"--baseline {quoted(name)}: {hint(name, [*variants, *methods])}")
+    raise UsageError(f"--baseline {quoted(name)}: {hint(name, [*names, *methods])}")
 
 
 def _models(
     targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
-) -> ScoredRows:
+) -> "Comparison":
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = question_recipe(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
@@ -267,73 +250,50 @@ def _models(
         if is_questions(targets[0]) and not given:
             able = tuple(one for one in spec.methods if not refusal(reader, one))
             spec = spec.model_copy(update={"methods": able})
+        asked = question_sets.EvaluatedModel.of_reader(
+            reader, model, name, request.out, limit=limit, settings=reading
+        )
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
-                question_sets.EvaluatedModel.of_reader(
-                    reader, model, name, request.out, limit=limit, settings=reading
-                ),
-                corpus,
-                splits,
-                settings,
-                spec,
-                recipe.search,
-                force=request.fresh,
+                asked, corpus, splits, settings, spec, recipe.search, force=request.fresh,
                 progress=progress,
-            )
-    return ScoredRows(rows, baselines, method, settings)
+            )  # fmt: skip
+    return _compared(rows, baselines, settings, method=method)
 
 
-def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> ScoredRows:
+def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Comparison":
     """Decode and score the finished runs that the command line names, each once."""
+    from attnkit.nbce.question_sets import evaluate_run
     from attnkit.runs import one_task
 
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
-    found = together(
-        (runs_in_folder if names_runs(target) else runs_of_recipe)(target, request)
-        for target in targets
-    )
-    tasks = [_with_settings(task, request.changes) for task in found.runs]
-    one_task((one.run for one in tasks), "score each task by itself")
-    question_recipes = [one.recipe for one in tasks if one.run.recipe.task == QUESTIONS]
-    methods = dict.fromkeys(
-        method for recipe in question_recipes for method in recipe.contexts.methods
-    )
-    variants = dict.fromkeys(one.run.variant for one in tasks)
-    folders = [one.run.path.as_posix() for one in tasks]
-    baselines, method = _baseline(
-        request.baseline, found.baselines, [*variants], [*methods], folders
-    )
-
-    from attnkit.nbce.question_sets import evaluate_run
-
+    if files := [target for target in targets if is_questions(target)]:
+        raise UsageError(f"{files[0]}: a file of questions needs --model NAME, who answers them")
+    found = runs_to_score(targets, request.overrides, request.out)
+    one_task((one.run for one in found.runs), "score each task by itself")
+    asked = [one.recipe for one in found.runs if one.run.recipe.task == QUESTIONS]
+    methods = dict.fromkeys(method for recipe in asked for method in recipe.contexts.methods)
+    names = dict.fromkeys(one.run.variant for one in found.runs)
+    names |= dict.fromkeys(one.run.path.as_posix() for one in found.runs)
+    baselines, method = _baseline(request.baseline, found.baselines, [*names], [*methods])
     rows: list[ScoreRow] = []
     how = {"force": request.fresh, "device": device, **request.corpus}
     with progress_bar("sentences decoded") as progress:
-        for run, recipe, search_from in tasks:
+        for run, recipe, search_from in found.runs:
+            settings = recipe.eval.model_copy(update=request.changes)
+            recipe = recipe.model_copy(update={"eval": settings})
             scored = evaluate_run(run, recipe, request.splits, progress=progress, **how)
             rows += [replace(row, search_from=search_from) for row in scored]
-    return ScoredRows(rows, baselines, method, tasks[0].recipe.eval, found.published)
+    settings = found.runs[0].recipe.eval.model_copy(update=request.changes)
+    return _compared(rows, baselines, settings, method=method, published=found.published)
 
 
-def _with_settings(task: RunToScore, changes: dict[str, Any]) -> RunToScore:
-    """With changes of its recipe's eval section."""
-    settings = task.recipe.eval.model_copy(update=changes)
-    return task._replace(recipe=task.recipe.model_copy(update={"eval": settings}))
-
-
-def _print(scored: ScoredRows, format: str, columns: str | None, notes: str | None) -> None:
+def _print(result: "Comparison", format: str, columns: str | None, notes: str | None) -> None:
     """Warnings to standard error, the comparison to standard output."""
-    from attnkit.scoring import side_by_side
-    from attnkit.scoring.significance import Margins
     from attnkit.show import axis_tables
     from attnkit.show.comparison_tables import comparison_table, warning_lines
 
-    rows, baselines, method, settings, published = scored
-    result = side_by_side(
-        rows, baselines, method=method, published=published, margins=Margins.of(settings),
-        resamples=settings.bootstrap,
-    )  # fmt: skip
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":

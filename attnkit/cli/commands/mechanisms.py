@@ -14,15 +14,13 @@ if TYPE_CHECKING:
     from attnkit.mechanisms import MechanismSpec
     from attnkit.show.table import Table
 
+EFFECTIVE = "the matrix that the computation amounts to"
 NOTE = (
     "time per head: T queries, S keys, D and E widths of keys and values, M features or landmarks, "
-    "w window, r rate; decoding: state that grows with"
-    " the text or stays constant in size; map: exact = the attention matrix itself, effective = the"
-    " matrix that the computation amounts to"
+    "w window, r rate; decoding: state that grows with the text or stays constant in size; map: "
+    f"exact = the attention matrix itself, effective = {EFFECTIVE}"
 )
 HINT = "`attnkit mechanisms WORD` explains one"
-PRIORITIES = {"title": 1, "source": 2, "map": 3, "decoding": 4, "formula": 5}
-"""Columns that a narrow screen can do without, the highest numbers first."""
 
 
 def mechanisms(
@@ -88,29 +86,31 @@ def record(facts: "MechanismSpec") -> dict[str, Any]:
 
 
 def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
-    """A row per mechanism."""
+    """A row per mechanism; columns with a number are left out where a screen is narrow."""
     from attnkit.show.table import Field, Table
 
-    values: dict[str, Callable[[MechanismSpec], str]] = {
-        "mechanism": lambda one: one.word,
-        "title": lambda one: one.title,
-        "formula": lambda one: one.formula,
-        "time": lambda one: one.cost,
-        "encoder": lambda one: "yes" if one.encoder else "no",
-        "decoder": lambda one: "yes" if one.causal else "no",
-        "cross": lambda one: "yes" if one.cross else "no",
-        "decoding": lambda one: one.state if one.causal else "-",
-        "map": lambda one: one.map,
-        "source": lambda one: one.source,
-    }
+    def yes(which: str) -> "Callable[[MechanismSpec], str]":
+        return lambda one: "yes" if getattr(one, which) else "no"
 
-    def form(name: str) -> Callable[[str], str]:
-        return lambda text: text.partition(', "')[0].partition(";")[0] if name == "source" else text
+    def short(source: str) -> str:
+        return source.partition(', "')[0].partition(";")[0]
 
+    values: list[tuple[str, Callable[[MechanismSpec], str], int]] = [
+        ("mechanism", lambda one: one.word, 0),
+        ("title", lambda one: one.title, 1),
+        ("formula", lambda one: one.formula, 5),
+        ("time", lambda one: one.cost, 0),
+        ("encoder", yes("encoder"), 0),
+        ("decoder", yes("causal"), 0),
+        ("cross", yes("cross"), 0),
+        ("decoding", lambda one: one.state if one.causal else "-", 4),
+        ("map", lambda one: one.map, 3),
+        ("source", lambda one: one.source, 2),
+    ]
     fields = [
-        Field(name, value, form(name), align="left", priority=PRIORITIES.get(name, 0),
+        Field(name, value, short if name == "source" else "{}", align="left", priority=priority,
               wrap=name in ("time", "formula"))
-        for name, value in values.items()
+        for name, value, priority in values
     ]  # fmt: skip
     return Table.of("", known, fields, notes)
 
@@ -127,14 +127,11 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
+    # each paragraph and each item of a list is a line, which the screen wraps
+    paragraphs = re.sub(r"(?<!\n)\n(?!\n|- )", " ", facts.doc.partition("\n")[2].strip())
     parts: list[RenderableType] = [
         Text(safe_text(f"{facts.word}: {facts.title}"), "bold"),
-        Text(safe_text(facts.formula) + "\n"),
-        # each paragraph and each item of a list is a line, which the screen wraps
-        Text(
-            safe_text(re.sub(r"(?<!\n)\n(?!\n|- )", " ", facts.doc.partition("\n")[2].strip()))
-            + "\n"
-        ),
+        Text(safe_text(f"{facts.formula}\n\n{paragraphs}\n")),
         Table.of_texts("properties", ("property", ""), abilities(facts)),
     ]
     shared = dict.fromkeys(LayerOptions._fields, "all")
@@ -157,20 +154,19 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
 
 def abilities(facts: "MechanismSpec") -> list[tuple[str, str]]:
     """What a mechanism can do, in two columns."""
-    why = f": {facts.why}" if facts.why else ""
     from attnkit.recipe.common_names import also_known_as
 
-    maps = {
-        "exact": "the attention matrix itself",
-        "effective": "the matrix that the computation amounts to",
-    }
+    def able(yes: bool) -> str:
+        return "yes" if yes else f"no: {facts.why}" if facts.why else "no"
+
+    maps = {"exact": "the attention matrix itself", "effective": EFFECTIVE}
     others, limited = also_known_as(facts.word), facts.limit == "max_length"
     names = {"q": "queries", "k": "keys", "v": "values", "g": "gates", "x": "slices of the input"}
     return [
         ("time per head", facts.cost),
-        ("encoder", "yes" if facts.encoder else f"no{why}"),
-        ("decoder", "yes" if facts.causal else f"no{why}"),
-        ("cross-attention", "yes" if facts.cross else f"no{why}"),
+        ("encoder", able(facts.encoder)),
+        ("decoder", able(facts.causal)),
+        ("cross-attention", able(facts.cross)),
         ("decoding", f"{facts.state} state" if facts.causal else "-"),
         ("maximum length", "data.max_length" if limited else str(facts.limit or "none")),
         ("positions", ", ".join(("sinusoidal", "learned", "none", *facts.positions))),

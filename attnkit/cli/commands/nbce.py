@@ -1,7 +1,8 @@
 """`attnkit nbce`: answer from more context than a model was trained for."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,9 +11,9 @@ from attnkit.cli.input import open_lines
 from attnkit.cli.options import flag, search_settings, value
 from attnkit.cli.progress_bar import loading
 from attnkit.errors import UsageError
-from attnkit.text import quoted
 
 if TYPE_CHECKING:
+    from attnkit.nbce.reader import ContextReader
     from attnkit.recipe.schema import SearchConfig
 
 MERGING = ("entropy", "mean", "max", "weighted")
@@ -116,18 +117,18 @@ def nbce(
     if [*(context or ()), contexts, prompts].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
     piped = prompts == "-"
-    questions = _prompts(prompt or [], None if piped else prompts, piped)
-    spec = _search(beam, sample, temperature, seed, max_length)
+    questions = _questions(prompt or (), prompts, piped)
+    spec = _search(sample, temperature, beam=beam, seed=seed, max_length=max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
-    labels = _choices(choices, {
-        "--beam": beam, "--max-length": max_length, "--temperature": temperature,
-        "--sample": sample, "--trace": trace, "--save": save})  # fmt: skip
+    labels = _choices(choices)
+    of_text = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
+               "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
+    if wrong := [name for name, value in of_text.items() if value and labels]:
+        raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
     _check_numbers(methods, alpha, window, overlap)
     if (trace or save) and pool not in MERGING:
         raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
     from attnkit.data.tokenizer import unknown_note
-    from attnkit.nbce import open_model
-    from attnkit.nbce.answer import check_method
     from attnkit.nbce.contexts import find, from_file, prepare
     from attnkit.nbce.merge import Rule
 
@@ -136,28 +137,61 @@ def nbce(
     read += [] if contexts is None else from_file(contexts, lines=True)
     kept, notes = prepare(read, len)
     merging: Any = pool if pool in MERGING else "entropy"
-    rule = Rule(merging, beta, eta, top_p, _weights(weights))
+    shares = None if weights is None else tuple(options.decimals("--weights", weights))
+    rule = Rule(merging, beta, eta, top_p, shares)
     rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
-    with loading(model):
-        how: dict[str, Any] = {"device": device, "dtype": dtype, "offline": offline, "chat": chat}
-        how |= {"template": template.replace("\\n", "\n"), "quantization": quantize}
-        reader = open_model(model, **how)
-    for method in methods:
-        check_method(reader, method)
+    reader = _opened(
+        model, methods, device=device, dtype=dtype, offline=offline, chat=chat, template=template,
+        quantization=quantize,
+    )  # fmt: skip
     if window is not None:
-        kept, notes = prepare(
-            read, lambda text: len(reader.encode(text)), window=window, overlap=overlap
-        )
+        windows = {"window": window, "overlap": overlap}
+        kept, notes = prepare(read, lambda text: len(reader.encode(text)), **windows)
         rule.check(len(kept))
     for note in notes:
         console.say(note)
-    if unread := unknown_note(reader.unknown([*(one.text for one in kept), *questions])):
+    texts = [*(one.text for one in kept), *questions]
+    if unread := unknown_note(reader.unknown(texts)):
         console.warn(unread)
     request = nbce_output.NbceRequest(
         reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json,
         save or (),
     )  # fmt: skip
-    nbce_output.answer(request, questions, _piped() if piped else None)
+    with open_lines("-") if piped else nullcontext() as more:
+        nbce_output.answer(request, questions, more)
+
+
+def _opened(model: str, methods: Sequence[str], template: str, **how: Any) -> "ContextReader":
+    """The model, which can answer by these methods."""
+    from attnkit.nbce import open_model
+    from attnkit.nbce.answer import check_method
+
+    with loading(model):
+        reader = open_model(model, template=template.replace("\\n", "\n"), **how)
+    for method in methods:
+        check_method(reader, method)
+    return reader
+
+
+def _search(sample: bool, temperature: float | None, **given: int | None) -> "SearchConfig":
+    """How answers are searched: greedily by default."""
+    from attnkit.recipe.schema import SearchConfig
+
+    if temperature == 0 and sample:
+        raise UsageError("--temperature 0 is greedy: leave --sample out")
+    base, heat = SearchConfig(method="greedy", max_length=LONGEST), temperature or None
+    return search_settings(base, given | {"temperature": heat}, sample or heat is not None)
+
+
+def _questions(texts: Sequence[str], file: str | None, piped: bool) -> list[str]:
+    """The prompts, without those of standard input."""
+    with open_lines(file) if file and not piped else nullcontext(()) as lines:
+        found = [*texts, *lines]
+    if not found and not piped:
+        raise UsageError("there is no prompt: add --prompt TEXT or --prompts FILE")
+    if empty := [number for number, text in enumerate(found, 1) if not text.strip()]:
+        raise UsageError(f"prompt {empty[0]} is empty")
+    return found
 
 
 def _check_numbers(methods: Sequence[str], alpha: float, window: int | None, overlap: int) -> None:
@@ -169,63 +203,9 @@ def _check_numbers(methods: Sequence[str], alpha: float, window: int | None, ove
         raise UsageError(f"--overlap {overlap}: {why}")
 
 
-def _choices(text: str | None, given: Mapping[str, Any]) -> list[str]:
-    """The answers of --choices; options of generated text are refused beside it."""
-    if text is None:
-        return []
-    if wrong := [name for name, value in given.items() if value]:
-        raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
-    labels = [word.strip() for word in text.split(",")]
-    if len({*filter(None, labels)}) < max(2, len(labels)):
+def _choices(text: str | None) -> list[str]:
+    """The answers of --choices."""
+    labels = [word.strip() for word in text.split(",")] if text is not None else []
+    if text is not None and len({*filter(None, labels)}) < max(2, len(labels)):
         raise UsageError("--choices: give two or more answers, as in positive,negative")
     return labels
-
-
-def _prompts(texts: Sequence[str], file: str | None, more: bool) -> list[str]:
-    """The prompts; `more` come from standard input."""
-    prompts = list(texts)
-    if file is not None:
-        with open_lines(file) as lines:
-            prompts += lines
-    if not prompts and not more:
-        raise UsageError("there is no prompt: add --prompt TEXT or --prompts FILE")
-    for number, text in enumerate(prompts, 1):
-        if not text.strip():
-            raise UsageError(f"prompt {number} is empty")
-    return prompts
-
-
-def _piped() -> Iterator[str]:
-    """The lines of standard input, as they come."""
-    with open_lines("-") as lines:
-        yield from lines
-
-
-def _search(
-    beam: int | None,
-    sample: bool,
-    temperature: float | None,
-    seed: int | None,
-    max_length: int | None,
-) -> "SearchConfig":
-    """How answers are searched: greedily by default."""
-    from attnkit.recipe.schema import SearchConfig
-
-    if temperature == 0 and sample:
-        raise UsageError("--temperature 0 is greedy: leave --sample out")
-    base = SearchConfig(method="greedy", max_length=LONGEST)
-    options = {
-        "beam": beam, "seed": seed, "max_length": max_length, "temperature": temperature or None,
-    }  # fmt: skip
-    return search_settings(base, options, sample or bool(temperature))
-
-
-def _weights(text: str | None) -> tuple[float, ...] | None:
-    """The numbers of --weights."""
-    try:
-        return None if text is None else tuple(map(float, text.split(",")))
-    except ValueError as error:
-        raise UsageError(
-            f"--weights {quoted(text or '')}: must be numbers separated by commas, such as "
-            "0.5,0.3,0.2"
-        ) from error

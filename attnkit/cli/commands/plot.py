@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from attnkit.cli import completion, console, options, output
-from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import argument, value
 from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
@@ -82,18 +81,19 @@ def plot(
 
 def _view(name: str, folders: list[Path], save: Path | None) -> None:
     """Systems by tasks, or their differences with intervals."""
+    from attnkit.runs import find_runs
+    from attnkit.runs.find import baselines
     from attnkit.scoring.overview import overview
     from attnkit.show import overview as shown
 
-    found = together(runs_in_folder(str(folder), EvalRequest.stored()) for folder in folders)
-    view = overview([task.run for task in found.runs], found.baselines)
-    whole = name == "overview"
+    runs = find_runs(folders, note=console.warn)
+    view, whole = overview(runs, baselines(runs)), name == "overview"
     if save is None:
         table = (shown.overview_table if whole else shown.forest_table)(view)
         output.write_tables([table], "table")
-        return
-    draw = shown.overview_picture if whole else shown.forest_picture
-    output.save_picture(save, draw(view, save.suffix[1:].lower()))
+    else:
+        draw = shown.overview_picture if whole else shown.forest_picture
+        output.save_picture(save, draw(view, save.suffix[1:].lower()))
 
 
 def _inches(size: str) -> tuple[float, float]:

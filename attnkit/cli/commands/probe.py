@@ -1,10 +1,9 @@
 """`attnkit probe`: studies of attention, one a subcommand."""
 
-from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Option
@@ -12,19 +11,13 @@ from typer import Option
 from attnkit.cli import completion, console, options, output
 from attnkit.cli.options import argument, value
 from attnkit.cli.progress_bar import progress_bar
-from attnkit.errors import UsageError
-from attnkit.text import quoted
 
 if TYPE_CHECKING:
-    from attnkit.analysis.maps import Kind
     from attnkit.data.rows import Row
     from attnkit.runs import Run
 
-KINDS: "tuple[Kind, ...]" = ("encoder", "decoder", "cross")
-VALID = "valid"
-"""The split that is read by default."""
-
-Split = Annotated[str | None, Option(metavar="S", help="Split to read. [default: valid]")]
+KINDS = ("encoder", "decoder", "cross")
+Split = Annotated[str, Option(metavar="S", help="Split to read.")]
 Rows = Annotated[
     int | None, Option(metavar="N", help="Only the first N rows. [default: all]", min=1)
 ]
@@ -37,11 +30,10 @@ Kinds = Annotated[
     ),
 ]
 Metrics = Annotated[
-    str | None,
+    str,
     Option(
         metavar="M,...",
-        help="perplexity and accuracy are fast; bleu, rouge and others decode again. "
-        "[default: perplexity]",
+        help="perplexity and accuracy are fast; bleu, rouge and others decode again.",
     ),
 ]
 
@@ -50,47 +42,44 @@ app = typer.Typer(
 )
 
 
-def kinds_of(given: Sequence[str] | None) -> "list[Kind] | None":
-    """The chosen kinds in their order; None where none is chosen."""
-    return [kind for kind in KINDS if kind in given] if given else None
+def _chosen(
+    kind: list[str] | None, layer: list[str] | None, head: list[str] | None, device: str
+) -> dict[str, Any]:
+    """Which maps are studied, and where."""
+    return {
+        "kinds": [one for one in KINDS if one in kind] if kind else None,
+        "layers": options.numbers("--layer", layer),
+        "heads": options.numbers("--head", head),
+        "device": device,
+    }
 
 
-def metrics_of(given: str | None) -> tuple[str, ...]:
-    """The metrics by name; raises UsageError for an unknown one."""
+def _metrics(names: str) -> tuple[str, ...]:
     from attnkit.scoring import expand
 
-    return expand([name.strip() for name in (given or "perplexity").split(",")])
+    return expand([name.strip() for name in names.split(",")])
 
 
-def numbers(option: str, text: str) -> list[float]:
-    """The numbers of an option, such as 0.5,1; each once, in ascending order."""
-    try:
-        return sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        raise UsageError(f"{option} {quoted(text)}: must be numbers such as 0.5,1,2") from None
-
-
-def title_of(run: "Run") -> str:
-    """Recipe, variant and seed."""
+def _title(run: "Run") -> str:
     return f"{run.name}/{run.variant}/seed-{run.seed}"
 
 
-def rows_of(
-    run: "Run", split: str | None, rows: int | None, data_dir: Path | None, offline: bool
+def _rows(
+    run: "Run", split: str, rows: int | None, data_dir: Path | None, offline: bool
 ) -> "list[Row]":
     """The first rows of a split of the run's corpus."""
     from attnkit.scoring.evaluation import corpus_of
 
-    return list(islice(corpus_of(run, data_dir, offline).rows(split or VALID), rows))
+    return list(islice(corpus_of(run, data_dir, offline).rows(split), rows))
 
 
 @app.command()
 def heads(
     run: options.RunFolder,
     *,
-    split: Split = None,
+    split: Split = "valid",
     rows: Rows = None,
-    metrics: Metrics = None,
+    metrics: Metrics = "perplexity",
     kind: Kinds = None,
     layer: options.Layers = None,
     head: options.Heads = None,
@@ -112,22 +101,15 @@ def heads(
     from attnkit.analysis.head_ablation import probe_heads
     from attnkit.runs import Run
 
-    names = metrics_of(metrics)
-    trained = Run.open(run)
+    names, chosen, trained = _metrics(metrics), _chosen(kind, layer, head, device), Run.open(run)
+    read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("heads") as progress:
         importance = probe_heads(
-            trained,
-            rows_of(trained, split, rows, data_dir, offline),
-            metrics=names,
-            kinds=kinds_of(kind),
-            layers=options.numbers("--layer", layer),
-            heads=options.numbers("--head", head),
-            device=device,
-            progress=lambda done, total: progress("", done, total),
+            trained, read, metrics=names, progress=partial(progress, ""), **chosen
         )
     from attnkit.show.probe_tables import heads_table
 
-    title = f"{title_of(trained)}: {split or VALID}"
+    title = f"{_title(trained)}: {split}"
     output.write_tables([heads_table(title, importance)], format)
 
 
@@ -142,9 +124,9 @@ def noise(
         "BY", "Parts that get noise together: model, kind or layer.", default="model"
     ),
     seeds: int = value("N", "Number of noise draws.", default=3, min=1),
-    split: Split = None,
+    split: Split = "valid",
     rows: Rows = None,
-    metrics: Metrics = None,
+    metrics: Metrics = "perplexity",
     kind: Kinds = None,
     layer: options.Layers = None,
     format: options.Format = "table",
@@ -161,28 +143,22 @@ def noise(
       attnkit probe noise RUN
       attnkit probe noise RUN --by layer --kind encoder --metrics bleu --rows 200
     """
-    sigmas = numbers("--sigma", sigma)
+    sigmas = sorted({*options.decimals("--sigma", sigma)})
     from attnkit.analysis.score_noise import check_sigmas, probe_noise
     from attnkit.runs import Run
 
     check_sigmas(sigmas)
-    names, kinds, layers = metrics_of(metrics), kinds_of(kind), options.numbers("--layer", layer)
+    names, chosen = _metrics(metrics), _chosen(kind, layer, None, device)
+    del chosen["heads"]
     trained = Run.open(run)
+    read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("scorings") as progress:
         effects = probe_noise(
-            trained,
-            rows_of(trained, split, rows, data_dir, offline),
-            sigmas=sigmas,
-            by=by,
-            seeds=seeds,
-            metrics=names,
-            kinds=kinds,
-            layers=layers,
-            device=device,
-            progress=lambda done, total: progress("", done, total),
-        )
-    title = f"{title_of(trained)}: {split or VALID}, noise on attention scores"
-    together = "chosen layers" if kinds or layers else "all layers"
+            trained, read, sigmas=sigmas, by=by, seeds=seeds, metrics=names,
+            progress=partial(progress, ""), **chosen,
+        )  # fmt: skip
+    title = f"{_title(trained)}: {split}, noise on attention scores"
+    together = "chosen layers" if kind or layer else "all layers"
     from attnkit.show.probe_tables import effects_table
 
     output.write_tables([effects_table(title, effects, together)], format)
@@ -195,7 +171,7 @@ def entropy(
     step: list[int] | None = value(
         "N", "Only the checkpoint of this step, besides start and end. Repeatable."
     ),
-    split: Split = None,
+    split: Split = "valid",
     rows: Rows = None,
     kind: Kinds = None,
     layer: options.Layers = None,
@@ -218,19 +194,11 @@ def entropy(
     from attnkit.analysis.map_entropy import probe_entropy
     from attnkit.runs import Run
 
-    trained = Run.open(run)
+    chosen, trained = _chosen(kind, layer, head, device), Run.open(run)
+    read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("rows") as progress:
-        found = probe_entropy(
-            trained,
-            rows_of(trained, split, rows, data_dir, offline),
-            steps=step,
-            kinds=kinds_of(kind),
-            layers=options.numbers("--layer", layer),
-            heads=options.numbers("--head", head),
-            device=device,
-            progress=progress,
-        )
-    title = f"{title_of(trained)}: {split or VALID}, entropy of attention"
+        found = probe_entropy(trained, read, steps=step, progress=progress, **chosen)
+    title = f"{_title(trained)}: {split}, entropy of attention"
     from attnkit.show.probe_tables import entropy_table
 
     output.write_tables([entropy_table(title, found)], format)
@@ -242,7 +210,7 @@ def rank(
         "RUNS", "Folders of one or more finished runs.", autocompletion=completion.folders
     ),
     *,
-    split: Split = None,
+    split: Split = "valid",
     rows: Rows = None,
     kind: Kinds = None,
     layer: options.Layers = None,
@@ -264,22 +232,15 @@ def rank(
     from attnkit.runs import find_runs
     from attnkit.show.probe_tables import RankRow, rank_table
 
-    runs = find_runs(folders, note=console.warn)
+    runs, chosen = find_runs(folders, note=console.warn), _chosen(kind, layer, head, device)
     names = [run.variant for run in runs]
     if len(set(names)) < len(names):
-        names = [title_of(run) for run in runs]
+        names = [_title(run) for run in runs]
     found = []
-    for name, run in zip(names, runs, strict=True):
-        with progress_bar("rows") as progress:
-            layers = probe_rank(
-                run,
-                rows_of(run, split, rows, data_dir, offline),
-                kinds=kinds_of(kind),
-                layers=options.numbers("--layer", layer),
-                heads=options.numbers("--head", head),
-                device=device,
-                progress=partial(progress, name),
-            )
-        found += [RankRow(name, one) for one in layers]
-    title = f"Rank of attention maps: {split or VALID}"
+    with progress_bar("rows") as progress:
+        for name, run in zip(names, runs, strict=True):
+            read = _rows(run, split, rows, data_dir, offline)
+            layers = probe_rank(run, read, progress=partial(progress, name), **chosen)
+            found += [RankRow(name, one) for one in layers]
+    title = f"Rank of attention maps: {split}"
     output.write_tables([rank_table(title, found)], format)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from attnkit.cli import completion, console, options
 from attnkit.cli import output as files
-from attnkit.cli.found_runs import EvalRequest, runs_in_folder, together
 from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
@@ -51,21 +50,24 @@ def report(
     files.check_save(output, (*PAGES, MARKDOWN, *files.PICTURES), "--output")
     if no_maps and sentence is not None:
         raise UsageError("--sentence is for attention maps: leave out --no-maps")
-    found = together(runs_in_folder(folder, EvalRequest.stored()) for folder in folders)
+    from attnkit.runs import find_runs
+    from attnkit.runs.find import baselines
+
+    runs = find_runs(folders, note=console.warn)
     if output.suffix.lower() in files.PICTURES:
         from attnkit.scoring.overview import overview
         from attnkit.show.overview import overview_picture
 
-        view = overview([task.run for task in found.runs], found.baselines)
+        view = overview(runs, baselines(runs))
         files.save_picture(output, overview_picture(view, output.suffix[1:].lower()))
         return
+    from attnkit.scoring.results import PublishedFigures
     from attnkit.show.report import report_of
     from attnkit.show.report.sections import ReportRequest
 
     contents = ReportRequest(
-        [task.run for task in found.runs], found.baselines, found.published,
-        maps=not no_maps, sentence=sentence, command=console.again(), data_dir=data_dir,
-        offline=offline,
+        runs, baselines(runs), PublishedFigures.of_runs(runs), maps=not no_maps, sentence=sentence,
+        command=console.again(), data_dir=data_dir, offline=offline,
     )  # fmt: skip
     _write(report_of(contents, console.warn), output)
 

@@ -80,8 +80,6 @@ def slurm(
     """
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
-    if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit
-        raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
     if save is not None and not save.name.isprintable():
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
     settings, variants = _checked([recipe, *(words or [])])
@@ -106,16 +104,6 @@ def slurm(
         return
     output.save(save, text)
     console.say(f"submit it: sbatch {shlex.quote(str(save))}")
-
-
-def _seconds(time: str) -> int:
-    """A time of one of Slurm's forms."""
-    days, _, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if not days and len(parts) < 3:
-        parts.insert(0, 0)
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:

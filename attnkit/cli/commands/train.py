@@ -1,6 +1,5 @@
 """`attnkit train`: run the trainings of a recipe and print the table that compares them."""
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -120,13 +119,14 @@ def _follow(
     plan = parts[-1]
 
     def start(emit: "Emit", notice: "Notice") -> None:
-        from attnkit.experiment import training
-        from attnkit.experiment.tuning import train as tune
-
         if tuning is None:
+            from attnkit.experiment import training
+
             training.train(plan, emit, jobs=jobs, notice=notice)
         else:
-            tune(plan, tuning, emit, jobs=jobs, notice=notice)
+            from attnkit.experiment import tuning as trials
+
+            trials.train(plan, tuning, emit, jobs=jobs, notice=notice)
 
     lines = tuple(BoardRun(*key) for part in parts for key in part.runs())
     board = Board(plan.file.name, lines, jobs=jobs, busy=load_note)
@@ -274,17 +274,21 @@ def _announce(
             told = {"event": "planned", "recipe": parts[0].file.name, **row, "state": state.state}
             output.write_json(told | shared | then, indent=None)
     if not as_json:
-        fields = [
-            Field(name, itemgetter(name), "{:,}" if name in ("steps", "parameters") else "{}",
-                  align="right" if name in ("steps", "parameters") else "left",
-                  priority=PLAN.get(name, 0), key=name == "seed")
-            for name in rows[0]
-        ]  # fmt: skip
+        text = [
+            Field(
+                name, itemgetter(name), align="left", priority=PLAN.get(name, 0), key=name == "seed"
+            )
+            for name in ("variant", "seed", "state", "run")
+        ]
+        numbers = [
+            Field(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0))
+            for name in ("steps", "parameters")
+        ]
         notes = (
             "parameters: for the vocabulary size of the recipe; small data may yield fewer",
             sharing(jobs, ranks),
         )
-        output.write_tables([Table.of(parts[0].file.name, rows, fields, notes)], "table")
+        output.write_tables([Table.of(parts[0].file.name, rows, text + numbers, notes)], "table")
     for error in errors[1:]:
         console.warn(str(error))
     if errors:
@@ -293,18 +297,14 @@ def _announce(
 
 def _next_commands(plan: "TrainingSettings") -> None:
     """Commands that use the trained runs."""
-    from attnkit import mechanisms
-    from attnkit.cli.training_display import use_command
+    from attnkit.cli.training_display import command, use_command
 
     file, planned = plan.file, plan.runs()
-    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
     folder, recipe = str(plan.folder(*planned[0])), file.variants[planned[0][0]]
-    runs = [str(plan.out / file.name)] if len(planned) > 1 else [folder]
+    runs = str(plan.out / file.name) if len(planned) > 1 else folder
     console.say("")
-    console.say(f"score again:    {shlex.join(['attnkit', 'eval', *runs, *plugins])}")
-    if len({variant for variant, _ in planned}) > 1 and recipe.task not in (
-        "language-modeling",
-        "tagging",  # which write no text
-    ):
-        console.say(f"see examples:   {shlex.join(['attnkit', 'compare', *runs, *plugins])}")
+    console.say(f"score again:    {command('eval', runs)}")
+    writes = recipe.task not in ("language-modeling", "tagging")
+    if writes and len({variant for variant, _ in planned}) > 1:
+        console.say(f"see examples:   {command('compare', runs)}")
     console.say(f"use one model:  {use_command(recipe, folder)}")

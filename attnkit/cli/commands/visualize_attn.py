@@ -26,24 +26,6 @@ PREFERRED: tuple[KindWord, ...] = ("cross", "decoder", "encoder")
 """What is shown unless --kind says otherwise: the first that the model has."""
 MOST_MAPS, FEWEST_MAPS = 48, 8
 """Maps of layers and heads in a grid or picture: of all models together, of each at least."""
-KINDS_OF: dict[str, tuple[KindWord, ...]] = {
-    "encoder-decoder": PREFERRED,
-    "decoder": ("decoder",),
-    "encoder": ("encoder",),
-}
-"""Shape of a model -> its kinds of attention, the one to show first."""
-
-
-class Look(NamedTuple):
-    """How maps are drawn."""
-
-    scale: ScaleWord
-    words: bool
-    hide_special: bool
-    hide_first: bool
-    views: Sequence[str]
-    all_layers: bool  # those shown were asked for by number
-    all_heads: bool
 
 
 def visualize_attn(
@@ -115,38 +97,61 @@ def visualize_attn(
     for path in files:
         output.check_save(path, (*output.PICTURES, *PAGES, *NUMBERS))
         if other and path.suffix.lower() in NUMBERS:
-            raise UsageError(
-                f"--save {path}: {path.suffix.lower()} holds one model: leave out --with"
-            )
+            raise UsageError(f"--save {path}: {path.suffix} holds one model: leave out --with")
+    if target is not None and max_length is not None:
+        raise UsageError("--target fixes the output: leave out --max-length")
     if text == "-":
         with open_lines("-") as lines:
             text = next(iter(lines), "")
+    every = bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files)
     request = Request(
-        text, target, max_length, kind, options.numbers("--layer", layer),
-        options.numbers("--head", head), reference,
-        step, device, offline,
-        bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files),
+        text, target, max_length, [kind] if kind else list(PREFERRED) if every else [],
+        options.numbers("--layer", layer), options.numbers("--head", head), reference, step,
+        device, offline,
     )  # fmt: skip
-    if target is not None and max_length is not None:
-        raise UsageError("--target fixes the output: leave out --max-length")
-    look = Look(
-        scale, words, hide_special, hide_first, view or ("full", "grid"), bool(layer), bool(head),
-    )  # fmt: skip
+    look = Look(scale, words, hide_special, hide_first)
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
     for one in captures:
         if note := one.facts.get("note"):
             console.warn(f"{one.model}: {note}")
+    first = kind or _first_kind(captures)
+    adapted = [look.adapted(one) for one in captures]
+    drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
-        _write(path, captures, kind, look)
+        if path.suffix.lower() in NUMBERS:
+            _write_numbers(path, adapted)
+        elif path.suffix.lower() in PAGES:
+            _write_page(path, captures, kind, look)
+        else:
+            from attnkit.show.map_picture import picture
+
+            kind_of_file = path.suffix[1:].lower()
+            output.save_picture(path, picture(drawn, first, kind_of_file, scale=scale))
+    views = view or ("full", "grid")
     if reader and read:
         _rank(captures, kind, reader, read)
-        return
-    if not files:
-        for part in _views(captures, kind or _first_kind(captures), look):
+    elif not files:
+        for part in _views(captures, adapted, drawn, first, look, views):
             console.stdout().print(part)
     pictures = any(path.suffix.lower() in output.PICTURES for path in files)
-    if pictures or not files:
-        _suggest(captures, kind or _first_kind(captures), look, pictures)
+    if not reader and (pictures or not files):
+        grids = drawn if pictures or "grid" in views else []
+        _suggest([one.maps[first] for one in captures], grids, first, look)
+
+
+class Look(NamedTuple):
+    """How maps are drawn."""
+
+    scale: ScaleWord
+    words: bool
+    hide_special: bool
+    hide_first: bool
+
+    def adapted(self, capture: "Capture") -> "Capture":
+        """Maps of words, and without what is hidden."""
+        maps = {kind: maps.by_word() if self.words else maps for kind, maps in capture.maps.items()}
+        hidden = {"special": self.hide_special, "first": self.hide_first}
+        return replace(capture, maps={kind: one.without(**hidden) for kind, one in maps.items()})
 
 
 class Request(NamedTuple):
@@ -155,14 +160,13 @@ class Request(NamedTuple):
     text: str
     target: str | None
     max_length: int | None
-    kind: KindWord | None
+    kinds: "list[KindWord]"  # none: the preferred one that the model has
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     reference: bool
     step: "Step"
     device: str
     offline: bool
-    all_kinds: bool  # without `kind`: capture every kind of attention, not only the first
 
     def captures(self, name: str) -> list["Capture"]:
         """The maps of one model, and with --reference those of exact softmax."""
@@ -198,7 +202,8 @@ class Request(NamedTuple):
 
         with loading(name):
             model = open_model(name, device=self.device, offline=self.offline)
-        how["kinds"] = self._kinds(KINDS_OF[model.shape])
+        shapes: dict[str, Sequence[Kind]] = {"decoder": ("decoder",), "encoder": ("encoder",)}
+        how["kinds"] = self._kinds(shapes.get(model.shape, PREFERRED))
         if self.max_length is not None:
             how["search"] = self._search(SearchConfig(method="greedy"))
         return [capture_pretrained(model, self.text, **how)]
@@ -207,9 +212,9 @@ class Request(NamedTuple):
         return search_settings(base, {"max_length": self.max_length}, sample=False)
 
     def _kinds(self, present: "Sequence[Kind]") -> "Sequence[Kind]":
-        if self.kind is not None:
-            return [self.kind]
-        return present if self.all_kinds else present[:1]
+        if len(self.kinds) == 1:
+            return self.kinds
+        return present if self.kinds else present[:1]
 
 
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
@@ -218,8 +223,7 @@ def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, rea
     from attnkit.show.head_tables import reading_table
 
     for one in captures:
-        kinds = [kind] if kind else [some for some in ("encoder", "decoder", "cross")
-                                     if some in one.maps]  # fmt: skip
+        kinds = [kind] if kind else [some for some in reversed(PREFERRED) if some in one.maps]
         found = (
             some for some in kinds
             if has_word(one.maps[some].queries, reader) and has_word(one.maps[some].keys, read)
@@ -238,104 +242,72 @@ def _first_kind(captures: "Sequence[Capture]") -> KindWord:
     return next(kind for kind in PREFERRED if kind in captures[0].maps)
 
 
-def _adapted(captures: "Sequence[Capture]", look: Look) -> "list[Capture]":
-    """The maps with --words, --hide-special and --hide-first applied."""
-
-    def adapt(maps: "AttentionMaps") -> "AttentionMaps":
-        maps = maps.by_word() if look.words else maps
-        return maps.without(special=look.hide_special, first=look.hide_first)
-
-    return [replace(c, maps={k: adapt(maps) for k, maps in c.maps.items()}) for c in captures]
-
-
-def _drawn(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "list[Capture]":
+def _drawn(captures: "Sequence[Capture]", kind: "Kind", **every: bool) -> "list[Capture]":
     """The layers and heads of which each gets a map."""
     most = max(MOST_MAPS // len(captures), FEWEST_MAPS)
-
-    def chosen(maps: "AttentionMaps") -> "AttentionMaps":
-        return maps.spread(most, all_layers=look.all_layers, all_heads=look.all_heads)
-
+    chosen = [{kind: one.maps[kind]} if kind in one.maps else {} for one in captures]
     return [
-        replace(one, maps={kind: chosen(one.maps[kind])} if kind in one.maps else {})
-        for one in _adapted(captures, look)
+        replace(one, maps={name: maps.spread(most, **every) for name, maps in some.items()})
+        for one, some in zip(captures, chosen, strict=True)
     ]
 
 
-def _views(captures: "Sequence[Capture]", kind: "Kind", look: Look) -> "Iterator[RenderableType]":
+def _views(
+    captures: "Sequence[Capture]", adapted: "Sequence[Capture]", drawn: "Sequence[Capture]",
+    kind: "Kind", look: Look, views: Sequence[str],
+) -> "Iterator[RenderableType]":  # fmt: skip
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
     from attnkit.show.head_tables import statistics_table
     from attnkit.show.map_screens import MapComparison, MapGrid
 
-    if "full" in look.views:
-        yield MapComparison(_adapted(captures, look), kind, look.scale)
-    for one, some in zip(captures, _drawn(captures, kind, look), strict=True):
-        if len(captures) > 1 and {*look.views} != {"full"}:
+    if "full" in views:
+        yield MapComparison(adapted, kind, look.scale)
+    for one, some in zip(captures, drawn, strict=True):
+        if len(captures) > 1 and {*views} != {"full"}:
             yield Text(f"\n{safe_text(one.model)}", "bold")
-        if "grid" in look.views and one.maps[kind].weights.shape[:2] != (1, 1):
+        if "grid" in views and one.maps[kind].weights.shape[:2] != (1, 1):
             yield Text()
             yield MapGrid(some.maps[kind], look.scale)
-        if "numbers" in look.views:
+        if "numbers" in views:
             yield Text()
             yield statistics_table(one.maps[kind])
-            if look.words or look.hide_special or look.hide_first:
+            if any(look[1:]):
                 note = "numbers are those of the whole maps: nothing hidden, subwords not merged"
                 yield Text(note, "dim")
 
 
-def _suggest(captures: "Sequence[Capture]", kind: "Kind", look: Look, picture: bool) -> None:
+def _suggest(
+    every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look
+) -> None:
     """Say how to see layers and heads that were left out, and how to hide what takes most."""
     from attnkit.analysis.map_statistics import attention_sink
     from attnkit.show.attention_matrix import selection_text, sink_text
 
-    every = [one.maps[kind] for one in captures]
-    drawn = _drawn(captures, kind, look) if picture or "grid" in look.views else []
-    for maps, one in zip(every, drawn, strict=False):
-        if text := selection_text(one.maps[kind]):
-            numbers = [_written([layer.number for layer in maps.layers]), _written(maps.heads)]
-            words = f"--layer {numbers[0]} --head {numbers[1]}"
-            console.say(f"{text}; all of them: {words}, or --save maps.html")
-            break
+    if text := next(filter(None, (selection_text(one.maps[kind]) for one in drawn)), ""):
+        console.say(f"{text}; --layer and --head choose others, --save maps.html has all of them")
     for sink in filter(None, map(attention_sink, every)):
         first = sink.place == 0 and not (sink.token.special and look.hide_special)
         hidden = look.hide_first if first else look.hide_special or not sink.token.special
         if not hidden:
-            console.say(
-                f"{sink_text(sink)}: "
-                f"{'--hide-first' if first else '--hide-special'} shows what is on the others"
-            )
+            option = "--hide-first" if first else "--hide-special"
+            console.say(f"{sink_text(sink)}: {option} shows what is on the others")
             break
 
 
-def _written(numbers: Sequence[int]) -> str:
-    """As --layer and --head take them: 0-5, or 0,2,4."""
-    first, last = numbers[0], numbers[-1]
-    several = list(numbers) == list(range(first, last + 1)) and len(numbers) > 1
-    return f"{first}-{last}" if several else ",".join(map(str, numbers))
-
-
-def _write(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
-    """One file, of the type that its suffix names."""
+def _write_numbers(path: Path, captures: "Sequence[Capture]") -> None:
     from attnkit.analysis import map_files
 
-    suffix = path.suffix.lower()
-    if suffix in NUMBERS:
-        one, *references = _adapted(captures, look)
-        map_files.save(path, replace(one, reference=references[0]) if references else one)
-        console.say(f"wrote {path}")
-    elif suffix in PAGES:
-        from attnkit.show.map_page import page
+    one, *references = captures
+    map_files.save(path, replace(one, reference=references[0]) if references else one)
+    console.say(f"wrote {path}")
 
-        command = console.again(without=("--save", str(path)))
-        content = page(
-            captures, command=command, kind=kind, scale=look.scale, words=look.words,
-            hide_special=look.hide_special, hide_first=look.hide_first,
-        )  # fmt: skip
-        output.save(path, content)
-    else:
-        from attnkit.show.map_picture import picture
 
-        kind = kind or _first_kind(captures)
-        drawn = picture(_drawn(captures, kind, look), kind, suffix[1:], scale=look.scale)
-        output.save_picture(path, drawn)
+def _write_page(
+    path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look
+) -> None:
+    from attnkit.show.map_page import page
+
+    command = console.again(without=("--save", str(path)))
+    output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
