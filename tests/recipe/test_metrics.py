@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from attnkit.recipe import metrics
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, direction_note, metric_facts
-from attnkit.scoring.metrics.scoring import FAMILIES
+from attnkit.scoring.metrics import FAMILIES
 
 
 def test_every_metric_is_one_of_recipes_and_has_a_family_that_computes_it() -> None:

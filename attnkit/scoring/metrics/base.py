@@ -10,7 +10,6 @@ import numpy as np
 
 from attnkit import __version__
 from attnkit.recipe.metrics import METRICS, PLUGGED, base_metric, metric_facts
-from attnkit.scoring.metrics import confusion
 from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -72,7 +71,7 @@ def reducer(metric: str) -> Callable[[list[float]], float]:
     if name == "calibration-error":
         return lambda sums: 100 * sum(map(abs, sums[:-1])) / max(sums[-1], 1)
     if name in ("matthews", "f1"):
-        measure = confusion.matthews if name == "matthews" else confusion.f1
+        measure = matthews if name == "matthews" else f1
         return lambda sums: 100 * measure(sums)
     return lambda sums: 100 * sums[0] / max(sums[1], 1)
 
@@ -81,3 +80,30 @@ def reference_count(references: References) -> str:
     """The nrefs of a signature: how many references each line has, or var."""
     counts = {len(line) for line in references}
     return str(counts.pop()) if len(counts) == 1 else "var"
+
+
+def _matrix(sums: Sequence[float]) -> list[list[float]]:
+    """A confusion matrix.  Rows: the K right labels; columns: those given, and one for others."""
+    labels = math.isqrt(len(sums))
+    return [list(sums[start : start + labels + 1]) for start in range(0, len(sums), labels + 1)]
+
+
+def matthews(sums: Sequence[float]) -> float:
+    """R_K of Gorodkin 2004 ("Comparing two K-category assignments by a K-category correlation
+    coefficient"), -1 to 1; of two labels the Matthews correlation.  0 where one side is constant.
+    """
+    counts = _matrix(sums)
+    right = [sum(row) for row in counts] + [0.0]
+    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
+    total, hits = sum(right), sum(row[at] for at, row in enumerate(counts))
+    covariance: float = hits * total - sum(r * g for r, g in zip(right, given, strict=True))
+    spread: float = math.prod(total**2 - sum(n**2 for n in side) for side in (right, given))
+    return covariance / math.sqrt(spread) if spread else 0.0
+
+
+def f1(sums: Sequence[float]) -> float:
+    """F1 of the last of two labels, or the mean over more; 0 to 1.  A label without any has 0."""
+    counts = _matrix(sums)
+    given: list[float] = [sum(column) for column in zip(*counts, strict=True)]
+    each = [2 * row[at] / max(1, sum(row) + given[at]) for at, row in enumerate(counts)]
+    return each[-1] if len(each) == 2 else sum(each) / len(each)
