@@ -17,7 +17,7 @@ from attnkit.recipe import load, shipped
 from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run
 from attnkit.scoring.results import ScoreRow
-from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.saved_scores import saved_rows
 
 WHOLE = 9
 """Rows that a sentence lists; of more it names the best, the baseline and the worst."""
@@ -39,7 +39,7 @@ class Quoted(NamedTuple):
 
 def sentence(name: str, runs: Sequence[Run]) -> str:
     """What the kept runs of a recipe came to, in words."""
-    rows = comparison(runs).rows
+    rows = [row for run in runs for row in saved_rows(run)]
     baseline = load(shipped()[name]).baseline
     parts = [
         part

@@ -5,11 +5,12 @@ and where seeds split, how many of them learn.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import median
 
 from attnkit.recipe import corpus_cards
 from attnkit.runs import Run
-from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.figure import matplotlib_defaults, rendered
 
 TASKS = ("associative-recall", "induction", "selective-copy", "copy")
@@ -27,7 +28,7 @@ def recalled(kept: Mapping[str, Sequence[Run]]) -> dict[str, Scores]:
         if f"diagnostics/{task}" not in kept:
             continue
         scores = tasks.setdefault(task, {})
-        for row in comparison(kept[f"diagnostics/{task}"], metrics=("accuracy",)).rows:
+        for row in chain.from_iterable(map(saved_rows, kept[f"diagnostics/{task}"])):
             assert row.length is not None
             by_length = scores.setdefault(row.variant, {})
             by_length.setdefault(row.length, []).append(row.scores["accuracy"].value)

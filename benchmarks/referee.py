@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import yaml
@@ -11,7 +12,7 @@ from common import ROOT, table
 from attnkit.recipe import load, shipped
 from attnkit.runs import Run
 from attnkit.scoring.results import ScoreRow
-from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.saved_scores import saved_rows
 from attnkit.scoring.significance import PairedTest
 
 FILE = ROOT / "benchmarks/published.yaml"
@@ -81,7 +82,7 @@ def benchmarks() -> list[Benchmark]:
 def found_in(one: Benchmark, runs: Sequence[Run]) -> dict[str, Found]:
     """The scores of the kept rows of a benchmark."""
     rows: dict[str, list[ScoreRow]] = {}
-    for score in comparison(runs, metrics=(one.metric,)).rows if runs else ():
+    for score in chain.from_iterable(map(saved_rows, runs)):
         if score.split == "test" and (score.length is None or score.length in one.lengths):
             rows.setdefault(score.variant, []).append(score)
     found = {}

@@ -9,7 +9,7 @@ import hashlib
 import io
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -25,11 +25,9 @@ from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import WINDOWS
-from attnkit.scoring.comparison import first_baselines, side_by_side
 from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugin_metrics
 from attnkit.scoring.metrics.base import Statistics
-from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow, System
-from attnkit.scoring.significance import DEFAULT_MARGINS, Margins
+from attnkit.scoring.results import ScoreRow, System
 from attnkit.storage import files
 
 CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
@@ -335,37 +333,6 @@ def one_best(search: SearchConfig) -> SearchConfig:
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
     return [*dict.fromkeys(entry.get("split", name) for name, entry in run.scores().items())]
-
-
-def comparison(
-    runs: Iterable[Run],
-    splits: Sequence[str] | None = None,
-    *,
-    metrics: Sequence[str] | None = None,
-    baseline: str | Mapping[str, str] | None = None,
-    resamples: int = 1000,
-    margins: Margins = DEFAULT_MARGINS,
-) -> Comparison:
-    """Evaluated runs side by side, from what was saved: nothing is decoded, no model is loaded.
-
-    All splits and metrics that were scored, where none are named; `baseline` is a variant, or that
-    of each recipe by its name, and the first run's by default.  Raises MissingInputError: a run was
-    not evaluated on a split; DataError: what was saved is damaged.
-    """
-    names = None if metrics is None else expand(metrics)
-    if names is not None and "perplexity" in names:
-        names = expand((*names, "word-perplexity"))
-    runs = list(runs)
-    rows = [saved_row(run, split) for run in runs for split in splits or scored_splits(run)]
-    if names is not None:
-        rows = [row.only(names) for row in rows]
-    return side_by_side(
-        rows,
-        first_baselines(rows, baseline),
-        published=PublishedFigures.of_runs(runs),
-        resamples=resamples,
-        margins=margins,
-    )
 
 
 def _statistics_path(path: Path) -> Path:

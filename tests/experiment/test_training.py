@@ -30,8 +30,9 @@ from attnkit.experiment.training import train
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
+from attnkit.scoring import side_by_side
 from attnkit.scoring.results import PublishedFigures
-from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train import checkpoint
@@ -127,7 +128,7 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
         {"step": 5, "key": "train.lr", "old": "0.005", "new": "0.5"},
         {"step": 7, "key": "train.steps", "old": "7", "new": "9"},
     ]
-    result = comparison([run])
+    result = side_by_side(saved_rows(run), {})
     assert result.json()["rows"][0]["changes"] == run.manifest["changes"]
     notes = comparison_table(result).notes
     assert any(

@@ -24,7 +24,7 @@ from attnkit.scoring import evaluation as module
 from attnkit.scoring import saved_scores, score, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate, model_scores
-from attnkit.scoring.saved_scores import comparison, saved_row
+from attnkit.scoring.saved_scores import saved_row, saved_rows
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
     encode_rows,
@@ -158,7 +158,8 @@ def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
         (entry,) = evaluate(run, ["test"], eval, device="cpu")
         assert list(entry.json()["metrics"]) == ["bleu", "bleu-char", "chrf"]
         assert saved_row(run, "test").scores == entry.scores
-    result = comparison(runs, metrics=["chrf", "bleu"], resamples=10)
+    rows = [row.only(["chrf", "bleu"]) for run in runs for row in saved_rows(run)]
+    result = side_by_side(rows, first_baselines(rows), resamples=10)
     assert [found.metric for found in result.differences] == ["chrf", "bleu", "bleu-char"]
 
 
@@ -234,7 +235,7 @@ def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
     names = sorted(path.name for path in (run.path / "outputs").glob("*.hyp.txt"))
     assert names[1] == "test.hyp.txt"
     assert names[0].startswith("test.greedy-")
-    assert len(comparison([run]).rows) == 1
+    assert len(saved_rows(run)) == 1
 
 
 def test_an_old_file_of_another_search_is_found_until_the_recipes_own_replaces_it(
@@ -454,7 +455,8 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
     runs = [make(variant, seed) for variant in ("vanilla", "linear") for seed in (1, 2)]
     for run in runs:
         evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
-    result = comparison(runs, ["test"], resamples=50).json()
+    rows = [row for run in runs for row in saved_rows(run)]
+    result = side_by_side(rows, first_baselines(rows), resamples=50).json()
     assert result["baseline"] == "vanilla"
     assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
         ("vanilla", 1), ("vanilla", 2), ("linear", 1), ("linear", 2),
@@ -469,7 +471,8 @@ def test_runs_side_by_side(make: Callable[..., Run]) -> None:
         assert 0 < record["p"] <= record["p_corrected"] <= 1
         assert record["seed_degrees"] == 2
     json.dumps(result, allow_nan=False)
-    chosen = comparison(runs, metrics=["chrf"], baseline="linear", resamples=0).json()
+    rows = [row.only(["chrf"]) for row in rows]
+    chosen = side_by_side(rows, first_baselines(rows, "linear"), resamples=0).json()
     assert chosen["baseline"] == "linear"
     (only,) = chosen["comparisons"]
     assert (only["variant"], only["metric"], only["p"]) == ("vanilla", "chrf", None)

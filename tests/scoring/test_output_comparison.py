@@ -9,6 +9,7 @@ from sacrebleu import sentence_bleu, sentence_chrf
 
 from attnkit.errors import UsageError
 from attnkit.runs import Run
+from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
 from attnkit.scoring.output_comparison import (
     ComparedOutputs,
@@ -16,7 +17,7 @@ from attnkit.scoring.output_comparison import (
     compare_outputs,
     system_facts,
 )
-from attnkit.scoring.saved_scores import comparison
+from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.output_comparison_tables import tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
@@ -72,9 +73,8 @@ def test_the_systems_are_tested_as_eval_does(evaluated: EvaluatedLines, runs: li
     first, other = (one.difference for one in system_facts(whole))
     assert first is None
     assert other is not None
-    (expected,) = [
-        one for one in comparison(runs, ["test"]).json()["comparisons"] if one["metric"] == "chrf"
-    ]
+    rows = [row.only(["chrf"]) for run in runs for row in saved_rows(run)]
+    (expected,) = side_by_side(rows, {"toy": "good"}).json()["comparisons"]
     assert (other.value, other.low, other.high, other.p) == tuple(
         expected[name] for name in ("difference", "low", "high", "p")
     )
