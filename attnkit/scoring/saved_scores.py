@@ -298,16 +298,13 @@ def saved_rows(run: Run) -> list[ScoreRow]:
             f"{split}.{method}.{count}"
             for split in usual for count in spec.counts for method in spec.methods
         ]  # fmt: skip
-    rows = [saved_row(run, one) for one in dict.fromkeys([*usual, *names]) if one in names]
-    if not rows:
+    if not names:
         raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
-    wanted = expand(run.recipe.eval.metrics)
-    return [one.only(list(dict.fromkeys([*wanted, *map(base_metric, one.scores)]))) for one in rows]
-
-
-def saved_row(run: Run, split: str) -> ScoreRow:
-    """The row of what was saved of a split.  Raises as `saved_split`."""
-    return saved_split(run, split).row(System.of_run(run))
+    wanted, system, rows = expand(run.recipe.eval.metrics), System.of_run(run), []
+    for split in dict.fromkeys([*(name for name in usual if name in names), *names]):
+        row = saved_split(run, split).row(system)
+        rows.append(row.only(list(dict.fromkeys([*wanted, *map(base_metric, row.scores)]))))
+    return rows
 
 
 def saved_split(run: Run, split: str) -> SavedScores:

@@ -24,7 +24,7 @@ from attnkit.scoring import evaluation as module
 from attnkit.scoring import saved_scores, score, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate, model_scores
-from attnkit.scoring.saved_scores import saved_row, saved_rows
+from attnkit.scoring.saved_scores import saved_rows, saved_split
 from attnkit.scoring.teacher_forced import (
     CONFIDENCE_BINS,
     encode_rows,
@@ -115,7 +115,7 @@ def test_metrics_that_are_not_asked_for_stay(
     assert asked in after
     assert run.read("outputs/test.hyp.txt") == texts
     monkeypatch.undo()
-    assert saved_row(run, "test").scores.keys() == after.keys()
+    assert saved_split(run, "test").scores.keys() == after.keys()
 
 
 def test_other_settings_score_the_same_outputs_afresh(
@@ -157,7 +157,7 @@ def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
     for run in runs:
         (entry,) = evaluate(run, ["test"], eval, device="cpu")
         assert list(entry.json()["metrics"]) == ["bleu", "bleu-char", "chrf"]
-        assert saved_row(run, "test").scores == entry.scores
+        assert saved_split(run, "test").scores == entry.scores
     rows = [row.only(["chrf", "bleu"]) for run in runs for row in saved_rows(run)]
     result = side_by_side(rows, first_baselines(rows), resamples=10)
     assert [found.metric for found in result.differences] == ["chrf", "bleu", "bleu-char"]
@@ -211,7 +211,7 @@ def test_other_search_settings_force_and_damage_decode_again(
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
-    assert saved_row(run, "test").json()["search"]["beam"] == 2
+    assert saved_split(run, "test").search["beam"] == 2
 
 
 def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
@@ -225,7 +225,7 @@ def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
     monkeypatch.setattr(Run, "model", None)  # nothing is decoded again
     own += [
         evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json(),
-        saved_row(run, "test").json(),
+        saved_rows(run)[0].json(),
     ]
     same = greedy.model_copy(update={"beam": 9, "batch_tokens": 99})  # greedy knows no beam
     other += [evaluate(run, ["test"], EvalConfig(), device="cpu", search=same)[0].json()]
@@ -254,9 +254,9 @@ def test_an_old_file_of_another_search_is_found_until_the_recipes_own_replaces_i
     with monkeypatch.context() as patch:
         patch.setattr(Run, "model", None)
         evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
-        assert saved_row(run, "test").json()["search"]["method"] == "greedy"
+        assert saved_split(run, "test").search["method"] == "greedy"
     evaluate(run, ["test"], EvalConfig(), device="cpu")
-    assert saved_row(run, "test").json()["search"]["method"] == "beam"
+    assert saved_split(run, "test").search["method"] == "beam"
 
 
 def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:
@@ -264,7 +264,7 @@ def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> N
     evaluate(run, ["test"], EvalConfig(), device="cpu")
     (run.path / "outputs" / "test.stats.npz").write_bytes(b"PK")
     with pytest.raises(DataError, match=r"evaluation of test is damaged .*: score again with"):
-        saved_row(run, "test")
+        saved_split(run, "test")
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,13 @@ Words match by form, Porter stem or WordNet synonym, so it is for English.  The 
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 from attnkit.errors import UnavailableError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import CachedStems, Words, check_words
-
-
-class CachedSynonyms:
-    """WordNet's synsets, each word looked up once."""
-
-    def __init__(self) -> None:
-        self._wordnet = _wordnet()
-        self.version: str = self._wordnet.get_version()
-        self.synsets = cache(self._wordnet.synsets)
+from attnkit.scoring.metrics.tokenizers import Words, cached_stemmer, check_words
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
@@ -36,14 +28,15 @@ def scores(
     """Each line by the best of its references; the score is their mean."""
     from nltk.translate.meteor_score import meteor_score
 
-    words, synonyms, stems = Words(eval, lowercase=True), CachedSynonyms(), CachedStems()
+    words, stemmer, wordnet = Words(eval, lowercase=True), cached_stemmer(), _wordnet()
+    synonyms = SimpleNamespace(synsets=cache(wordnet.synsets))  # each word looked up once
     rows = [
-        meteor_score([words.of(r) for r in line], words.of(text), stemmer=stems, wordnet=synonyms)
+        meteor_score([words.of(r) for r in line], words.of(text), stemmer=stemmer, wordnet=synonyms)
         for text, line in zip(hypotheses, references, strict=True)
     ]
     signature = (
         f"nrefs:{reference_count(references)}|refs:max|{words.signature}|stemmer:porter"
-        f"|synonyms:wordnet-{synonyms.version}|version:nltk-{version('nltk')}"
+        f"|synonyms:wordnet-{wordnet.get_version()}|version:nltk-{version('nltk')}"
     )
     return {"meteor": Score.mean("meteor", rows, signature)}
 

@@ -4,31 +4,26 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import CachedStems, unicode_words
+from attnkit.scoring.metrics.tokenizers import cached_stemmer, unicode_words
 
 SENTENCE_END = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")  # the latter: Chinese
 
 
-class StemmedWords:
-    """rouge-score's own tokenization with the Porter stemmer, each text and word only once."""
+def _tokenizer(classic: bool) -> Any:
+    """Cuts each text only once: rouge-score's own words with the Porter stemmer, or the words of
+    any script without one, as Porter's is for English."""
+    from rouge_score.tokenize import tokenize
 
-    def __init__(self) -> None:
-        from rouge_score import tokenize
-
-        self.stem = CachedStems().stem
-        self.tokenize = cache(lambda text: tokenize.tokenize(text, self))
-
-
-class UnicodeWords:
-    """The words of any script, each text only once; no stemmer, as Porter's is for English."""
-
-    def __init__(self) -> None:
-        self.tokenize = cache(unicode_words)
+    stemmer = cached_stemmer()
+    cut = (lambda text: tokenize(text, stemmer)) if classic else unicode_words
+    return SimpleNamespace(tokenize=cache(cut))
 
 
 def scores(
@@ -44,7 +39,7 @@ def scores(
         return SENTENCE_END.sub("\n", text) if eval.sentences == "punctuation" else text
 
     classic = eval.words == "classic"
-    scorer = RougeScorer(list(names), tokenizer=StemmedWords() if classic else UnicodeWords())
+    scorer = RougeScorer(list(names), tokenizer=_tokenizer(classic))
     rows = [
         scorer.score_multi([cut(reference) for reference in line], cut(text))
         for text, line in zip(hypotheses, references, strict=True)

@@ -4,6 +4,7 @@ words of any script."""
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import regex
@@ -96,13 +97,11 @@ def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:
     return [tuple(words[at : at + order]) for at in range(len(words) - order + 1)]
 
 
-class CachedStems:
+def cached_stemmer() -> Any:
     """The Porter stemmer, each word stemmed once."""
+    from nltk.stem.porter import PorterStemmer
 
-    def __init__(self) -> None:
-        from nltk.stem.porter import PorterStemmer
-
-        self.stem: Callable[[str], str] = cache(PorterStemmer().stem)
+    return SimpleNamespace(stem=cache(PorterStemmer().stem))
 
 
 class Words:
