@@ -17,9 +17,6 @@ from attnkit.models.fast_decoder import FastDecoder
 from attnkit.ops.profile_range import profiled
 from attnkit.recipe.schema import SearchConfig
 
-INITIAL_STEPS = 64
-"""Steps for which a search allocates memory at first; it doubles when they are used up."""
-
 SHORT_LIST = 64
 """torch.topk on a CPU is fast where a row has at least this many times k elements."""
 LOGITS_AT_ONCE = {"cpu": 2**20}

@@ -93,20 +93,11 @@ class Trellis:
     """Live hypotheses of a batch as a trellis of tokens and parents, and the finished ones."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
-        shape = (min(longest, base.INITIAL_STEPS), sentences, spec.beam)
         self.spec, self.longest = spec, longest
-        self.place = torch.zeros(shape, dtype=torch.long, device=like.device)
+        self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b K"]]] = []
+        """Sentences of the batch, and the places of their hypotheses (see `BeamStep`)."""
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
-
-    def write(self, step: int, active: Int[Tensor, " b"], chosen: BeamStep) -> None:
-        """Add a step (0-based) of the `active` sentences of the batch."""
-        if step == len(self.place):
-            self.place = torch.cat((self.place, torch.zeros_like(self.place)))
-        if len(active) == self.place.shape[1]:  # all, in order
-            self.place[step] = chosen.place
-        else:
-            self.place[step, active] = chosen.place
 
     def close(
         self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]
@@ -125,7 +116,11 @@ class Trellis:
         cut = self.longest * (self.live > -math.inf).long()
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
         # tokens from the beam of the last one back to the first
-        parents, token_table = np.divmod(self.place.cpu().numpy(), size)
+        shape = (len(self.steps), *self.live.shape)
+        places_of = torch.zeros(shape, dtype=torch.long, device=self.live.device)
+        for step, (active, place) in enumerate(self.steps):
+            places_of[step, active] = place
+        parents, token_table = np.divmod(places_of.cpu().numpy(), size)
         lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()
         sentence = np.arange(len(at))[:, None]
         ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
@@ -255,7 +250,7 @@ def beam_search(
                 base.refuse_nan(lines)
             if not tied:
                 break
-        trellis.write(step, active, chosen)
+        trellis.steps.append((active, chosen.place))
         rows = first + chosen.place // size
         live, place, finished, stay = chosen.live, chosen.place, chosen.finished, None
         if step + 1 == longest or (done and all(done)):

@@ -106,34 +106,31 @@ def exponential_race(
 class BatchOutputs:
     """The tokens that a batch of sentences has so far, D outputs each."""
 
-    def __init__(self, sentences: int, draws: int, longest: int, like: Tensor) -> None:
+    def __init__(self, sentences: int, draws: int, like: Tensor) -> None:
         shape, device = (sentences, draws), like.device
-        room = min(longest, base.INITIAL_STEPS)
-        self.ids = torch.full((*shape, room), PAD, dtype=torch.long, device=device)
+        self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b D"]]] = []
+        """Sentences of the batch, and the tokens of their outputs; PAD of those that ended."""
         self.logprob = like.new_zeros(shape)
         self.length = torch.zeros(shape, dtype=torch.long, device=device)
         self.complete = torch.zeros(shape, dtype=torch.bool, device=device)
 
     def write(
         self,
-        step: int,
         active: Int[Tensor, " b"],
         token: Int[Tensor, "b D"],
         value: Float[Tensor, "b D"],
         alive: Bool[Tensor, "b D"],
     ) -> Bool[Tensor, "b D"]:
-        """Add the tokens of one step (0-based) to the outputs still `alive`; which still are.
+        """Add the tokens of one step to the outputs still `alive`; which still are.
 
         A token whose log-probability is -inf is none: nothing was left to choose.
         """
-        if step == self.ids.shape[2]:
-            self.ids = torch.cat((self.ids, torch.full_like(self.ids, PAD)), 2)
         chosen = alive & (value > -math.inf)
         ends = chosen & (token == EOS)
         going = chosen & ~ends
         # without an index where all are there, in order
-        rows = slice(None) if len(active) == len(self.ids) else active
-        self.ids[rows, :, step] = token.where(going, PAD)
+        rows = slice(None) if len(active) == len(self.length) else active
+        self.steps.append((active, token.where(going, PAD)))
         self.logprob[rows] += value.where(chosen, 0)
         self.length[rows] += chosen
         self.complete[rows] |= ends
@@ -141,7 +138,10 @@ class BatchOutputs:
 
     def hypotheses(self, length_penalty: float) -> list[list[Hypothesis]]:
         """Each sentence's outputs, best first; equal ones in the order of the draws."""
-        ids, length = self.ids.cpu().numpy(), self.length.tolist()
+        table = torch.full((len(self.steps), *self.length.shape), PAD, device=self.length.device)
+        for step, (active, token) in enumerate(self.steps):
+            table[step, active] = token
+        ids, length = table.permute(1, 2, 0).cpu().numpy(), self.length.tolist()
         complete, logprob = self.complete.tolist(), self.logprob.tolist()
         answers = []
         for row, lengths in enumerate(length):
@@ -195,9 +195,8 @@ def step_by_step(
     """
     draws, device = spec.n_best, ids.device
     hidden, state = base.advance(model, ids, state)
-    outputs = BatchOutputs(
-        len(ids), draws, longest, hidden.new_empty(0, dtype=base.score_type(hidden))
-    )
+    outputs = BatchOutputs(len(ids), draws, hidden.new_empty(0, dtype=base.score_type(hidden)))
+    prefix = ids[:, :0].repeat_interleave(draws, 0) if spec.no_repeat_ngram else None
     active = torch.arange(len(ids), device=device)
     alive = torch.ones((len(ids), draws), dtype=torch.bool, device=device)
     sampling = spec.method == "sample"
@@ -206,13 +205,12 @@ def step_by_step(
         rows = active.repeat_interleave(draws)
         hidden, state = hidden.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
-        prefix = outputs.ids[active, :, :step].flatten(0, 1) if spec.no_repeat_ngram else None
         times = None
         if waiting_times is not None:
             times = waiting_times.next(active.tolist(), model.output.out_features)
         value, token = next_tokens(model, hidden, spec, step, prefix, times)
         token = token.view(alive.shape)
-        alive = outputs.write(step, active, token, value.view(alive.shape), alive)
+        alive = outputs.write(active, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()
         if nan:
             base.refuse_nan(lines)
@@ -223,5 +221,8 @@ def step_by_step(
             rows = (stay[:, None] * draws + torch.arange(draws, device=device)).flatten()
             state = state.select(rows, stay)
             active, alive, token = (x.index_select(0, stay) for x in (active, alive, token))
-        hidden, state = base.advance(model, token.reshape(-1, 1), state)
+            prefix = None if prefix is None else prefix.index_select(0, rows)
+        ids = token.reshape(-1, 1)
+        prefix = None if prefix is None else torch.cat((prefix, ids), 1)
+        hidden, state = base.advance(model, ids, state)
     return outputs.hypotheses(spec.length_penalty)

@@ -316,7 +316,7 @@ def test_a_step_on_a_device_reads_no_values() -> None:
         for step in range(3):
             best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
             chosen = beam.decide(best, 8000, finished, step + 1, 40, spec)
-            trellis.write(step, active, chosen)
+            trellis.steps.append((active, chosen.place))
             rows = active[:, None] * live.shape[1] + chosen.place // 8000
             live, finished, token = chosen.live, chosen.finished, chosen.place % 8000
             hidden, state = advance(model, token.view(-1, 1), state.select(rows.flatten(), None))
