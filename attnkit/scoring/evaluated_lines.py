@@ -13,7 +13,7 @@ from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.runs import Run, one_task
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.saved_scores import CONDITION, SavedScores, digest, saved_split, scored_splits
-from attnkit.text import nearest, quoted
+from attnkit.text import hint, quoted
 
 QUESTIONS = "question-answering"
 
@@ -130,8 +130,8 @@ def _conditions(
         names = list(dict.fromkeys(one.split for one in found))
         if split is not None and split not in names:
             raise MissingInputError(
-                f"{run.path}: split {quoted(split)} is not scored; {_hint(split, names)}scored: "
-                f"{', '.join(names)}; score another with `attnkit eval {run.path} --split NAME`"
+                f"{run.path}: split {quoted(split)} is not scored: {hint(split, names)}; score "
+                f"another with `attnkit eval {run.path} --split NAME`"
             )
         scored.append(found)
     common = [one for one in scored[0] if all(one in some for some in scored)]
@@ -148,19 +148,13 @@ def _conditions(
     known = {one.method: one for one in common if (one.contexts or 0) == most}
     for method in methods:
         if method not in known:
-            stored = [str(name) for name in known]
+            near = hint(method, map(str, known))
             raise UsageError(
-                f"--method {quoted(method)}: {_hint(method, stored)}scored with {most} contexts: "
-                f"{', '.join(stored)}"
+                f"--method {quoted(method)} is not scored with {most} contexts: {near}"
             )
     if methods:
         return [known[method] for method in dict.fromkeys(methods)]
     return list(known.values())[: None if len(runs) == 1 else 1]
-
-
-def _hint(word: str, known: Sequence[str]) -> str:
-    near = nearest(word, known)
-    return f"did you mean {near}? " if near else ""
 
 
 def _saved(run: Run, one: _Condition) -> SavedScores:
