@@ -19,7 +19,6 @@ from attnkit.scoring.metrics import (
     score,
 )
 from attnkit.scoring.metrics.tokenizers import TOKENIZERS
-from attnkit.scoring.output_warnings import warnings
 from attnkit.scoring.results import Comparison, ScoreRow
 from attnkit.scoring.significance import Difference, compare, corrected
 
@@ -41,5 +40,4 @@ __all__ = [
     "expand",
     "score",
     "side_by_side",
-    "warnings",
 ]

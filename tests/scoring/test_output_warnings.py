@@ -4,10 +4,9 @@ import pytest
 
 from attnkit.recipe.metrics import METRICS
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring import warnings
 from attnkit.scoring.metrics.answers import unicode_answer_words
 from attnkit.scoring.metrics.tokenizers import unicode_words
-from attnkit.scoring.output_warnings import unread_text
+from attnkit.scoring.output_warnings import unread_text, warnings
 
 GERMAN = "Ein Mann f\u00e4hrt mit dem Rad durch die Stadt und sieht einen kleinen Hund am Weg"
 RUSSIAN = "\u041a\u043e\u0442 2024"  # 3 of 7 letters are Cyrillic

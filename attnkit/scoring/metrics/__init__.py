@@ -9,7 +9,7 @@ carries a signature that says how it was computed.  Nothing is ever downloaded.
 from collections.abc import Sequence
 from types import ModuleType
 
-from attnkit.errors import DataError
+from attnkit.errors import DataError, UsageError
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import (
@@ -25,7 +25,7 @@ from attnkit.scoring.metrics import (
 from attnkit.scoring.metrics.answers import context_found
 from attnkit.scoring.metrics.base import References, Score, Statistics, reducer
 from attnkit.scoring.metrics.labels import label_scores
-from attnkit.scoring.metrics.tokenizers import unknown
+from attnkit.text import hint, quoted
 
 __all__ = [
     "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
@@ -58,7 +58,8 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
     out: list[str] = []
     for name in names:
         if name != "rouge" and not is_known(name):
-            raise unknown(f"metric {name!r}", name, (*METRICS, "rouge", "one of --plugin FILE"))
+            known = hint(name, (*METRICS, "rouge", "one of --plugin FILE"))
+            raise UsageError(f"unknown metric {quoted(name)}: {known}")
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
 

@@ -20,12 +20,6 @@ ORDERS = {"bleu1": 1, "bleu4": 4}
 """Longest n-grams, where the metric's name says them."""
 
 
-def unknown(what: str, name: str, known: Sequence[str]) -> UsageError:
-    """The error of a word that is none of the known ones."""
-    near = hint(name, known, otherwise=" ")
-    return UsageError(f"unknown {what}: {near.strip()} choose from {', '.join(known)}")
-
-
 def check_tokenizer(name: str) -> None:
     """Refuse a tokenizer that is unknown, not installed, or that sacrebleu would download.
 
@@ -34,7 +28,7 @@ def check_tokenizer(name: str) -> None:
         UnavailableError: its package or its model is not there.
     """
     if name not in TOKENIZERS:
-        raise unknown(f"tokenizer {quoted(name)}", name, TOKENIZERS)
+        raise UsageError(f"unknown tokenizer {quoted(name)}: {hint(name, TOKENIZERS)}")
     if name in ("ja-mecab", "ko-mecab"):
         try:
             sacrebleu_metric("bleu", name, False)
