@@ -4,8 +4,6 @@ import math
 import multiprocessing
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from attnkit.bench.plan import PASSES, Candidate, Sweep, Workload
@@ -59,111 +57,80 @@ def measure(
 
     A pass that failed is not tried at longer lengths, nor the backward pass after a forward pass.
     """
-    process, failed = _Process(workload), dict[tuple[str, str], Measure]()
+    failed = dict[tuple[str, str], Measure]()
+    for length in sorted({length for sweep in sweeps for length in sweep.lengths}):
+        for candidate in (sweep.candidate for sweep in sweeps if length in sweep.lengths):
+            note(f"length {length:,}: {candidate.label}")
+            passes, before = dict[str, Measure](), Measure()
+            for kind in PASSES:
+                before = failed.get((candidate.label, kind), before)
+                one = before if before.failure else _measure(workload, candidate, length, kind)
+                if one.failure:
+                    before = failed[candidate.label, kind] = one._replace(why="")
+                passes[kind] = one
+            yield Point(candidate.label, length, passes)
+
+
+def _measure(workload: Workload, candidate: Candidate, length: int, kind: str) -> Measure:
+    """One pass: its first run, then rounds in which it and the baseline take turns."""
+    found, rounds = Measure(), list[tuple[float, float]]()
+    where, budget = f"{candidate.label} at {length:,}", f"{workload.budget:g} s"
     try:
-        for length in sorted({length for sweep in sweeps for length in sweep.lengths}):
-            for candidate in (sweep.candidate for sweep in sweeps if length in sweep.lengths):
-                note(f"length {length:,}: {candidate.label}")
-                passes, before = dict[str, Measure](), Measure()
-                for kind in PASSES:
-                    before = failed.get((candidate.label, kind), before)
-                    one = before if before.failure else process.measure(candidate, length, kind)
-                    if one.failure:
-                        before = failed[candidate.label, kind] = one._replace(why="")
-                    passes[kind] = one
-                yield Point(candidate.label, length, passes)
-    finally:
-        process.close()
+        for name, value in _answers(workload, candidate, length, kind):
+            if name == "first":
+                found = Measure(value[0], (value[0],), bytes=value[1])
+            elif name == "round":
+                rounds.append(value)
+            elif name == "error" and found.seconds is None:
+                text = "out of memory" if value == "memory" else value
+                failure = text if value == "memory" else "failed"
+                found = Measure(failure=failure, why=f"{where}: {text}")
+    except TimeoutError:
+        if found.seconds is None:
+            why = f"{where} took longer; the budget of a pass is {budget} (--budget)"
+            found = Measure(failure=f"> {budget}", why=why)
+    if not rounds:
+        return found
+    samples = tuple(seconds for seconds, _ in rounds)
+    ratio = statistics.median(base / seconds for seconds, base in rounds)
+    return found._replace(seconds=statistics.median(samples), samples=samples, ratio=ratio)
 
 
-class _Process:
-    """Forked from a process that has imported torch and run nothing.
+def _answers(workload: Workload, *request: Any) -> Iterator[tuple[str, Any]]:
+    """What a process of its own answers: it is forked from one that has imported torch alone.
 
-    On a CPU each measurement has one of its own, elsewhere they share one.
+    Raises TimeoutError where an answer did not come in time.
     """
+    from attnkit.bench.worker import serve
 
-    def __init__(self, workload: Workload) -> None:
-        self.workload = workload
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(PRELOAD)
-        own: Any = multiprocessing.current_process()
-        own._config["tempdir"] = str(process_folder())
-        self.process: Any = None
-        self.connection: Connection | None = None
-
-    def measure(self, candidate: Candidate, length: int, kind: str) -> Measure:
-        """One pass: its first run, then rounds in which it and the baseline take turns."""
-        found, rounds = Measure(), list[tuple[float, float]]()
-        where, budget = f"{candidate.label} at {length:,}", f"{self.workload.budget:g} s"
-        try:
-            for name, value in self._answers(candidate, length, kind):
-                if name == "first":
-                    found = Measure(value[0], (value[0],), bytes=value[1])
-                elif name == "round":
-                    rounds.append(value)
-                elif name == "error" and found.seconds is None:
-                    text = "out of memory" if value == "memory" else value
-                    failure = text if value == "memory" else "failed"
-                    found = Measure(failure=failure, why=f"{where}: {text}")
-        except TimeoutError:
-            if found.seconds is None:
-                why = f"{where} took longer; the budget of a pass is {budget} (--budget)"
-                found = Measure(failure=f"> {budget}", why=why)
-        if self.workload.device == "cpu":
-            self.close()
-        if not rounds:
-            return found
-        samples = tuple(seconds for seconds, _ in rounds)
-        ratio = statistics.median(base / seconds for seconds, base in rounds)
-        return found._replace(seconds=statistics.median(samples), samples=samples, ratio=ratio)
-
-    def _answers(self, *request: Any) -> Iterator[tuple[str, Any]]:
-        """What the process answers to a request.
-
-        Raises TimeoutError where an answer did not come in time.
-        """
-        if self.connection is None:
-            from attnkit.bench.worker import serve
-
-            self.connection, theirs = self.context.Pipe()
-            arguments = (theirs, self.workload)
-            self.process = self.context.Process(target=serve, args=arguments, daemon=True)
-            try:
-                with starting_processes():
-                    self.process.start()
-            except (EOFError, ConnectionError):
-                self.connection = None
-                yield "error", "the process that others are started from was killed"
-                return
-            theirs.close()
-        with suppress(OSError):  # one that is gone is noticed when its answer is read
-            self.connection.send(request)
-        patience = START + self.workload.budget
-        while True:
-            if not self.connection.poll(patience):
-                self.close()
-                raise TimeoutError
-            try:
-                answer = self.connection.recv()
-            except (EOFError, ConnectionError):
-                self.process.join(5)
-                code = self.process.exitcode
-                self.close()
-                # the system kills (signal 9) what takes too much memory
-                yield "error", "memory" if code == -9 else f"the process ended with code {code}"
-                return
-            if answer is None:
-                return
+    context, own = multiprocessing.get_context("forkserver"), multiprocessing.current_process()
+    context.set_forkserver_preload(PRELOAD)
+    own._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
+    connection, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=serve, args=(theirs, workload, *request), daemon=True)
+    try:
+        with starting_processes():
+            process.start()
+    except (EOFError, ConnectionError):
+        yield "error", "the process that others are started from was killed"
+        return
+    theirs.close()
+    try:
+        patience = START + workload.budget
+        while connection.poll(patience):
+            answer = connection.recv()
             yield answer
-            patience = self.workload.budget + START * (answer[0] != "ready")
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.process.kill()  # first: one that reads from a closed connection shows a traceback
-            self.process.join()
-            self.process.close()
-            self.connection.close()
-        self.process = self.connection = None
+            patience = workload.budget + START * (answer[0] != "ready")
+        raise TimeoutError
+    except (EOFError, ConnectionError):
+        process.join(5)
+        if code := process.exitcode:  # the system kills (signal 9) what takes too much memory
+            yield "error", "memory" if code == -9 else f"the process ended with code {code}"
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        connection.close()
 
 
 def fit(curve: Sequence[tuple[int, float]]) -> Fit | None:

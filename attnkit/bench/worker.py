@@ -126,14 +126,10 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
     )
 
 
-def serve(connection: Connection, workload: Workload) -> None:
-    """Answer requests until there are no more, or the command that asks has ended."""
-    with suppress(EOFError, ConnectionError):
-        _answer(connection, workload)
-
-
-def _answer(connection: Connection, workload: Workload) -> None:
-    """Errors are answers too, None ends each."""
+def serve(
+    connection: Connection, workload: Workload, candidate: Candidate, length: int, kind: str
+) -> None:
+    """Send the answers of `probe`; an error is one, too.  The command may have ended meanwhile."""
     for path in workload.plugins:
         mechanisms.plug_in(path)
     if workload.threads:
@@ -141,11 +137,13 @@ def _answer(connection: Connection, workload: Workload) -> None:
     if workload.device == "cpu":
         keep_freed_memory()  # as training does
         _limit_memory()
-    while request := connection.recv():
-        torch.manual_seed(0)
+    torch.manual_seed(0)
+    with suppress(ConnectionError):
         try:
-            for answer in probe(workload, *request):
+            for answer in probe(workload, candidate, length, kind):
                 connection.send(answer)
+        except ConnectionError:
+            raise
         except Exception as error:
             text = " ".join(str(error).split())
             if out_of_memory(error):
@@ -153,9 +151,6 @@ def _answer(connection: Connection, workload: Workload) -> None:
             elif not isinstance(error, AttnkitError):
                 text = f"{type(error).__name__}: {text}"
             connection.send(("error", text))
-        if workload.device.startswith("cuda"):
-            torch.cuda.empty_cache()
-        connection.send(None)
 
 
 def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> Iterator[Answer]:

@@ -171,9 +171,9 @@ def test_a_process_that_died_before_it_was_asked_is_a_result(
 
 
 def test_a_measuring_process_ends_with_its_command() -> None:
-    ours, theirs = Pipe()
+    ours, theirs = Pipe(duplex=False)
     ours.close()
-    serve(theirs, SMALL._replace(threads=None, device="meta"))  # returns
+    serve(theirs, SMALL._replace(threads=None), candidate("linear"), 16, FORWARD)  # returns
 
 
 def test_processes_that_are_done_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -225,7 +225,7 @@ def test_lengths_of_the_plan() -> None:
     [
         ("liner", "called 'liner'; did you mean linear"),
         ("dot:key_haeds=2", "dot has no option 'key_haeds'; did you mean key_heads?"),
-        ("dot:key_heads=two", "key_heads: must be"),
+        ("dot:key_heads=two", "key_heads must be"),
         ("dot:key_heads", "'key_heads' must be KEY=VALUE"),
     ],
 )
