@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
@@ -10,11 +11,10 @@ from typing import Any, NamedTuple
 import torch
 
 from attnkit import models
-from attnkit.bench.step_parts import Speed, peak, split
+from attnkit.bench.step_parts import Speed, peak, split, timed
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
-from attnkit.device import clock
 from attnkit.errors import DataError
 from attnkit.memory import keep_freed_memory
 from attnkit.models import Model
@@ -23,7 +23,6 @@ from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring.evaluation import answers, corpus_of
-from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 
 WARM, PROFILED, SINGLE = 16, 64, 20
 """Lines decoded before the clock starts, under the profiler, and one at a time."""
@@ -121,17 +120,10 @@ def measure(
     note(f"{len(sources):,} lines")
     peaks = {"fp32": peak("fp32", device)}
     decode(sources[:WARM])
-    watched = reset_peak_memory(device) is not None
-    start = clock(device)
-    outputs = decode(sources)
-    seconds = clock(device) - start
-    memory = peak_memory(device) if watched else None
+    outputs = list[str]()
+    seconds, memory = timed(lambda: outputs.extend(decode(sources)), device)
     note("one line at a time")
-    single = []
-    for source in sources[:SINGLE]:
-        start = clock(device)
-        decode([source])
-        single.append(clock(device) - start)
+    single = [timed(partial(decode, [source]), device)[0] for source in sources[:SINGLE]]
     some = sources[:: max(1, len(sources) // PROFILED)]
     note(f"{len(some)} lines under the profiler")
     parts = split(model, lambda: decode(some), 1, device, trace)

@@ -28,6 +28,7 @@ from attnkit.models.fast_decoder import FastAttention, FastBlock, FastDecoder
 from attnkit.models.precision import DTYPES
 from attnkit.ops.onednn import product
 from attnkit.storage.files import process_folder, write_output
+from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 
 MARK = "attnkit: "
 """Before the names of ranges, in profiles of every program."""
@@ -93,6 +94,15 @@ class Speed:
         parts = [part._asdict() for part in self.parts]
         more = {"operations_per_second": self.operations_per_second, "parts": parts}
         return asdict(self) | more
+
+
+def timed(work: Callable[[], object], device: str) -> tuple[float, int | None]:
+    """Seconds and peak memory in bytes of some work; None where the system does not tell that."""
+    watched = reset_peak_memory(device) is not None
+    start = clock(device)
+    work()
+    seconds = clock(device) - start
+    return seconds, peak_memory(device) if watched else None
 
 
 def split(

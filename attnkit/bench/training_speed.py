@@ -8,9 +8,8 @@ from pathlib import Path
 
 import torch
 
-from attnkit.bench.step_parts import Speed, peak, split
+from attnkit.bench.step_parts import Speed, peak, split, timed
 from attnkit.data.preparation import PreparedData
-from attnkit.device import clock
 from attnkit.experiment import cost
 from attnkit.memory import keep_freed_memory
 from attnkit.ops.operation_count import count_operations
@@ -18,7 +17,6 @@ from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.storage.files import process_folder
 from attnkit.train.fit import Training, TrainingJob
-from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 from attnkit.train.signals import StopSignals
 
 WARM, PROFILED = 3, 5
@@ -54,21 +52,14 @@ def training_speed(
     if device == "cpu":
         keep_freed_memory()  # as training does
     with training_on(recipe, prepared, precision, device) as training:
-
-        def update() -> None:
-            training.advance()
-
+        update = training.advance
         note(f"{WARM} + {updates} updates")
         before = peak(precision, device)
         for _ in range(WARM):
             update()
-        watched = reset_peak_memory(device) is not None
-        tokens, start = training.progress.tokens, clock(device)
-        for _ in range(updates):
-            update()
-        seconds = (clock(device) - start) / updates
-        speed = (training.progress.tokens - tokens) / (seconds * updates)
-        memory = peak_memory(device) if watched else None
+        tokens = training.progress.tokens
+        seconds, memory = timed(lambda: [update() for _ in range(updates)], device)
+        speed = (training.progress.tokens - tokens) / seconds
         note(f"{PROFILED} updates under the profiler")
         parts = split(training.worker.model, update, PROFILED, device, trace)
         note("counting operations")
@@ -79,7 +70,7 @@ def training_speed(
     return TrainingSpeed(
         device=device,
         threads=torch.get_num_threads(),
-        seconds=seconds,
+        seconds=seconds / updates,
         tokens_per_second=speed,
         operations_per_token=operations,
         peaks=peaks | {precision: max(before, peaks[precision])},
