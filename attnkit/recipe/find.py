@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ SUFFIX = ".yaml"
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 NAMES = "use ASCII letters, digits, '.', '_', '+' and '-', at most 64, the first no sign but '_'"
 """What a name may consist of, for messages; see `is_name`."""
+LIST = "`attnkit recipe list` shows the shipped ones"
 LISTED = 3
 """Recipes that a message suggests, at most."""
 
@@ -43,28 +43,18 @@ def resolve(recipe: str | Path, folder: Path = Path()) -> Path:  # noqa: B008
     with suppress(OSError, ValueError):  # a name that is too long or holds a zero byte
         if path.exists() and not path.is_dir():
             return path
-    known = shipped()
-    name = Path(recipe).as_posix()
+    known, name = shipped(), Path(recipe).as_posix()
     if name in known:
         return known[name]
-    shown = quoted(str(recipe), 200)
     bare = name.removeprefix("./").removeprefix("recipes/").removesuffix(SUFFIX)
-    if bare in known:
-        raise MissingInputError(f"no recipe {shown}; the shipped one is called {bare}")
-    is_folder = os.path.isdir(path)
-    inside = sorted(path.glob(f"*{SUFFIX}")) if is_folder else []
-    near = [*(str(Path(recipe, file.name)) for file in inside), *_near(bare, known)][:LISTED]
-    hint = "`attnkit recipe list` shows the shipped ones"
-    if near:
-        hint = f"did you mean {' or '.join(near)}?"
-    what = "it is a folder" if is_folder else "there is no such file"
+    inside = sorted(path.glob(f"*{SUFFIX}")) if os.path.isdir(path) else []
+    near = [str(Path(recipe, file.name)) for file in inside]
+    near += [full for full in known if bare in (full, *full.split("/"))]
+    near = near[:LISTED] or [close for close in [nearest(bare, known)] if close]
+    hint = f"did you mean {' or '.join(near)}?" if near else LIST
+    what = "it is a folder" if os.path.isdir(path) else "there is no such file"
+    shown = quoted(str(recipe), 200)
     raise MissingInputError(f"no recipe {shown}: {what}, and no shipped one has this name; {hint}")
-
-
-def _near(bare: str, known: Mapping[str, Path]) -> list[str]:
-    """Shipped recipes with this word in their names, else the nearest one."""
-    named = [full for full in known if bare in full.split("/")]
-    return named or [close for close in [nearest(bare, known)] if close]
 
 
 def is_name(text: str) -> bool:

@@ -343,7 +343,7 @@ def test_a_folder_is_no_recipe_and_its_recipes_are_named() -> None:
     Path("empty").mkdir()
     with pytest.raises(MissingInputError, match=r"it is a folder, .*; `attnkit recipe list`"):
         load("empty")
-    with pytest.raises(MissingInputError, match=r"the shipped one is called quickstart"):
+    with pytest.raises(MissingInputError, match=r"did you mean quickstart\?"):
         load("recipes/quickstart.yaml")
     with pytest.raises(MissingInputError, match=r"`attnkit recipe list` shows the shipped ones"):
         load("zzz.yaml")
