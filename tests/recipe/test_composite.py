@@ -63,28 +63,16 @@ mixture
 {name: mixture, parts: [dot, synthesizer-radnom]}
   r.yaml:3:53: model.attention.encoder.parts: no attention mechanism is called
   'synthesizer-radnom'; did you mean synthesizer-random?
-{name: mixture, parts: [dot, {name: synthesizer-random, trainabel: no}]}
-  r.yaml:3:53: model.attention.encoder.parts: synthesizer-random as a part of mixture
-  has no option 'trainabel'; did you mean trainable?
 {name: mixture, parts: [dot, {name: synthesizer-random, trainable: no}]}
   r.yaml:3:53: model.attention.encoder.parts: synthesizer-random: trainable must be true or
   false, got 'no'
-{name: mixture, parts: [dot, {name: gaussian, key_norm: true}]}
-  key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian
-{name: mixture, parts: [dot, linear]}
-  r.yaml:3:53: model.attention.encoder.parts: linear cannot be a part of mixture; its
-{name: mixture, parts: [dot]}
-  r.yaml:3:53: model.attention.encoder.parts: must be a list of two mechanisms or more, such as
-  [scaled-dot, synthesizer-random], got [dot]
-{name: mixture, parts: dot}
-  must be a list of two mechanisms or more, such as [s
 {name: mixture, parts: [dot, [gaussian]]}
   r.yaml:3:53: model.attention.encoder.parts: a part must be a word or {name: word} with its
   options, got [gaussian]
-{name: mixture, parts: [dot, {rank: 1}]}
-  a part must be a word or {name: word} with
 {name: mixture, parts: [dot, null]}
   a part must be a word or {name: word} with
+{name: mixture, parts: dot}
+  must be a list of two mechanisms or more, such as [s
 {name: mixture, parts: [dot, gaussian], combine: sigmiod}
   r.yaml:3:79: model.attention.encoder.combine: must be one of softmax, sigmoid, sum, got
   'sigmiod'; did you mean sigmoid?
@@ -94,7 +82,7 @@ mixture
 {name: interleaved, parts: [{name: dot, residual_scores: true}, linear]}
   interleaved: residual_scores adds the scores of the layer before: set it on all parts
 """
-"""Encoder attention and, indented, what is said of it."""
+"""Encoder attention and what is said of it; tests/mechanisms/test_refusals.py has more."""
 
 
 @pytest.mark.parametrize(("text", "message"), said(WRONG))

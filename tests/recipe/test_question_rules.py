@@ -14,101 +14,47 @@ DECODER = TOY + "model: {shape: decoder}\n"
 OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
-            "r.yaml:2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 "
-            "is the most that this gold leaves to other",
-        ),
-        (
-            TASK + "data: {corpus: toy-passages, gold: 0.9}\n",
-            "r.yaml:2:36: data.gold: data.gold 0.9 and data.other 0.25 are more than all rows; 0.1 "
-            "is the most that this gold leaves to other",
-        ),
-        (
-            TOY + "eval: {metrics: [answer-match, perplexity]}\n",
-            "r.yaml:3:17: eval.metrics: perplexity is not measured of questions; use answer-match, "
-            "answer-f1 or rouge",
-        ),
-        (
-            TOY + "eval: {metrics: [accuracy]}\n",
-            "r.yaml:3:17: eval.metrics: accuracy is not measured of questions; use answer-match, "
-            "answer-f1 or rouge",
-        ),
-        *(
-            (
-                TOY + f"contexts: {{methods: [entropy, {method}]}}\n",
-                f"r.yaml:3:21: contexts.methods: {method} needs `model.shape: decoder`; an encoder "
-                "reads one context at a time",
-            )
-            for method in ("window", "retrieval")
-        ),
-        (
-            TOY + "contexts: {counts: [1, 2, 2]}\n",
-            "r.yaml:3:20: contexts.counts: names 2 twice; name each once",
-        ),
-        (
-            TOY + "contexts: {methods: [mean, mean]}\n",
-            "r.yaml:3:21: contexts.methods: names mean twice; name each once",
-        ),
-        (
-            TOY + "train: {objective: causal}\n",
-            "r.yaml:3:20: train.objective: causal is for language-modeling; question-answering "
-            "uses `train.objective: seq2seq`",
-        ),
-        (
-            DECODER + "tokenizer: {shared: false}\n",
-            "r.yaml:4:21: tokenizer.shared: one decoder reads all text, so it needs one "
-            "vocabulary; set it to true",
-        ),
-        (
-            TASK + "data: {corpus: toy-translation}\n",
-            "r.yaml:1:7: task: toy-translation is for translation, not for question-answering",
-        ),
-        (
-            "task: summarization\ndata: {corpus: nq-passages}\n",
-            "r.yaml:1:7: task: nq-passages is for question-answering, not for summarization",
-        ),
-        (
-            TASK + "data: {corpus: nq-passages, size: 9}\n",
-            "r.yaml:2:35: data.size: only generated corpora have a size; use data.rows to keep "
-            "fewer rows",
-        ),
-        (
-            TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
-            "r.yaml:3:16: eval.splits: xquad-en has no split 'train'; it has valid, test",
-        ),
-        (
-            OWN % "[q.txt, a.txt]",
-            "r.yaml:2:15: data.train: questions with contexts are read from one .jsonl file; name "
-            "one",
-        ),
-        (
-            OWN % "q.txt",
-            "r.yaml:2:15: data.train: questions with contexts are read from one .jsonl file; name "
-            "one",
-        ),
-        (
-            GOOD + "eval: {metrics: [bleu, context-found]}\n",
-            "r.yaml:3:17: eval.metrics: context-found is for question-answering, which chooses "
-            "contexts; remove it",
-        ),
-        (
-            "task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n",
-            "r.yaml:2:39: data.gold: does nothing with `task: translation`; it is for "
-            "question-answering",
-        ),
-        (
-            GOOD + "contexts: {counts: [1, 3]}\n",
-            "r.yaml:3:20: contexts.counts: does nothing with `task: translation`; it is for "
-            "question-answering",
-        ),
-    ],
-)
+WRONG = [
+    (TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
+     "2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 is the most"),
+    (TASK + "data: {corpus: toy-passages, gold: 0.9}\n", "2:36: data.gold: data.gold 0.9 and "),
+    (TASK + "data: {corpus: toy-passages, gold: 1.5}\n", "2:36: data.gold: must be a number"),
+    (TOY + "eval: {metrics: [perplexity]}\n", "3:17: eval.metrics: perplexity is not measured of"),
+    (TOY + "eval: {metrics: [accuracy]}\n", "3:17: eval.metrics: accuracy is not measured of"),
+    (TOY + "contexts: {methods: [entropy, window]}\n",
+     "3:21: contexts.methods: window needs `model.shape: decoder`; an encoder reads one context"),
+    (TOY + "contexts: {methods: [retrieval]}\n", "3:21: contexts.methods: retrieval needs `mo"),
+    (TOY + "contexts: {methods: [mean, mean]}\n", "3:21: contexts.methods: names mean twice"),
+    (TOY + "contexts: {methods: [entropie]}\n", "did you mean [entropy]?"),
+    (TOY + "contexts: {counts: [1, 2, 2]}\n", "3:20: contexts.counts: names 2 twice; name each"),
+    (TOY + "contexts: {counts: [0]}\n", "[whole number >= 1, ...], got [0]; did you mean [1]?"),
+    (TOY + "contexts: {counts: []}\n", "3:20: contexts.counts: must be a list of at least one"),
+    (TOY + "contexts: {beta: -2}\n", "3:18: contexts.beta: must be a number >= -1"),
+    (TOY + "contexts: {eta: -1}\n", "3:17: contexts.eta: must be a number >= 0"),
+    (TOY + "contexts: {top_p: 1.5}\n", "3:19: contexts.top_p: must be a number >= 0 and <= 1"),
+    (TOY + "contexts: {alpha: -1}\n", "3:19: contexts.alpha: must be a number >= 0"),
+    (TOY + "train: {objective: causal}\n", "3:20: train.objective: causal is for language-model"),
+    (DECODER + "tokenizer: {shared: false}\n", "4:21: tokenizer.shared: one decoder reads all"),
+    (TASK + "data: {corpus: toy-translation}\n", "1:7: task: toy-translation is for translation"),
+    ("task: summarization\ndata: {corpus: nq-passages}\n", "nq-passages is for question-answer"),
+    (TASK + "data: {corpus: nq-passages, size: 9}\n", "2:35: data.size: only generated corpora"),
+    (TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
+     "3:16: eval.splits: xquad-en has no split 'train'; it has valid, test"),
+    (OWN % "[q.txt, a.txt]", "2:15: data.train: questions with contexts are read from one .jsonl"),
+    (OWN % "q.txt", "2:15: data.train: questions with contexts are read from one .jsonl"),
+    (GOOD + "eval: {metrics: [bleu, context-found]}\n",
+     "3:17: eval.metrics: context-found is for question-answering, which chooses contexts; rem"),
+    (GOOD + "contexts: {counts: [1, 3]}\n",
+     "3:20: contexts.counts: does nothing with `task: translation`; it is for question-answering"),
+    ("task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n", "2:39: data.gold: does"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG)
 def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> None:
-    assert complaint(text, kind=RecipeError) == message
+    found = complaint(text, kind=RecipeError)
+    assert message in found
+    assert "\n" not in found
 
 
 WINDOW = TOY + "contexts: {methods: [entropy, window]}\n"
@@ -164,28 +110,6 @@ def test_windows_are_refused_as_the_model_itself_refuses_them(word: str) -> None
     reader = LanguageModelReader(models.build(recipe.model, (9, 9), 8), tokenizer(), "toy")
     assert reader.window_refusal in found
     assert bool(reader.window_refusal) == bool(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            TOY + "contexts: {counts: [0]}\n",
-            "[whole number >= 1, ...], got [0]; did you mean [1]?",
-        ),
-        (TOY + "contexts: {counts: []}\n", "contexts.counts"),
-        (TOY + "contexts: {methods: [entropie]}\n", "did you mean [entropy]?"),
-        (TOY + "contexts: {beta: -2}\n", "contexts.beta"),
-        (TOY + "contexts: {eta: -1}\n", "contexts.eta"),
-        (TOY + "contexts: {top_p: 1.5}\n", "contexts.top_p"),
-        (TOY + "contexts: {alpha: -1}\n", "contexts.alpha"),
-        (TASK + "data: {corpus: toy-passages, gold: 1.5}\n", "data.gold"),
-    ],
-)
-def test_values_out_of_range_are_refused_where_they_stand(text: str, message: str) -> None:
-    found = complaint(text, kind=RecipeError)
-    assert found.startswith(f"r.yaml:{text.count(chr(10))}:")
-    assert message in found
 
 
 @pytest.mark.parametrize(
