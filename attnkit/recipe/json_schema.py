@@ -11,7 +11,8 @@ from typing import Any
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.published import Published
-from attnkit.recipe.schema import Layers, Recipe
+from attnkit.recipe.schema import AttentionConfig, Layers, Recipe
+from attnkit.recipe.settings import SCHEMA
 from attnkit.recipe.values import Section
 
 Json = dict[str, Any]
@@ -24,19 +25,14 @@ def json_schema() -> Json:
     published = Published.model_json_schema()
     _describe(parts | {"Recipe": root, "Published": published})
     _shorthands(parts)
-    _tidy(root)
     sections: Json = root["properties"]
-    groups = {name: field["$ref"].rpartition("/")[2] for name, field in sections.items()
-              if "$ref" in field}  # fmt: skip
-    groups |= {"model.layers": "Layers", "model.attention": "Roles"}
-    groups |= {"model.naive_bayes": "NaiveBayesConfig"}
     dotted = {
-        f"{group}.{key}": schema
-        for group, part in groups.items()
-        for key, schema in parts[part]["properties"].items()
+        ".".join((*key, name)): parts[kind.__name__]["properties"][name]
+        for key, kind in SCHEMA.items()
+        if key and isinstance(kind, type) and kind is not AttentionConfig
+        for name in kind.model_fields
     }
     parts["Published"] = published
-    _tidy(published)
     parts["Variant"] = {
         "type": "object",
         "description": "Overrides: sections, or dotted keys such as train.lr.",
@@ -56,6 +52,7 @@ def json_schema() -> Json:
         "baseline": _text("The variant that the others are compared with; the first if absent."),
         "published": {"$ref": "#/$defs/Published"},
     }
+    _tidy(parts | sections)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "attnkit recipe",

@@ -1,14 +1,14 @@
 """Options that mechanisms share; `attention.Scored` and `layers.MultiHead` act on them."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import AfterValidator, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from attnkit.errors import UsageError
 
 
-class EntropyScale(NamedTuple):
+class EntropyScale(BaseModel):
     """How scores grow with the number n of allowed keys: by the factor log n / log base.
 
     The entropy of the weights then grows more slowly with n; by how much depends on the spread of
@@ -17,6 +17,7 @@ class EntropyScale(NamedTuple):
     attention" (spaces.ac.cn/archives/8823), and Chiang and Cholak 2022.
     """
 
+    model_config = ConfigDict(extra="forbid", frozen=True)
     base: Annotated[float, Field(gt=1)] = 512.0
     """Number of keys at which the factor is 1."""
     floor: Annotated[int, Field(ge=0)] = 1
@@ -24,19 +25,9 @@ class EntropyScale(NamedTuple):
     test_only: bool = False
     """For models trained without the factor: only in evaluation, and at least 1."""
 
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
-        """As a value, the mapping that was written: a recipe says no more than its author."""
-        hints = get_type_hints(cls, include_extras=True)
-        fields: Any = {
-            name: (hints[name], default) for name, default in cls._field_defaults.items()
-        }
-        about = "How scores grow with the number of keys."
-        model = create_model(
-            cls.__name__, __config__=ConfigDict(extra="forbid"), __doc__=about, **fields
-        )
-        as_written = AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
-        return handler.generate_schema(Annotated[model, as_written])
+
+AsWritten = AfterValidator(lambda scale: scale.model_dump(exclude_unset=True))
+"""A recipe says no more than its author."""
 
 
 class LayerOptions(NamedTuple):
@@ -74,7 +65,7 @@ class ScoreOptions(NamedTuple):
     """Dropout probability of the attention weights in training."""
     residual_scores: bool | Literal["mean"] = False
     """Add the scores of the layers before (RealFormer): their running sum (true), or its mean."""
-    entropy_scale: bool | EntropyScale = False
+    entropy_scale: bool | Annotated[EntropyScale, AsWritten] = False
     """Multiply the scores by log n / log 512, n the number of allowed keys."""
     score_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """Standard deviation of Gaussian noise added to the scores in training."""
