@@ -8,7 +8,7 @@ from attnkit.attention.base import Attention, AttentionCall, Out, Shape, Unscore
 from attnkit.attention.cache import State, append, reorder
 from attnkit.attention.linear_family import Kernel, real_keys
 from attnkit.attention.mask import Mask
-from attnkit.attention.options import above, at_least, one_of
+from attnkit.attention.options import above, at_least
 from attnkit.attention.scored import Scored, visible_softmax
 from attnkit.ops.grouped_heads import dot_scores, mix
 
@@ -23,5 +23,5 @@ __all__ = [
     "State",
     "Unscored",
 ]
-__all__ += ["above", "append", "at_least", "dot_scores", "mix", "one_head", "one_of", "real_keys"]
+__all__ += ["above", "append", "at_least", "dot_scores", "mix", "one_head", "real_keys"]
 __all__ += ["reorder", "visible_softmax"]

@@ -1,4 +1,4 @@
-"""Checks of a mechanism's options, each with the message that users read."""
+"""Checks of numbers among a mechanism's options, beyond what their types say already."""
 
 import math
 
@@ -16,12 +16,4 @@ def above(word: str, option: str, value: float, bound: float = 0.0) -> float:
     """The value of an option of the mechanism `word`.  Raises UsageError unless it is above."""
     if not bound < value < math.inf:
         raise UsageError(f"{word}: {option} must be above {bound:g}, got {value}")
-    return value
-
-
-def one_of(word: str, option: str, value: str, *choices: str) -> str:
-    """The value of an option of the mechanism `word`.  Raises UsageError unless it is a choice."""
-    if value not in choices:
-        either = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise UsageError(f"{word}: {option} must be {either}, got {value!r}")
     return value

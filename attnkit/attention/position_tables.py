@@ -4,7 +4,7 @@ For mechanisms whose weights are made for N positions: a key at position j has c
 the padding, and a query at position i row i, whatever is cached.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from attnkit.attention.base import Shape
 from attnkit.attention.mask import Mask, readable
-from attnkit.attention.options import one_of
 from attnkit.attention.scored import Scored
 
 
@@ -113,13 +112,9 @@ class SliceLayer(nn.Module):
         return per_head(x, self.weight, self.bias)
 
 
-def first_layer(word: str, reads: str, heads: int, width: int) -> nn.Module:
-    """What a Dense form computes of its queries first: nothing where `layer.q` did, or W1 and b1.
-
-    Raises UsageError unless `reads` is layer or slice.
-    """
-    layer = one_of(word, "reads", reads, "layer", "slice") == "layer"
-    return nn.Identity() if layer else SliceLayer(heads, width)
+def first_layer(reads: Literal["layer", "slice"], heads: int, width: int) -> nn.Module:
+    """What a Dense form computes of queries first: nothing where `layer.q` did, or W1 and b1."""
+    return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
 
 
 def xavier(heads: int, inner: int, outer: int) -> Float[Tensor, "H D M"]:

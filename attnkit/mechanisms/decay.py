@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
 from attnkit.mechanisms.gated_delta import first_decays
 from attnkit.ops.decayed_products import decayed_products
 from attnkit.ops.linear_attention import widest
@@ -61,7 +61,7 @@ class Decay(Unscored):
         self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed"
     ) -> None:
         super().__init__(shape)
-        self.gate = one_of("decay", "gate", gate, "fixed", "head", "channel")
+        self.gate = gate
         self.gates = {"fixed": 0, "head": 1, "channel": shape.head_width}[gate]  # type: ignore[misc]
         if gate == "head":
             self.log_rate, self.step_bias = first_decays(shape.heads)

@@ -61,11 +61,7 @@ class Differential(ScaledDot):
         super().__init__(shape, key_heads=key_heads)
         if shape.head_width % 2:
             raise UsageError(f"differential needs heads of an even width, got {shape.head_width}")
-        if isinstance(lambda_init, str):
-            if lambda_init != "by-depth":
-                raise UsageError(
-                    f"differential: lambda_init must be by-depth or a number, got {lambda_init!r}"
-                )
+        if lambda_init == "by-depth":
             lambda_init = 0.8 - 0.6 * math.exp(-0.3 * shape.depth)
         if not 0 <= lambda_init < 1:
             raise UsageError(

@@ -144,8 +144,6 @@ class Entmax(ScaledDot):
         key_heads: int | None = None,
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
-        if isinstance(alpha, str) and alpha != "learned":
-            raise UsageError(f"entmax: alpha must be learned or a number, got {alpha!r}")
         if not isinstance(alpha, str) and not 1 <= alpha <= 100:
             raise UsageError(
                 f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}"

@@ -58,7 +58,6 @@ from attnkit.attention import (
     Unscored,
     at_least,
     one_head,
-    one_of,
     real_keys,
 )
 from attnkit.errors import UsageError
@@ -98,8 +97,7 @@ class GatedDelta(Unscored):
         steps: int = 1,
     ) -> None:
         super().__init__(shape)
-        one_of("gated-delta", "decay", decay, "scalar", "channel", "none")
-        self.apart = one_of("gated-delta", "erase", erase, "scalar", "channel") == "channel"
+        self.apart = erase == "channel"
         if not 0 < strength <= 2:
             raise UsageError(f"gated-delta: strength must be above 0, at most 2, got {strength}")
         self.strength, self.steps = strength, at_least("gated-delta", "steps", steps)

@@ -34,7 +34,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Shape, at_least, one_head, one_of
+from attnkit.attention import Kernel, Mask, Shape, at_least, one_head
 
 
 class _EluPlusOne(torch.autograd.Function):
@@ -79,9 +79,7 @@ class LinearAttention(Kernel):
         features: int | None = None,
     ) -> None:
         super().__init__(shape)
-        self.feature_map = one_of(
-            "linear", "feature_map", feature_map, "elu", "taylor", "exp", "softmax"
-        )
+        self.feature_map = feature_map
         self.exponent = feature_map in ("exp", "softmax")
         self.wide_q = self.wide_k = None
         if features is not None:

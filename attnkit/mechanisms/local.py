@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attnkit.attention import AttentionCall, Mask, Out, Shape, at_least, one_head, one_of
+from attnkit.attention import AttentionCall, Mask, Out, Shape, at_least, one_head
 from attnkit.attention.sparse_pattern import Pattern
 
 
@@ -30,7 +30,7 @@ class Local(Pattern):
         self, shape: Shape, *, window: int = 32, side: Literal["both", "behind"] = "both"
     ) -> None:
         super().__init__(shape, at_least("local", "window", window, 0), None)
-        self.behind = one_of("local", "side", side, "both", "behind") == "behind"
+        self.behind = side == "behind"
 
     def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`; a window that lies behind the query is a causal one."""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, one_of, real_keys
+from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
 
@@ -55,7 +55,7 @@ class Mesa(Unscored):
 
     def __init__(self, shape: Shape, *, decay: Literal["scalar", "none"] = "scalar") -> None:
         super().__init__(shape)
-        self.decays = one_of("mesa", "decay", decay, "scalar", "none") == "scalar"
+        self.decays = decay == "scalar"
         self.gates = 1 + self.decays  # type: ignore[misc]
         start = math.log(math.expm1(FIRST - LEAST))  # the inverse of softplus
         self.ridge = nn.Parameter(torch.full((shape.heads, shape.head_width), start))

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnkit import mechanisms
-from attnkit.attention import Mask, Scored, Shape, one_head, one_of
+from attnkit.attention import Mask, Scored, Shape, one_head
 
 
 class Mixture(Scored):
@@ -38,8 +38,8 @@ class Mixture(Scored):
         projections: Literal["shared", "own"] = "shared",
     ) -> None:
         super().__init__(shape)
-        self.combine = one_of("mixture", "combine", combine, "softmax", "sigmoid", "sum")
-        self.own = one_of("mixture", "projections", projections, "shared", "own") == "own"
+        self.combine = combine
+        self.own = projections == "own"
         self.parts = nn.ModuleList()
         for word, options in mechanisms.parts(mechanisms.facts("mixture"), parts):
             self.parts.append(mechanisms.create(word, shape, options))

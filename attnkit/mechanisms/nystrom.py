@@ -27,7 +27,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head, one_of
+from attnkit.attention import Mask, Out, Shape, Unscored, at_least, one_head
 from attnkit.attention.mask import unpadded, with_pads_last
 from attnkit.errors import UsageError
 
@@ -168,7 +168,7 @@ class Nystrom(Unscored):
         if conv is not None and (conv < 1 or conv % 2 == 0):
             raise UsageError(f"nystrom: conv must be an odd number of positions, got {conv}")
         self.landmarks = at_least("nystrom", "landmarks", landmarks)
-        self.pinv = one_of("nystrom", "pinv", pinv, "iterative", "exact", "none")
+        self.pinv = pinv
         self.register_parameter("filter", None)
         if pinv == "iterative" or conv is not None:
             self.normalised = False  # type: ignore[misc]

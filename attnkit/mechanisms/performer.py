@@ -37,7 +37,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head, one_of
+from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head
 from attnkit.errors import UsageError
 from attnkit.ops import linear_attention
 from attnkit.ops.onednn import product
@@ -66,7 +66,7 @@ class Performer(Kernel):
         super().__init__(shape)
         if features is not None:
             at_least("performer", "features", features)
-        self.kernel = one_of("performer", "kernel", kernel, "softmax", "hyperbolic", "relu")
+        self.kernel = kernel
         if redraw_every < 0:
             raise UsageError(
                 f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}"

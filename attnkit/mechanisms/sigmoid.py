@@ -37,8 +37,6 @@ class Sigmoid(ScaledDot):
         key_heads: int | None = None,
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
-        if isinstance(bias, str) and bias not in ("log-n", "learned"):
-            raise UsageError(f"sigmoid: bias must be log-n, learned or a number, got {bias!r}")
         if not isinstance(bias, str) and not math.isfinite(bias):
             raise UsageError(f"sigmoid: bias must be finite, got {bias}")
         self.bias: nn.Parameter | float | None = None if isinstance(bias, str) else float(bias)

@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Shape, at_least, dot_scores, mix, one_head, one_of
+from attnkit.attention import Mask, Shape, at_least, dot_scores, mix, one_head
 from attnkit.attention.mask import readable, with_pads_last
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
@@ -93,8 +93,7 @@ class Sink(ScaledDot):
         key_heads: int | None = None,
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
-        learned = one_of("sink", "logit", logit, "learned", "zero") == "learned"
-        self.logit = nn.Parameter(torch.zeros(shape.heads)) if learned else None
+        self.logit = nn.Parameter(torch.zeros(shape.heads)) if logit == "learned" else None
         self.window = None if window is None else at_least("sink", "window", window)
         self.keep = at_least("sink", "keep", keep, 0)
 

@@ -35,7 +35,6 @@ from attnkit.attention.position_tables import (
     position_count,
     xavier,
 )
-from attnkit.errors import UsageError
 
 
 class SynthesizerDense(PositionScored):
@@ -54,9 +53,7 @@ class SynthesizerDense(PositionScored):
         reads: Literal["layer", "slice"] = "layer",
     ) -> None:
         super().__init__(shape)
-        if layers not in (1, 2):
-            raise UsageError(f"synthesizer-dense: layers must be 1 or 2, got {layers}")
-        self.first = first_layer("synthesizer-dense", reads, shape.heads, shape.head_width)
+        self.first = first_layer(reads, shape.heads, shape.head_width)
         self.layers = layers
         size = (shape.heads, shape.head_width, shape.max_length)
         self.weight = nn.Parameter(xavier(*size))

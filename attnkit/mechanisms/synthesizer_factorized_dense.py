@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Shape, one_head, one_of
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.attention.position_tables import (
     PositionScored,
     check_length,
@@ -73,7 +73,7 @@ class SynthesizerFactorizedDense(PositionScored):
     ) -> None:
         super().__init__(shape)
         word = "synthesizer-factorized-dense"
-        self.layout = one_of(word, "layout", layout, "outer", "tile")
+        self.layout = layout
         length = shape.max_length
         factors = default_factors(length) if factors is None else factors
         if len(factors) != 2 or min(factors) < 1 or math.prod(factors) != length:
@@ -83,7 +83,7 @@ class SynthesizerFactorizedDense(PositionScored):
                 f" such as [{a}, {b}], got {list(factors)}"
             )
         heads, width = shape.heads, shape.head_width
-        self.first = first_layer(word, reads, heads, width)
+        self.first = first_layer(reads, heads, width)
         self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
         self.left_bias, self.right_bias = (
             nn.Parameter(torch.zeros(heads, size)) for size in factors
