@@ -1,7 +1,7 @@
 """Mechanisms of linear time: feature maps of queries and keys, and sums over keys and values."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -20,8 +20,8 @@ class Kernel(Unscored):
     tensor is formed.  Sums are kept in float32 at least.
     """
 
-    cost: ClassVar[str] = "T*D*D"
-    state: ClassVar[str] = "constant"
+    cost = "T*D*D"
+    state = "constant"
     exponent: bool = False
     """Whether phi_q and phi_k answer logarithms of the features.  They are then exponentiated under
     shifts that cancel, so that nothing overflows or vanishes; those of keys come from the keys that

@@ -4,7 +4,7 @@ For mechanisms whose weights are made for N positions: a key at position j has c
 the padding, and a query at position i row i, whatever is cached.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -18,10 +18,10 @@ from attnkit.attention.scored import Scored
 class PositionScored(Scored):
     """Scores that are made for the N positions of one sequence."""
 
-    cross: ClassVar[bool] = False
+    cross = False
     limit: int | str | None = "max_length"
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
-    why: ClassVar[str] = "its scores have one column for each position of one sequence"
+    positions = ("alibi", "relative")
+    why = "its scores have one column for each position of one sequence"
 
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)

@@ -6,7 +6,6 @@ path is dense attention under a narrowed mask; long sequences are answered in bl
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,10 +29,10 @@ class Pattern(Scored):
     Without a rate the window is all there is; without a window (0) the multiples.
     """
 
-    cross: ClassVar[bool] = False
-    why: ClassVar[str] = "its pattern is one of distances within one sequence"
-    homogeneous: ClassVar[bool] = True
-    by_distance: ClassVar[bool] = True
+    cross = False
+    why = "its pattern is one of distances within one sequence"
+    homogeneous = True
+    by_distance = True
 
     def __init__(self, shape: Shape, window: int, rate: int | None) -> None:
         super().__init__(shape)

@@ -11,7 +11,6 @@ of sight, so the weights are 1/4, 0, 3/4.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from attnkit.attention.sparse_pattern import Pattern
 class Atrous(Pattern):
     """softmax(q k^T / sqrt(D)) v over the keys at multiples of `rate`; cost T*T*D / rate."""
 
-    cost: ClassVar[str] = "T*S*D/rate"
+    cost = "T*S*D/rate"
 
     def __init__(self, shape: Shape, *, rate: int = 4) -> None:
         super().__init__(shape, 0, at_least("atrous", "rate", rate, 2))

@@ -20,7 +20,6 @@ the third token: it sees the first and itself, with scores ln 2 and 0, so 2/3, 0
 
 import math
 from functools import partial
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -39,11 +38,11 @@ PLAIN_UP_TO = 256 * 256
 class BlockTopk(ScaledDot):
     """Softmax over the best blocks; cost below T*S*D.  For `key_heads` see `dot`."""
 
-    cross: ClassVar[bool] = False
-    by_distance: ClassVar[bool] = True
-    cost: ClassVar[str] = "T*S*D/block"
-    onnx: ClassVar[tuple[str, ...]] = ("encoder",)
-    why: ClassVar[str] = "its blocks are those of the query's own sequence"
+    cross = False
+    by_distance = True
+    cost = "T*S*D/block"
+    onnx = ("encoder",)
+    why = "its blocks are those of the query's own sequence"
 
     def __init__(
         self,

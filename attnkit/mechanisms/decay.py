@@ -26,7 +26,7 @@ Worked number: D = 1, k = q = 1, head 0 of `fixed`, so a = 31/32: the third row 
 (961/1024, 31/32, 1).
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -45,17 +45,15 @@ CHUNK, BLOCK = 64, 512
 class Decay(Unscored):
     """A fading sum of outer products; cost T*D*E."""
 
-    uses: ClassVar[str] = "qkv"
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "gate": {"head": {"uses": "qkvg"}, "channel": {"uses": "qkvg"}}
-    }
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    normalised: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*D*D"
-    onnx: ClassVar[tuple[str, ...]] = ()
-    state: ClassVar[str] = "constant"
-    why: ClassVar[str] = "its memory is written by one sequence, from left to right"
+    uses = "qkv"
+    facts_with = {"gate": {"head": {"uses": "qkvg"}, "channel": {"uses": "qkvg"}}}
+    encoder = False
+    cross = False
+    normalised = False
+    cost = "T*D*D"
+    onnx = ()
+    state = "constant"
+    why = "its memory is written by one sequence, from left to right"
 
     def __init__(
         self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed"

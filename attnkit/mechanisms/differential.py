@@ -18,7 +18,7 @@ weights are 4/5 (1/4 - 3/20) = .08 and 4/5 (3/4 - 1/20) = .56.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -48,8 +48,8 @@ def twice(x: Tensor | None, heads: int) -> Tensor | None:
 class Differential(ScaledDot):
     """The difference of two softmaxes; cost T*S*D.  For `key_heads` see `dot`."""
 
-    normalised: ClassVar[bool] = False
-    rotary_parts: ClassVar[int] = 2
+    normalised = False
+    rotary_parts = 2
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ Worked number: q = (1, 0), keys (0, 1) and (ln 3, 0) score 0 and ln 3, so the we
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -49,7 +48,7 @@ class Dot(Scored):
     attention (Ainslie et al. 2023), or with 1 multi-query attention (Shazeer 2019).
     """
 
-    homogeneous: ClassVar[bool] = True
+    homogeneous = True
 
     def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
         super().__init__(shape)

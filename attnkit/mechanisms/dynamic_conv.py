@@ -18,7 +18,7 @@ and the token itself 3/4; the first token has itself only, 1.
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -46,15 +46,15 @@ BLOCK = 64
 class DynamicConv(Unscored):
     """A kernel over neighbouring values that each token predicts; cost T*window*D, no keys."""
 
-    uses: ClassVar[str] = "qv"
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"shared": {"True": {"uses": "v"}}}
-    cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ()
-    map: ClassVar[str] = "exact"
-    cost: ClassVar[str] = "T*window*D"
-    state: ClassVar[str] = "constant"
-    by_distance: ClassVar[bool] = True
-    why: ClassVar[str] = "its kernel covers distances within one sequence"
+    uses = "qv"
+    facts_with = {"shared": {"True": {"uses": "v"}}}
+    cross = False
+    positions = ()
+    map = "exact"
+    cost = "T*window*D"
+    state = "constant"
+    by_distance = True
+    why = "its kernel covers distances within one sequence"
 
     def __init__(self, shape: Shape, *, window: int = 15, shared: bool = False) -> None:
         super().__init__(shape)

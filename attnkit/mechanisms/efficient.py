@@ -13,7 +13,7 @@ Worked number: q = k = v = rows (1, 0), (0, 2), (1, 1) give the first query the 
 (.332953, .292490, .374557).
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -26,10 +26,10 @@ KEYS = FeatureMaps(lambda q: q, lambda k, _: k, exponent=True)
 class Efficient(Unscored):
     """Two softmaxes, neither over scores; cost T*D*E."""
 
-    causal: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*D*D"
-    state: ClassVar[str] = "constant"
-    why: ClassVar[str] = (
+    causal = False
+    cost = "T*D*D"
+    state = "constant"
+    why = (
         "its keys are normalised over the whole sequence; the causal stand-in is"
         " linear with feature_map: softmax"
     )

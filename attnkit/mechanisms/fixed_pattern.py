@@ -21,7 +21,7 @@ Worked number: three tokens. `start` weighs them 27, 8, 1 in 36; `end` 1, 8, 27 
 third is all on the first.
 """
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -70,13 +70,13 @@ def places(mask: Mask) -> tuple[Tensor, Tensor, Tensor]:
 class FixedPattern(Scored):
     """Weights by position alone; cost T*S*E, no queries, no keys."""
 
-    uses: ClassVar[str] = "v"
-    cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ()
-    cost: ClassVar[str] = "T*S*D"
-    why: ClassVar[str] = "its patterns are functions of the positions in one sequence"
+    uses = "v"
+    cross = False
+    positions = ()
+    cost = "T*S*D"
+    why = "its patterns are functions of the positions in one sequence"
     one: Tensor
-    ahead: ClassVar[dict[str, tuple[str, ...]]] = {"patterns": ("next", "right", "last")}
+    ahead = {"patterns": ("next", "right", "last")}
 
     def __init__(
         self,

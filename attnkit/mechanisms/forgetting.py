@@ -16,7 +16,6 @@ so the third query weighs 1/7, 2/7, 4/7.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -40,12 +39,12 @@ PLAIN_UP_TO = 32 * 32
 class Forgetting(ScaledDot):
     """Softmax with a running decay; cost T*S*D.  For `key_heads` see `dot`."""
 
-    uses: ClassVar[str] = "qkvg"
-    gates: ClassVar[int] = 1
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    by_distance: ClassVar[bool] = True
-    why: ClassVar[str] = "what it forgets lies between a past key and the query"
+    uses = "qkvg"
+    gates = 1
+    encoder = False
+    cross = False
+    by_distance = True
+    why = "what it forgets lies between a past key and the query"
 
     def __init__(
         self, shape: Shape, *, gate_bias: float = 0.0, key_heads: int | None = None

@@ -14,7 +14,7 @@ Worked number: four tokens: the second output is v_1 - v_3, so its row of the ma
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,14 +28,14 @@ from attnkit.ops.linear_attention import widest
 class Fourier(Unscored):
     """The discrete Fourier transform over tokens; cost T*log(T)*E, nothing learned."""
 
-    uses: ClassVar[str] = "v"
-    causal: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ()
-    normalised: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*log(T)*D"
-    whole_sequences: ClassVar[bool] = True
-    why: ClassVar[str] = "its waves span the whole of one sequence"
+    uses = "v"
+    causal = False
+    cross = False
+    positions = ()
+    normalised = False
+    cost = "T*log(T)*D"
+    whole_sequences = True
+    why = "its waves span the whole of one sequence"
 
     def attend(self, q: Any, k: Any, v: Tensor, mask: Mask, *_: object) -> Out:
         """See `Unscored.attend`; whole sequences only, so there is no state."""

@@ -44,7 +44,7 @@ S_2 = 1/2 S_1 (1 - 1/2) + v_2 / 2, so the second row of the map is (.125, .5).
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -78,14 +78,14 @@ RATES, STEPS = (1.0, 16.0), (1e-3, 1e-1)
 class GatedDelta(Unscored):
     """A decaying memory with the delta rule; cost T*D*E."""
 
-    uses: ClassVar[str] = "qkvg"
-    gates: ClassVar[int] = 2
-    cross: ClassVar[bool] = False
-    normalised: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*D*D"
-    onnx: ClassVar[tuple[str, ...]] = ()
-    state: ClassVar[str] = "constant"
-    why: ClassVar[str] = "its memory is written by one sequence, from left to right"
+    uses = "qkvg"
+    gates = 2
+    cross = False
+    normalised = False
+    cost = "T*D*D"
+    onnx = ()
+    state = "constant"
+    why = "its memory is written by one sequence, from left to right"
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ Worked number: waists 51, 56, 58 with weights 40, 43, 48, and a waist of 57: the
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -34,7 +33,7 @@ def half_square(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T 1"]:
 class Gaussian(Scored):
     """softmax(-|q - k|^2 / 2) v; cost T*S*D."""
 
-    cost: ClassVar[str] = "T*S*D"
+    cost = "T*S*D"
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """-|q - k|^2 / 2 by its three terms."""

@@ -13,7 +13,7 @@ Worked number: parts [local, local, scaled-dot] make layers 0 to 4 local, local,
 local.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from attnkit.attention import Attention, Shape
 
@@ -21,8 +21,8 @@ from attnkit.attention import Attention, Shape
 class Interleaved(Attention):
     """Abstract: `mechanisms.layer_schedule` says which part a layer is built of."""
 
-    composite: ClassVar[str] = "parts"
-    layered: ClassVar[bool] = True
+    composite = "parts"
+    layered = True
 
     def __init__(self, shape: Shape, *, parts: tuple[str | dict[str, Any], ...]) -> None:
         super().__init__(shape)

@@ -27,7 +27,7 @@ Worked number: q = k = v = rows (1, 0), (0, 1), (1, 1) give with `elu` the simil
 (4, 5, 6), (6, 6, 8); the first answer is (.7333, .6667), and causally the second is (.4444, .5556).
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -64,7 +64,7 @@ class _EluPlusOne(torch.autograd.Function):
 class LinearAttention(Kernel):
     """A chosen feature map; cost T*M*E, M = D without `features`."""
 
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
+    facts_with = {
         "feature_map": {
             "exp": {"onnx": ("encoder", "cross")},
             "softmax": {"onnx": ("encoder", "cross")},

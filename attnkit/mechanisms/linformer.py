@@ -19,7 +19,7 @@ the slots have the weights 3/4 and 1/4, so the tokens have 3/4 + 2/4 = 5/4 and 4
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -37,13 +37,13 @@ PLAIN_UP_TO = 256
 class Linformer(Unscored):
     """Attention to `rank` mixtures of keys; cost T*rank*D."""
 
-    causal: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
+    causal = False
+    cross = False
     limit: int | str | None = "max_length"
-    cost: ClassVar[str] = "T*rank*D"
-    normalised: ClassVar[bool] = False
-    whole_sequences: ClassVar[bool] = True
-    why: ClassVar[str] = "its slots mix the keys of one whole sequence, later tokens included"
+    cost = "T*rank*D"
+    normalised = False
+    whole_sequences = True
+    why = "its slots mix the keys of one whole sequence, later tokens included"
 
     def __init__(self, shape: Shape, *, rank: int = 128) -> None:
         super().__init__(shape)

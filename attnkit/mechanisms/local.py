@@ -11,7 +11,7 @@ sight, so the weights are 0, 1/4, 3/4.
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from attnkit.attention.sparse_pattern import Pattern
 class Local(Pattern):
     """softmax(q k^T / sqrt(D)) v over the keys at most `window` away; cost T*window*D."""
 
-    cost: ClassVar[str] = "T*window*D"
-    quadratic: ClassVar[bool] = False
+    cost = "T*window*D"
+    quadratic = False
 
     def __init__(
         self, shape: Shape, *, window: int = 32, side: Literal["both", "behind"] = "both"

@@ -22,7 +22,7 @@ row of the map is (1/4, 1/2) / (3/4 + 1) = (1/7, 2/7).
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -41,17 +41,15 @@ LEAST, FIRST = 0.25, 1.0
 class Mesa(Unscored):
     """The best linear map from keys to values so far; cost T*D^3."""
 
-    uses: ClassVar[str] = "qkvg"
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "decay": {"none": {"encoder": True}}
-    }
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    normalised: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*D*D*D"
-    onnx: ClassVar[tuple[str, ...]] = ()
-    state: ClassVar[str] = "constant"
-    why: ClassVar[str] = "it fits one sequence, with decay from left to right"
+    uses = "qkvg"
+    facts_with = {"decay": {"none": {"encoder": True}}}
+    encoder = False
+    cross = False
+    normalised = False
+    cost = "T*D*D*D"
+    onnx = ()
+    state = "constant"
+    why = "it fits one sequence, with decay from left to right"
 
     def __init__(self, shape: Shape, *, decay: Literal["scalar", "none"] = "scalar") -> None:
         super().__init__(shape)

@@ -13,7 +13,7 @@ Worked number: scores (0, 2) and (2, 0) mixed by logits 0, 0 are (1, 1), so the 
 """
 
 from functools import reduce
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -26,8 +26,8 @@ from attnkit.attention import Mask, Scored, Shape, one_head
 class Mixture(Scored):
     """softmax(a_1 B_1 + a_2 B_2 + ...) v; the costs of its parts."""
 
-    composite: ClassVar[str] = "parts"
-    pairs: ClassVar[dict[str, str]] = {"combine": "sigmoid"}
+    composite = "parts"
+    pairs = {"combine": "sigmoid"}
 
     def __init__(
         self,

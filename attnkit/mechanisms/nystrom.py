@@ -20,7 +20,7 @@ Worked number: D = 1, Q = (0, 1, 2, 3), K = (3, 2, 1, 0), 2 landmarks, exact inv
 has the weights (.925406, .072121, .003591, -.001118).
 """
 
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -147,12 +147,12 @@ def neighbours(
 class Nystrom(Unscored):
     """Attention through landmarks; cost T*landmarks*D."""
 
-    causal: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    cost: ClassVar[str] = "T*landmarks*D"
-    whole_sequences: ClassVar[bool] = True
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {"pinv": {"exact": {"onnx": ()}}}
-    why: ClassVar[str] = "its landmarks are means over one whole sequence, later tokens included"
+    causal = False
+    cross = False
+    cost = "T*landmarks*D"
+    whole_sequences = True
+    facts_with = {"pinv": {"exact": {"onnx": ()}}}
+    why = "its landmarks are means over one whole sequence, later tokens included"
 
     filter: nn.Parameter | None
 

@@ -14,8 +14,6 @@ Worked number: D = 1, q = 0, r = 1, keys 0 and 1: p is (1/2, 1/2) and kbar 1/2, 
 1/2 (1 + 1/2 - 0) = 3/4 and 1/2 (1 + 1/2 - 1) = 1/4.
 """
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,8 +26,8 @@ from attnkit.ops.linear_attention import widest
 class Parallax(ScaledDot):
     """A local linear fit of the values; cost T*S*D.  For `key_heads` see `dot`."""
 
-    homogeneous: ClassVar[bool] = False
-    corrected: ClassVar[bool] = True
+    homogeneous = False
+    corrected = True
     softmax = False
     fused = Scored.fused
 

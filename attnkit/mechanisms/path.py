@@ -18,7 +18,7 @@ scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -47,13 +47,13 @@ class Chunk(NamedTuple):
 class Path(ScaledDot):
     """Softmax whose keys are reflected on their way to the query; cost T*S*D."""
 
-    uses: ClassVar[str] = "qkvg"
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    positions: ClassVar[tuple[str, ...]] = ("alibi", "relative")
-    by_distance: ClassVar[bool] = True
-    onnx: ClassVar[tuple[str, ...]] = ()
-    why: ClassVar[str] = "the path runs from a past key to the query"
+    uses = "qkvg"
+    encoder = False
+    cross = False
+    positions = ("alibi", "relative")
+    by_distance = True
+    onnx = ()
+    why = "the path runs from a past key to the query"
     fused = Scored.fused
 
     def __init__(self, shape: Shape) -> None:

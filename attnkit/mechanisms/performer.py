@@ -30,7 +30,7 @@ phi(k) is (1, 1) and e^(-1/2) (1, 2), so the weights are as 3 to 5 e^(-1/2): .49
 
 import math
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -49,8 +49,8 @@ RELU_FLOOR = 1e-3
 class Performer(Kernel):
     """Random positive orthogonal features; cost T*M*(D + E)."""
 
-    cost: ClassVar[str] = "T*M*D"
-    onnx: ClassVar[tuple[str, ...]] = ("encoder", "cross")
+    cost = "T*M*D"
+    onnx = ("encoder", "cross")
     projection: Tensor | None
     seed: Tensor
     calls: Tensor

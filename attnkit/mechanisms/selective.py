@@ -17,7 +17,6 @@ own scores are 0, weighs 2/7, 1/7, 2/7, 2/7.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -32,10 +31,10 @@ from attnkit.ops.linear_attention import widest
 class Selective(ScaledDot):
     """Softmax without what earlier queries took; cost T*S*D.  For `key_heads` see `dot`."""
 
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    by_distance: ClassVar[bool] = True
-    why: ClassVar[str] = "a token selects for the queries behind it"
+    encoder = False
+    cross = False
+    by_distance = True
+    why = "a token selects for the queries behind it"
     fused = Scored.fused
 
     def _extend_cache(

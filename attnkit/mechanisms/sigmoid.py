@@ -12,7 +12,7 @@ Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) sc
 """
 
 import math
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -26,7 +26,7 @@ from attnkit.mechanisms.scaled_dot import ScaledDot
 class Sigmoid(ScaledDot):
     """sigmoid(q k^T / sqrt(D) + b) v; cost T*S*D.  For `key_heads` see `dot`."""
 
-    normalised: ClassVar[bool] = False
+    normalised = False
     fused = Scored.fused
 
     def __init__(

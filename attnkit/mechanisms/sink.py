@@ -18,7 +18,7 @@ Worked number: z = 0, three keys of score 0: each weighs 1/4.
 """
 
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -72,8 +72,8 @@ class SunkSoftmax(torch.autograd.Function):
 class Sink(ScaledDot):
     """Softmax with a sink; cost T*S*D, or T*window*D.  For `key_heads` see `dot`."""
 
-    normalised: ClassVar[bool] = False
-    given: ClassVar[dict[str, dict[str, Any]]] = {
+    normalised = False
+    given = {
         "window": {
             "cross": False,
             "by_distance": True,

@@ -9,8 +9,6 @@ Worked number: with rate 3, eight tokens allow 48 pairs, 28 of them causal; with
 the eighth token causally gives 1/5 to the tokens 2, 5, 6, 7, 8.
 """
 
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -21,7 +19,7 @@ from attnkit.attention.sparse_pattern import Pattern
 class Sparse(Pattern):
     """softmax(q k^T / sqrt(D)) v over near keys and every `rate`-th; cost T*D*(T/rate + 2*rate)."""
 
-    cost: ClassVar[str] = "T*S*D/rate + T*rate*D"
+    cost = "T*S*D/rate + T*rate*D"
 
     def __init__(self, shape: Shape, *, rate: int = 4) -> None:
         rate = at_least("sparse", "rate", rate, 2)

@@ -13,7 +13,7 @@ Worked number: all scores 0, so b = 1/2: the fourth query weighs the three befor
 and with `include_self` itself 1/2 and those 1/16, 1/8, 1/4.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -58,11 +58,11 @@ class StickWeights(torch.autograd.Function):
 class StickBreaking(ScaledDot):
     """Shares of what nearer keys leave; cost T*S*D.  For `key_heads` see `dot`."""
 
-    encoder: ClassVar[bool] = False
-    cross: ClassVar[bool] = False
-    by_distance: ClassVar[bool] = True
-    normalised: ClassVar[bool] = False
-    why: ClassVar[str] = "the stick is broken from the nearest past key on"
+    encoder = False
+    cross = False
+    by_distance = True
+    normalised = False
+    why = "the stick is broken from the nearest past key on"
     fused = Scored.fused
 
     def __init__(

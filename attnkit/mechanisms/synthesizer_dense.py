@@ -18,7 +18,7 @@ same weights.
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -40,10 +40,8 @@ from attnkit.attention.position_tables import (
 class SynthesizerDense(PositionScored):
     """softmax(relu(q) W2 + b2) v; cost T*S*D, no keys."""
 
-    uses: ClassVar[str] = "qv"
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "reads": {"slice": {"uses": "xv"}}
-    }
+    uses = "qv"
+    facts_with = {"reads": {"slice": {"uses": "xv"}}}
 
     def __init__(
         self,

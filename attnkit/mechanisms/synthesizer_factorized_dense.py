@@ -15,7 +15,7 @@ Worked number: A = (1, 2), B = (3, 5): outer 3, 5, 6, 10 and tile 3, 10, 3, 10.
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -57,11 +57,9 @@ def compose(
 class SynthesizerFactorizedDense(PositionScored):
     """softmax(A[j div b] B[j mod b]) v; cost T*S*D, no keys."""
 
-    uses: ClassVar[str] = "qv"
-    facts_with: ClassVar[dict[str, dict[str, dict[str, Any]]]] = {
-        "reads": {"slice": {"uses": "xv"}}
-    }
-    cost: ClassVar[str] = "T*S*D"
+    uses = "qv"
+    facts_with = {"reads": {"slice": {"uses": "xv"}}}
+    cost = "T*S*D"
 
     def __init__(
         self,

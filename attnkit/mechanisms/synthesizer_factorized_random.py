@@ -11,7 +11,6 @@ weights 1/10, 9/10.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -24,9 +23,9 @@ from attnkit.attention.position_tables import PositionScored, aligned, check_len
 class SynthesizerFactorizedRandom(PositionScored):
     """softmax(R1[query position] R2[key position]) v; cost T*S*k, no queries, no keys."""
 
-    uses: ClassVar[str] = "v"
-    cost: ClassVar[str] = "T*S*D"
-    why: ClassVar[str] = "its weights are a table over the positions of one sequence"
+    uses = "v"
+    cost = "T*S*D"
+    why = "its weights are a table over the positions of one sequence"
 
     def __init__(self, shape: Shape, *, rank: int = 8, scale: float = 0.02) -> None:
         super().__init__(shape)

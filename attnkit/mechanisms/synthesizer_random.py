@@ -13,7 +13,6 @@ weights 1/4, 3/4.
 """
 
 import math
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -29,10 +28,10 @@ LEAST = 1e-3
 class SynthesizerRandom(PositionScored):
     """softmax(R[query position, key position]) v; cost T*S*E, no queries, no keys."""
 
-    uses: ClassVar[str] = "v"
-    cost: ClassVar[str] = "T*S*D"
-    why: ClassVar[str] = "its weights are a table over the positions of one sequence"
-    adopts_maps: ClassVar[bool] = True
+    uses = "v"
+    cost = "T*S*D"
+    why = "its weights are a table over the positions of one sequence"
+    adopts_maps = True
     query_blocks = False
 
     def __init__(self, shape: Shape, *, trainable: bool = True, scale: float = 0.02) -> None:
