@@ -113,14 +113,11 @@ def align(
         UsageError: the model has no cross attention, or no such layer or head.
         DataError: a line is longer than the model reads.
     """
-    model = run.recipe.model
-    known = heads(run)
-    for head in wanted:
-        if head not in known:
-            indices_of("layer", range(model.cross_layers), [head.layer], "cross attention")
-            indices_of("head", range(model.heads), [head.head or 0], "cross attention")
+    heads(run)  # refuses a model without cross attention
     layers = sorted({head.layer for head in wanted})
     reader = MapReader(run, kinds=["cross"], layers=layers, step="input", device=device)
+    numbers = [head.head for head in wanted if head.head is not None]
+    indices_of("head", reader.heads["cross"], numbers, "cross attention")
     pairs, read = tee(pairs)
     captures = reader.read_pairs(pair if all(map(words, pair)) else BLANK for pair in read)
     notes: list[str] = []
@@ -137,8 +134,7 @@ def align(
                 out[head] = links(weights, *rule)
         yield out
     if notes:
-        others = f"; so have {len(notes) - 1:,} more" if len(notes) > 1 else ""
-        warn(notes[0] + others)
+        warn(notes[0] + (f"; so have {len(notes) - 1:,} more" if notes[1:] else ""))
 
 
 def word_weights(

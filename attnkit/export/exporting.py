@@ -6,17 +6,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import attnkit
 from attnkit.data.rows import Row
 from attnkit.data.text_form import clean
-from attnkit.data.tokenizer import Tokenizer
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export.card import card
 from attnkit.export.parity import LINES, Agreement, Reader, compare
-from attnkit.models import Model
-from attnkit.recipe import Recipe, dump
+from attnkit.recipe import dump
 from attnkit.recipe.build import with_paths
 from attnkit.runs import Run
 from attnkit.runs.layout import is_inside
@@ -29,18 +27,6 @@ PACKAGES = {"huggingface": ("transformers",), "ctranslate2": ("ctranslate2",),
 """Target -> what it needs; the first one reads the result."""
 VALID = "valid"
 """The split that answers are compared on; where it is not at hand, one that is scored."""
-
-
-class Exporter(Protocol):
-    """A module attnkit.export.to_<target>."""
-
-    def write(
-        self, model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None
-    ) -> Reader:
-        """Fill an empty folder, and open it; `weights` is a type that they are rounded to.
-
-        Raises DataError: the target has no counterpart of something.
-        """
 
 
 def check(target: str, folder: Path | None = None) -> None:
@@ -84,10 +70,11 @@ def export(
         raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
-    exporter = cast(Exporter, importlib.import_module(f"attnkit.export.to_{target}"))
+    # fills an empty folder, and opens it
+    write = importlib.import_module(f"attnkit.export.to_{target}").write
 
     def build(draft: Path) -> None:
-        reader = exporter.write(model, tokenizer, recipe, draft, weights)
+        reader: Reader = write(model, tokenizer, recipe, draft, weights)
         checks.extend(compare(model, tokenizer, recipe, reader, rows))
         if failed := [one for one in checks if not one.passed]:
             text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)
@@ -99,8 +86,11 @@ def export(
             "weights": run.weights_sha256, "split": split,
             "checks": [one._asdict() for one in checks],
         }  # fmt: skip
+        # without the places of files on the machine where it was trained
+        bare = with_paths(recipe, lambda key, path: None)
+        about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
         texts = {"export.json": files.json_text(facts), "README.md": card(run, facts)}
-        for name, text in (texts | {"recipe.yaml": _recipe_text(run)}).items():
+        for name, text in (texts | {"recipe.yaml": dump(bare, about)}).items():
             (draft / name).write_text(text, encoding="utf-8")
 
     files.make_folder(folder.parent)
@@ -120,9 +110,3 @@ def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row
         except (MissingInputError, UnavailableError) as error:
             missing = error
     raise missing
-
-
-def _recipe_text(run: Run) -> str:
-    """The recipe without the places of files on the machine where it was trained."""
-    about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
-    return dump(with_paths(run.recipe, lambda key, path: None), about)

@@ -140,16 +140,17 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
 
     Of what it does not depend on it takes the first value, so that it is asked once.
     """
-    values = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
-    every = {key: some if isinstance(some, tuple) else (some,) for key, some in values.items()}
     pool, fixed = ABLATIONS.get(method, (method, {}))
-    unread = {*fixed, *(() if pool == "entropy" else ("eta",))}
-    several = [key for key in every if pool in POOLS and key not in unread and every[key][1:]]
-    first = {key: some[0] for key, some in every.items()}
-    for point in product(*(every[key] for key in several)):
-        chosen = dict(zip(several, point, strict=True))
-        label = ",".join((method, *(f"{key}={value:g}" for key, value in chosen.items())))
-        yield label, spec.model_copy(update=first | chosen)
+    points: dict[str, tuple[float, ...]] = {}
+    for key in ("beta", "eta", "top_p"):
+        value = getattr(spec, key)
+        points[key] = value if isinstance(value, tuple) else (value,)
+        if pool not in POOLS or key in fixed or (key == "eta" and pool != "entropy"):
+            points[key] = points[key][:1]
+    for point in product(*points.values()):
+        chosen = dict(zip(points, point, strict=True))
+        several = [f"{key}={value:g}" for key, value in chosen.items() if points[key][1:]]
+        yield ",".join((method, *several)), spec.model_copy(update=chosen)
 
 
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
