@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attnkit.errors import UsageError
 from attnkit.models.base import CachePositions, Decode
@@ -179,11 +180,6 @@ class CausalReader(ContextReader):
     def empty(self, rows: int) -> Decode:
         """Rows that have read nothing."""
 
-    def select(
-        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Decode:
-        return super().select(state, rows)
-
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
         if not self.shares and len(rows) > 1:
             return super().begin_scored(rows)
@@ -344,14 +340,10 @@ def padded(
     rows: Sequence[Sequence[int]], left: bool = False
 ) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
     """Rows of ids in one table, padded on the right or left with 0, and where they are real."""
-    longest = max(map(len, rows))
-    ids = torch.zeros((len(rows), longest), dtype=torch.long)
-    real = torch.zeros((len(rows), longest), dtype=torch.bool)
-    for place, row in enumerate(rows):
-        span = slice(longest - len(row), None) if left else slice(len(row))
-        ids[place, span] = torch.tensor(row, dtype=torch.long)
-        real[place, span] = True
-    return ids, real
+    side = "left" if left else "right"
+    ids = [torch.tensor(row, dtype=torch.long) for row in rows]
+    real = [torch.ones_like(row, dtype=torch.bool) for row in ids]
+    return pad_sequence(ids, True, 0, side), pad_sequence(real, True, 0, side)
 
 
 def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
