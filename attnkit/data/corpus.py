@@ -64,8 +64,8 @@ class Corpus:
         """Of source and target; None where it does not apply or is not known."""
         self.splits = tuple(splits)
         """Names of the splits, in the order of the card."""
-        self.notes: list[str] = files.notes if files else []
-        """What the user should know, such as hashes recorded at a first download."""
+        self.notes: list[str] = []
+        """What the user should know of splits of the training data, once they were read."""
         self.generated = generator is not None
         """Whether it comes from a generator (see `generator_of`), not from files."""
         self.words = str(getattr(generator, "words", ""))

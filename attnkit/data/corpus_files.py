@@ -1,8 +1,7 @@
 """Files of corpora: where those of a card are, and where those that a recipe names.
 
 A card's file is in the data folder, in the cache, or at an address to download it from.  If its
-card has a hash, the file must match it.  Otherwise the hash of the first download is recorded
-beside the file, and a later change is an error.
+card has a size or a hash, the file must match it.
 """
 
 import json
@@ -18,7 +17,7 @@ from attnkit.recipe.corpus_cards import Archive, Card, File
 from attnkit.recipe.data_rules import HUGGING_FACE
 from attnkit.storage import download
 from attnkit.storage.cache import read_or_build
-from attnkit.storage.files import atomic_write, check_file, reading, sha256_file, sha256_json
+from attnkit.storage.files import check_file, sha256_file, sha256_json
 from attnkit.text import quoted
 
 Progress = Callable[[str, int, int | None], None]
@@ -65,8 +64,6 @@ class CardFiles:
         offline: bool = False,
         progress: Progress | None = None,
     ) -> None:
-        self.notes: list[str] = []
-        """One line for each download that the user should know of."""
         self._card = card
         self._downloads = cache / "corpora" / card.name
         self._given = data_dir / (card.folder or card.name) if data_dir else None
@@ -89,7 +86,7 @@ class CardFiles:
             return path
         path = self._downloads / file.path
         if file.url:
-            self._fetch(file.url, path, file.size, file.sha256)
+            self._fetch(file.url, path, file)
         elif file.archive:
             self._unpack(self._card.archives[file.archive], file.archive)
         else:
@@ -111,27 +108,21 @@ class CardFiles:
         return None
 
     def _verify(self, path: Path, file: File | Archive) -> None:
-        """Compare a file with its card, or with what was recorded when it was downloaded."""
-        source, advice = f"the card of {self._card.name}", "get the file again"
-        size = check_file(path).st_size
+        """Compare a file with its card."""
+        card, size = f"the card of {self._card.name}", check_file(path).st_size
         if file.size is not None and size != file.size:
-            raise DataError(f"{path}: has {size:,} bytes, {source} says {file.size:,}; {advice}")
-        expected, record = file.sha256, _record_path(path)
-        if expected is None and record.is_file():
-            source = f"{record.name} beside it"
-            with reading(record):
-                expected = record.read_text("utf-8", "replace")[:64]
-        if expected is None and path.is_relative_to(self._downloads):
-            self._record(path, file_digest(path))
-        elif expected is not None and (sha256 := file_digest(path)) != expected:
-            raise DataError(f"{path}: SHA-256 is {sha256}, {source} says {expected}; {advice}")
+            raise DataError(
+                f"{path}: has {size:,} bytes, {card} says {file.size:,}; get the file again"
+            )
+        if file.sha256 is not None and (sha256 := file_digest(path)) != file.sha256:
+            raise DataError(
+                f"{path}: SHA-256 is {sha256}, {card} says {file.sha256}; get the file again"
+            )
 
-    def _fetch(self, url: str, path: Path, size: int | None, sha256: str | None) -> None:
+    def _fetch(self, url: str, path: Path, file: File | Archive) -> None:
         report = self._progress
         watch = (lambda done, total: report(path.name, done, total)) if report else None
-        digest = download.fetch(url, path, sha256, watch, size=size, offline=self._offline)
-        if sha256 is None:
-            self._record(path, digest)
+        download.fetch(url, path, file.sha256, watch, size=file.size, offline=self._offline)
 
     def _unpack(self, archive: Archive, name: str) -> None:
         """Fetch an archive, write the members that the card wants, and remove it."""
@@ -140,30 +131,15 @@ class CardFiles:
         if given:
             self._verify(packed, archive)
         else:
-            self._fetch(archive.url, packed, archive.size, archive.sha256)
+            self._fetch(archive.url, packed, archive)
         members = {
             file.member: self._downloads / file.path
             for file in self._card.files()
             if file.archive == name and file.member
         }
-        for member, digest in download.extract(packed, members).items():
-            self._record(members[member], digest, note=False)
+        download.extract(packed, members)
         if not given:
             packed.unlink(missing_ok=True)
-            _record_path(packed).unlink(missing_ok=True)
-
-    def _record(self, path: Path, digest: str, note: bool = True) -> None:
-        """Write the hash beside the file, in the form of `sha256sum`."""
-        atomic_write(_record_path(path), f"{digest}  {path.name}\n")
-        if note:
-            self.notes.append(
-                f"{self._card.name}: no published hash of {path.name}; recorded its SHA-256 "
-                f"{digest}"
-            )
-
-
-def _record_path(path: Path) -> Path:
-    return path.with_name(f"{path.name}.sha256")
 
 
 def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: bool) -> Path:

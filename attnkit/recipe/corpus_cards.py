@@ -41,7 +41,7 @@ class File(_CardPart):
     size: Bytes | None = None
     """Bytes; null where it is not known."""
     sha256: Sha256 | None = None
-    """Null where nobody computed it; the first download is then recorded."""
+    """Null where nobody computed it."""
     url: Url | None = None
     """Where it is downloaded from; null with an archive, or where it must be put by hand."""
     archive: str | None = None

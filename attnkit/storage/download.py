@@ -52,8 +52,8 @@ def fetch(
     *,
     size: int | None = None,
     offline: bool = False,
-) -> str:
-    """Download a file and return its SHA-256 in hexadecimal.
+) -> None:
+    """Download a file.
 
     The bytes go to a temporary file beside `path`, which is renamed only once they are complete
     and verified; nothing is left behind otherwise.  Transient faults are tried again.
@@ -68,9 +68,8 @@ def fetch(
     remove_leftovers(path.parent)
     for attempt in range(TRIES):
         try:
-            digest = hashlib.sha256()
-            atomic_write(path, _body(url, path, digest, sha256, size, progress))
-            return digest.hexdigest()
+            atomic_write(path, _body(url, path, sha256, size, progress))
+            return
         except _BrokenTransfer as error:
             if attempt == TRIES - 1:
                 raise _unavailable(url, path, f"{error} ({TRIES} tries)") from error
@@ -85,13 +84,12 @@ class _BrokenTransfer(Exception):
 def _body(
     url: str,
     path: Path,
-    digest: "hashlib._Hash",
     sha256: str | None,
     size: int | None,
     progress: ByteProgress | None,
 ) -> Iterator[bytes]:
     """What an address gives in blocks; after the last one its size and hash are checked."""
-    done = 0
+    done, digest = 0, hashlib.sha256()
     with _response(url, path) as response:
         announced = response.headers.get("Content-Length", "")
         total = int(announced) if announced.isdecimal() else size
@@ -164,8 +162,8 @@ def _undamaged(archive: Path) -> Iterator[None]:
         raise DataError(f"{archive}: damaged archive ({error})") from error
 
 
-def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
-    """Write the named members of a tar archive, compressed or not, to files; member -> SHA-256.
+def extract(archive: Path, members: Mapping[str, Path]) -> None:
+    """Write the named members of a tar archive, compressed or not, to files.
 
     Only regular files with exactly these names are taken: no other name, link or device of the
     archive ever becomes a file.  After a fault none is left.
@@ -173,7 +171,7 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
     Raises DataError: damaged, without one of the members, or too large; OutputPathError,
     OutputError: a file cannot be written.
     """
-    digests: dict[str, str] = {}
+    written: list[str] = []
     try:
         with open_file(archive) as file, _undamaged(archive), tarfile.open(fileobj=file) as tar:
             size = 0
@@ -182,26 +180,23 @@ def extract(archive: Path, members: Mapping[str, Path]) -> dict[str, str]:
                 if size > EXTRACTED_LIMIT:
                     raise DataError(f"{archive}: holds more than {EXTRACTED_LIMIT:,} bytes")
                 content = tar.extractfile(info) if info.isreg() else None
-                if content and info.name in members and info.name not in digests:
-                    digest, path = hashlib.sha256(), members[info.name]
-                    make_folder(path.parent)
-                    atomic_write(path, _blocks(archive, content, digest))
-                    digests[info.name] = digest.hexdigest()
+                if content and info.name in members and info.name not in written:
+                    make_folder(members[info.name].parent)
+                    atomic_write(members[info.name], _blocks(archive, content))
+                    written.append(info.name)
             stream: Any = tar.fileobj
             while stream.read(BLOCK):  # the checksum of gzip is at the end
                 pass
-        if missing := sorted(members.keys() - digests):
+        if missing := sorted(members.keys() - written):
             raise DataError(f"{archive}: has no regular file {missing[0]}")
     except BaseException:
-        for name in digests:
+        for name in written:
             members[name].unlink(missing_ok=True)
         raise
-    return digests
 
 
-def _blocks(archive: Path, content: IO[bytes], digest: "hashlib._Hash") -> Iterator[bytes]:
-    """A member in blocks, hashed."""
+def _blocks(archive: Path, content: IO[bytes]) -> Iterator[bytes]:
+    """A member in blocks."""
     with _undamaged(archive):
         while block := content.read(BLOCK):
-            digest.update(block)
             yield block

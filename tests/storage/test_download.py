@@ -104,7 +104,7 @@ def packed(handler: Handler) -> None:
 
 def test_a_file_arrives_as_it_was_sent(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = packed
-    assert fetch(f"{server.url}/file", tmp_path / "file", SHA256) == SHA256
+    fetch(f"{server.url}/file", tmp_path / "file", SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
 
 
@@ -124,8 +124,8 @@ def test_a_file_arrives_whole_with_progress(
 ) -> None:
     server.answers["/file"] = answer
     path, steps = tmp_path / "new" / "file", []
-    digest = fetch(f"{server.url}/file", path, SHA256, lambda *step: steps.append(step))
-    assert (digest, path.read_bytes()) == (SHA256, BODY)
+    fetch(f"{server.url}/file", path, SHA256, lambda *step: steps.append(step))
+    assert path.read_bytes() == BODY
     assert steps[-1] == (len(BODY), total)
     assert [done for done, _ in steps] == sorted({done for done, _ in steps})
     assert [file.name for file in path.parent.iterdir()] == ["file"]
@@ -141,7 +141,7 @@ def test_a_transfer_that_breaks_off_is_tried_again(
     def there(handler: Handler) -> None:
         handler.head(302, Location="/there")
 
-    assert fetch(f"{server.url}/file", tmp_path / "file") == SHA256
+    fetch(f"{server.url}/file", tmp_path / "file", SHA256)
     assert server.seen == ["/file"] * 3 + ["/there"]
 
 
@@ -305,10 +305,7 @@ def test_named_members_are_extracted_and_no_others(tmp_path: Path, mode: str) ->
         mode,
     )
     out = tmp_path / "out"
-    assert extract(archive, {"d/one": out / "1", "two": out / "2"}) == {
-        "d/one": SHA256,
-        "two": hashlib.sha256(b"2").hexdigest(),
-    }
+    extract(archive, {"d/one": out / "1", "two": out / "2"})
     assert sorted(path.name for path in out.iterdir()) == ["1", "2"]
     assert (out / "1").read_bytes() == BODY
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "out"]

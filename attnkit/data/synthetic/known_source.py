@@ -16,7 +16,6 @@ of a line is always the first token of a block: no block has words of two lines,
 token is to come next follows from the tokens of its block.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -59,10 +58,6 @@ class KnownSource(ABC):
         What came earlier is not known.  Raises UsageError where the words are impossible.
         """
 
-    @abstractmethod
-    def entropy(self, count: int) -> float:
-        """The expected entropy of the next word, in nats, where `count` words before are known."""
-
     @final
     def next_tokens(self, before: Sequence[str], block: int) -> dict[str, float]:
         """The distribution of the next token of a block, given the tokens since its begin token.
@@ -74,27 +69,15 @@ class KnownSource(ABC):
         Raises:
             UsageError: the block does not divide a line, or no line has these words in a row.
         """
-        ends = _end_share(block)
+        if block < 1 or LINE % block:
+            raise UsageError(
+                f"a block must divide {LINE} tokens, the length of a line; got {block}"
+            )
+        ends = block / LINE
         if before:
             return dict(self.next_words(before[before[0] == END :]))
         words = {word: (1 - ends) * share for word, share in self.next_words(()).items()}
         return words | {END: ends}
-
-    @final
-    def nats(self, block: int) -> float:
-        """The expected cross-entropy of the best possible model, in nats a token.
-
-        Its exponential is the lowest perplexity that can be expected in blocks of this length.
-
-        Raises:
-            UsageError: the block does not divide a line.
-        """
-        ends = _end_share(block)
-        total = entropy((ends, 1 - ends))
-        for place in range(block):
-            after_end = self.entropy(place - 1) if place else 0.0
-            total += (1 - ends) * self.entropy(place) + ends * after_end
-        return total / block
 
     @final
     def rows(self, split: str, size: int, seed: int) -> Iterator[Row]:
@@ -139,11 +122,6 @@ class ChainSource(KnownSource):
         firsts = {last[-1][1]: 1.0} if last else dict.fromkeys(SYLLABLES, share)
         return {a + b: p * q for a, p in firsts.items() for b, q in seconds.items()}
 
-    def entropy(self, count: int) -> float:
-        if count >= 2:
-            return entropy([weight / sum(STEPS) for weight in STEPS])
-        return math.log(len(SYLLABLES)) * (2 - count)
-
 
 @final
 class TopicSource(KnownSource):
@@ -161,11 +139,6 @@ class TopicSource(KnownSource):
         if None in topics or len(topics) > 1:
             raise UsageError(f"{quoted(' '.join(before))}: no line has these words")
         return _shares(topics.pop() if topics else None)
-
-    def entropy(self, count: int) -> float:
-        """The topic is known from the first word on."""
-        within = entropy([weight / sum(WEIGHTS) for weight in WEIGHTS])
-        return within if count else within + math.log(len(TOPICS))
 
 
 SOURCES = {"toy-chains": ChainSource(), "toy-topics": TopicSource()}
@@ -186,15 +159,3 @@ def _shares(topic: str | None) -> Mapping[str, float]:
         for name in topics
         for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)
     }
-
-
-def entropy(shares: Sequence[float]) -> float:
-    """Of a distribution, in nats."""
-    return -sum(share * math.log(share) for share in shares if share)
-
-
-def _end_share(block: int) -> float:
-    """The probability that a block begins with the end of a line."""
-    if block < 1 or LINE % block:
-        raise UsageError(f"a block must divide {LINE} tokens, the length of a line; got {block}")
-    return block / LINE
