@@ -13,19 +13,17 @@ spans and of the gaps between them are drawn as in T5's code: both are split at 
 parts as there are spans, each at least one token long, and a text begins with a gap.
 """
 
-import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
 from attnkit.data.marked import mark
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
 from attnkit.recipe.schema import Recipe
-from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import check_space, make_folder, writing
 from attnkit.text import RESERVED
 
 MASK = "<mask>"
@@ -43,8 +41,6 @@ FIXED = (0, 0)
 """Seed and epoch of the noise of validation and test."""
 _OF_SPANS, _OF_MASKS = 2, 3
 """Tell these draws apart, and from those of `batch_plan`, which has 0 and 1."""
-IN_MEMORY = 2**28
-"""Bytes up to which an array is kept in memory."""
 CHUNK = 2**20
 """Tokens that are made at a time."""
 
@@ -90,7 +86,7 @@ def mask_tokens(
     mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
     draws, others = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
     others.advance(len(ids))
-    seen, hidden = (large_array(len(ids), ids.dtype) for _ in range(2))
+    seen, hidden = (np.empty(len(ids), ids.dtype) for _ in range(2))
     for start in range(0, len(ids), CHUNK):
         here = slice(start, start + CHUNK)
         part = ids[here]
@@ -133,9 +129,7 @@ def corrupt_spans(
     Raises:
         DataError: there are fewer than two tokens.
     """
-    words = stream.target.ids != EOS
-    ids = large_array(int(words.sum()), stream.target.ids.dtype)
-    np.compress(words, stream.target.ids, out=ids)
+    ids: Ids = stream.target.ids[stream.target.ids != EOS]
     marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
     bits = Bits((*noise, _OF_SPANS))
     whole = len(ids) // max_length * max_length
@@ -143,17 +137,7 @@ def corrupt_spans(
     parts = [some for some in texts if some.shape[1] > 1 and len(some)]
     if not parts:
         raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
-    noises = [noise_of(part.shape[1]) for part in parts]
-    # with EOS, and with the last sentinel
-    sources = [
-        part.shape[1] - n + spans + 1 for part, (n, spans) in zip(parts, noises, strict=True)
-    ]
-    targets = [n + spans + 1 for n, spans in noises]
-    sides = []
-    for widths in (sources, targets):
-        offsets = np.cumsum([0, *np.repeat(widths, [len(part) for part in parts])])
-        sides.append(Ragged(large_array(int(offsets[-1]), ids.dtype), offsets))
-    at = [0, 0]
+    pairs = []
     for part in parts:
         rows, length = part.shape
         # First all gaps are drawn, then all spans.
@@ -162,12 +146,17 @@ def corrupt_spans(
         of_spans.advance(rows * (length - noise_of(length)[0] - 1))
         step = max(1, CHUNK // length)
         for start in range(0, rows, step):
-            pairs = _pairs(part[start : start + step], marks, bits, of_spans)
-            for side, made in enumerate(pairs):
-                sides[side].ids[at[side] : at[side] + made.size] = made.ravel()
-                at[side] += made.size
+            pairs.append(_pairs(part[start : start + step], marks, bits, of_spans))
         bits = of_spans
-    return replace(stream, source=sides[0], target=sides[1])
+    source, target = (_ragged(side) for side in zip(*pairs, strict=True))
+    return replace(stream, source=source, target=target)
+
+
+def _ragged(parts: Sequence[Ids]) -> Ragged:
+    """The rows of several arrays [n, L]."""
+    lengths = np.concatenate([np.full(len(part), part.shape[1]) for part in parts])
+    ids = np.concatenate([part.ravel() for part in parts])
+    return Ragged(ids, np.append(0, lengths.cumsum()))
 
 
 def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
@@ -200,22 +189,3 @@ def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
     edges = np.zeros((rows, parts + 1), np.int64)
     edges[:, 1:-1], edges[:, -1] = cuts, total
     return np.diff(edges)
-
-
-def large_array(count: int, dtype: DTypeLike) -> NDArray[np.unsignedinteger]:
-    """An array to be filled: in memory, or mapped from a file in the cache without a name.
-
-    Such a file is gone with the process.
-
-    Raises:
-        OutputError, OutputPathError: the disk is full, or the cache cannot be written.
-    """
-    size = count * np.dtype(dtype).itemsize
-    if size <= IN_MEMORY:
-        return np.empty(count, dtype)
-    folder = cache_dir()
-    make_folder(folder)
-    check_space(folder, size)
-    with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(size)
-        return np.memmap(file, dtype, mode="r+", shape=(count,))
