@@ -70,9 +70,7 @@ class KnownSource(ABC):
             UsageError: the block does not divide a line, or no line has these words in a row.
         """
         if block < 1 or LINE % block:
-            raise UsageError(
-                f"a block must divide {LINE} tokens, the length of a line; got {block}"
-            )
+            raise UsageError(f"a block must divide a line of {LINE} tokens; got {block}")
         ends = block / LINE
         if before:
             return dict(self.next_words(before[before[0] == END :]))
