@@ -19,7 +19,7 @@ token is to come next follows from the tokens of its block.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import ClassVar, final
+from typing import ClassVar
 
 from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
@@ -58,7 +58,6 @@ class KnownSource(ABC):
         What came earlier is not known.  Raises UsageError where the words are impossible.
         """
 
-    @final
     def next_tokens(self, before: Sequence[str], block: int) -> dict[str, float]:
         """The distribution of the next token of a block, given the tokens since its begin token.
 
@@ -77,7 +76,6 @@ class KnownSource(ABC):
         words = {word: (1 - ends) * share for word, share in self.next_words(()).items()}
         return words | {END: ends}
 
-    @final
     def rows(self, split: str, size: int, seed: int) -> Iterator[Row]:
         """`size` lines of a split; the same seed gives the same lines."""
         draw = Draw(f"{self.VERSION}/{self.name}/{split}/{seed}")
@@ -86,7 +84,6 @@ class KnownSource(ABC):
             yield Row("", " ".join(next(words) for _ in range(LINE - (number > 0))))
 
 
-@final
 class ChainSource(KnownSource):
     """Syllables, each drawn by the third one before it; every word shows two of them.
 
@@ -121,7 +118,6 @@ class ChainSource(KnownSource):
         return {a + b: p * q for a, p in firsts.items() for b, q in seconds.items()}
 
 
-@final
 class TopicSource(KnownSource):
     """Words of one topic, drawn independently."""
 

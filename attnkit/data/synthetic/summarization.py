@@ -80,15 +80,19 @@ class ReportWriter:
         """A combination that the split owns, one of those holding a part."""
         return self._draw.choice([one for one in self._owned[kind] if holding in ("", *one)])
 
-    def _others(self, items: Sequence[str], count: int, *taken: str) -> list[str]:
-        """Different items, none of those taken."""
-        return self._draw.sample([item for item in items if item not in taken], count)
+    def _others(self, items: Sequence[str], count: int, taken: str) -> list[str]:
+        """Different items without the one taken."""
+        return self._draw.sample([item for item in items if item != taken], count)
+
+    def _with_others(self, item: str, items: Sequence[str], count: int) -> list[str]:
+        """The item, and others."""
+        return [item, *self._others(items, count, item)]
 
     def _people(self, count: int) -> list[Person]:
         """People with different names and jobs; the split owns the name of the first."""
         first, last = self._own("name")
-        firsts = [first, *self._others(FIRST_NAMES, count - 1, first)]
-        lasts = [last, *self._others(LAST_NAMES, count - 1, last)]
+        firsts = self._with_others(first, FIRST_NAMES, count - 1)
+        lasts = self._with_others(last, LAST_NAMES, count - 1)
         jobs = self._draw.sample(JOBS, count)
         return [
             Person(f"{one} {other}", "She" if one in WORDS["first_names"]["she"] else "He", job)
@@ -107,16 +111,20 @@ class ReportWriter:
         wording: str = self._draw.choice(WORDS["sentences"][event][part])
         return wording.format(**words)
 
+    def _sentences(self, event: str, part: str, **words: Sequence[object]) -> tuple[str, ...]:
+        """The same part several times, each time with the next of the words."""
+        rows = zip(*words.values(), strict=True)
+        return tuple(
+            self._sentence(event, part, **dict(zip(words, row, strict=True))) for row in rows
+        )
+
     def _auction(self, city: str, day: str) -> EventStory:
         """Three pieces are sold; the highest price counts."""
         job, thing = self._own("auction")
-        jobs = (job, *self._others(JOBS, 2, job))
-        *things, old = (thing, *self._others(THINGS, 3, thing))
+        jobs = self._with_others(job, JOBS, 2)
+        *things, old = self._with_others(thing, THINGS, 3)
         *amounts, larger = self._amounts()
-        blocks = tuple(
-            self._sentence("auction", "sale", job=job, thing=thing, amount=amount)
-            for job, thing, amount in zip(jobs, things, amounts, strict=True)
-        )
+        blocks = self._sentences("auction", "sale", job=jobs, thing=things, amount=amounts)
         return EventStory(
             f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
             self._sentence("auction", "opening", city=city, day=day),
@@ -128,13 +136,10 @@ class ReportWriter:
         """Three people stand for mayor; most votes win."""
         people = self._people(3)
         job, _ = self._own("election", city)
-        others = self._others(JOBS, 2, job)
-        people = [one._replace(job=work) for one, work in zip(people, (job, *others), strict=True)]
+        jobs = self._with_others(job, JOBS, 2)
+        people = [one._replace(job=work) for one, work in zip(people, jobs, strict=True)]
         *amounts, larger = self._amounts()
-        blocks = tuple(
-            self._sentence("election", "votes", one=one, amount=amount)
-            for one, amount in zip(people, amounts, strict=True)
-        )
+        blocks = self._sentences("election", "votes", one=people, amount=amounts)
         return EventStory(
             f"{job.capitalize()} {people[0].name} elected mayor of {city}",
             self._sentence("election", "opening", city=city, day=day),
@@ -182,12 +187,9 @@ class ReportWriter:
     def _storm(self, city: str, day: str) -> EventStory:
         """A storm damages things of three kinds; the largest number counts."""
         thing, _ = self._own("storm", city)
-        *things, old = (thing, *self._others(DAMAGED, 3, thing))
+        *things, old = self._with_others(thing, DAMAGED, 3)
         *amounts, larger = self._amounts()
-        blocks = tuple(
-            self._sentence("storm", "damage", thing=thing, amount=amount)
-            for thing, amount in zip(things, amounts, strict=True)
-        )
+        blocks = self._sentences("storm", "damage", thing=things, amount=amounts)
         other = self._others(CITIES, 1, city)[0]
         return EventStory(
             f"Storm damages {amounts[0]} {thing} in {city}",
