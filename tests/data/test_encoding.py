@@ -82,25 +82,6 @@ def test_several_processes_write_what_one_writes(
 
 
 @pytest.mark.slow
-def test_few_chunks_are_in_memory_at_once(
-    write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(encoding, "processes", lambda: 2)
-    monkeypatch.setattr(encoding, "CHUNK_ROWS", 1)
-    read, most, done = 0, 0, list[int]()
-
-    def rows() -> Iterator[Row]:
-        nonlocal read, most
-        for row in ROWS:
-            read += 1
-            most = max(most, read - (done[-1] if done else 0))
-            yield row
-
-    write(rows=rows(), report=done.append)
-    assert 3 <= most <= 4
-
-
-@pytest.mark.slow
 def test_a_killed_process_is_one_clear_line(
     write: Callable[..., Encoded], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

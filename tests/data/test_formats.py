@@ -25,7 +25,7 @@ from attnkit.data.formats import (
     read_text,
 )
 from attnkit.data.rows import Counts, Row
-from attnkit.errors import DataError, MissingInputError
+from attnkit.errors import DataError
 
 LINE = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=30)
 per_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -179,16 +179,6 @@ def test_a_line_over_a_mebibyte_is_refused(tmp_path: Path) -> None:
     assert fails(path).startswith(f"{path}:2: the line is longer than 1,048,576 bytes")
     path = write(tmp_path, gzip.compress(b"\n" + bytes(40 << 20)))
     assert fails(path).startswith(f"{path}:2: the line is longer")
-
-
-def test_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path, what in ((tmp_path, "folder"), (tmp_path / "pipe", "pipe"), ("/dev/zero", "device")):
-        with pytest.raises(MissingInputError, match=f"is a {what}.*; a regular file is needed"):
-            list(read_lines(Path(path)))
-    for name in ("absent", "nul\0", "x" * 5000):
-        with pytest.raises(MissingInputError):
-            list(read_lines(tmp_path / name))
 
 
 @pytest.mark.slow
