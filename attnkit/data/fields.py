@@ -61,7 +61,7 @@ def read_rows(
             source, target = fields.names(source, target, usual, (str, int) if labels else (str,))
         contexts, given = fields.texts("contexts"), fields.get(target)
         references = fields.texts(target if isinstance(given, list) else "references")
-        if labels and (at := fields.index_in(given, labels)) is not None:
+        if labels and given not in labels and (at := fields.number(given)) is not None:
             output = labels[fields.within(target, at, len(labels))]
         elif references and (given is MISSING or isinstance(given, list)):
             output = references[0]
@@ -197,22 +197,20 @@ class _Fields:
             )
         return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
 
-    def index_in(self, value: Any, labels: Sequence[str]) -> int | None:
-        """The number that stands for a label; None where the value is something else."""
-        if self.flat and isinstance(value, str) and value not in labels and value.isdecimal():
+    def number(self, value: Any) -> int | None:
+        """A whole number, which a table has in digits; None where it is something else."""
+        if self.flat and isinstance(value, str) and value.isdecimal():
             return int(value)
         return value if type(value) is int else None
 
     def gold(self, count: int) -> int | None:
         """The index of the passage that answers, below `count`; None where there is none."""
         value = self.get("gold")
-        if self.flat and isinstance(value, str):
-            value = int(value) if value.isdecimal() else value or None
-        if value is None or value is MISSING:
+        if value is None or value is MISSING or (self.flat and value == ""):
             return None
-        if type(value) is not int:
+        if (index := self.number(value)) is None:
             raise DataError(f"{self.place}: field 'gold' must be an index, not {kind_of(value)}")
-        return self.within("gold", value, count)
+        return self.within("gold", index, count)
 
     def within(self, key: str, index: int, count: int) -> int:
         """The index, if it is one of so many."""
