@@ -13,30 +13,12 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Plugins = str | Path | Sequence[str | Path]
 
-_FLAGS = ("allow-change", "chat", "fresh", "offline", "sample")
-_PYTHON = (
-    (r"--plugin (\S+?\.py)", r'plugins=["\1"]'),
-    (r"--plugin FILE", 'plugins=["FILE.py"]'),
-    (r"`attnkit train RECIPE` makes (one|runs)", r"attnkit.train(RECIPE) makes \1"),
-    (r"run `attnkit train` again", "call attnkit.train again"),
-    (r"run the same command again", "call it again"),
-    (r"--([a-z](?:[a-z-]*[a-z])?)(?: ([A-Z0-9][\w.]*))?(?=\W|$)", None),
-)
-"""Wording of the command line, and of Python."""
-
 
 def in_python(message: str) -> str:
     """A message whose remedies are options of the command line, with those of the functions."""
-    for pattern, replacement in _PYTHON:
-        message = re.sub(pattern, replacement or _keyword, message)
-    return message
-
-
-def _keyword(match: re.Match[str]) -> str:
-    name, value = match[1].replace("-", "_"), match[2]
-    if match[1] in _FLAGS:
-        return f"{name}=True" + (f" {value}" if value else "")
-    return f"{name}={value}" if value else name
+    message = message.replace("`attnkit train RECIPE`", "attnkit.train(RECIPE)")
+    message = message.replace("--plugin", "plugins")
+    return re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), message)
 
 
 def for_callers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
