@@ -53,11 +53,11 @@ def test_the_command_that_it_prints_opens_the_model(convert: Any, capsys: Any) -
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (["train.lr=0"], "must be above 0"),
-        (["train.lr=nan"], "must be above 0"),
+        (["train.lr=0"], "must be a number above 0"),
+        (["train.lr=nan"], "must be a number above 0"),
         (["train.lr"], "must be a number"),
         (["train.batch_tokens=1e4"], "must be a whole number"),
-        (["train.precision=fp16"], "use fp32 or bf16"),
+        (["train.precision=fp16"], "must be fp32 or bf16"),
         (["model.width=3"], "these can be set: train.lr"),
         (["--text", "absent.txt"], "absent.txt"),
         (["--fresh", "--out", "text.txt"], "is no folder to write in"),

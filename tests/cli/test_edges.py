@@ -48,24 +48,6 @@ def test_a_closed_standard_output_is_no_success(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize(
-    "words",
-    ["runs runs", "--help", "recipe list", "mechanisms", "doctor", "slurm quickstart",
-     "verify runs", "eval runs", "generate RUN test.txt", "visualize-attn RUN dog",
-     "nbce RUN --context test.txt --prompt x"],
-)  # fmt: skip
-def test_no_command_takes_a_closed_standard_output_for_success(
-    words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Python has no sys.stdout where it is closed."""
-    run = make_run(tmp_path)
-    monkeypatch.setattr(sys, "stdout", None)
-    done = here(*words.replace("RUN", str(run.path)).split())
-    sys.stdout.close()  # which took its place
-    assert (done.code, done.err[-len(CLOSED) :]) == (1, CLOSED)
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",

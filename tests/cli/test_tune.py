@@ -140,7 +140,7 @@ def test_rows_that_were_not_tuned_say_so(here: Caller) -> None:
         (("--tune", "train.lr=1"), 2, "--tune train.lr=1: needs two values or more"),
         (("--tune", "train.lrr=1,2"), 78, "train.lrr: unknown key; did you mean train.lr?"),
         (("--tune", "search.beam=1,2"), 2, "only keys of train and model can be tuned"),
-        (("--tune", "train.lr=1,2", "--jobs", "9"), 2, "there are 6 runs to train"),
+        (("--tune", "train.lr=1,2", "--jobs", "9"), 2, "runs to train (variants times seeds): 6"),
     ],
 )
 def test_what_cannot_be_tuned_is_one_line(

@@ -146,22 +146,19 @@ def _convert_pretrained(
 def _training(words: list[str]) -> dict[str, Any]:
     """`lr`, `batch_tokens` and `precision` for a Hugging Face model."""
     chosen: dict[str, Any] = {"lr": 1e-4, "batch_tokens": 2048, "precision": "fp32"}
+    kinds = {"lr": "a number above 0", "batch_tokens": "a whole number above 0",
+             "precision": "fp32 or bf16"}  # fmt: skip
     for word in words:
-        key, _, text = word.partition("=")
-        name = key.removeprefix("train.")
-        if name not in chosen or not key.startswith("train."):
+        section, _, name = word.partition("=")[0].rpartition(".")
+        if section != "train" or name not in chosen:
             known = ", ".join(f"train.{name}" for name in chosen)
             raise UsageError(f"{word}: of a Hugging Face model these can be set: {known}")
-        if name == "precision":
-            if text not in ("fp32", "bf16"):
-                raise UsageError(f"{word}: use fp32 or bf16")
-            chosen[name] = text
-            continue
-        kind = "a whole number" if name == "batch_tokens" else "a number"
+        text = word.partition("=")[2]
         try:
-            chosen[name] = type(chosen[name])(text)
+            given: Any = type(chosen[name])(text)
+            if not (text in ("fp32", "bf16") if name == "precision" else 0 < given < math.inf):
+                raise ValueError
         except ValueError:
-            raise UsageError(f"{word}: must be {kind}") from None
-        if not 0 < chosen[name] < math.inf:
-            raise UsageError(f"{word}: must be above 0")
+            raise UsageError(f"{word}: must be {kinds[name]}") from None
+        chosen[name] = given
     return chosen

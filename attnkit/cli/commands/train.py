@@ -33,7 +33,7 @@ def train(
     *,
     variant: Variants = None,
     seed: list[int] | None = value("N", "Use this seed instead of the recipe's. Repeatable."),
-    jobs: int = value("N", "Train N runs at a time, each in its own process.", default=1),
+    jobs: int = value("N", "Train N runs at a time, each in its own process.", default=1, min=1),
     nproc: options.Processes = 1,
     out: options.Out = Path("runs"),
     fresh: bool = flag("--fresh", "Start over, replacing existing runs."),
@@ -91,7 +91,8 @@ def train(
         return
     plan, tuning = _tuning(plan, recipe, words, tune, tune_steps)
     parts = [plan] if tuning is None else [tuning.settings(plan), plan]
-    _check_jobs(jobs, sum(len(part.runs()) for part in parts))
+    if jobs > (count := sum(len(part.runs()) for part in parts)):
+        raise UsageError(f"--jobs {jobs}: runs to train (variants times seeds): {count}")
     if dry_run:
         _check_data(plan)
         _announce(parts, jobs, ranks, as_json=as_json)
@@ -194,17 +195,6 @@ def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
         raise UsageError(
             "--jobs trains several runs at a time, --nproc and torchrun one with several "
             "processes: choose one of them"
-        )
-
-
-def _check_jobs(jobs: int, count: int) -> None:
-    """Refuse more jobs than there are runs."""
-    if jobs < 1:
-        raise UsageError(f"--jobs {jobs}: must be at least 1")
-    if jobs > count:
-        there = "is 1 run" if count == 1 else f"are {count} runs"
-        raise UsageError(
-            f"--jobs {jobs}: there {there} to train (variants times seeds); use --jobs {count}"
         )
 
 
