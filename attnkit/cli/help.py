@@ -58,7 +58,12 @@ class _Page:
 
 
 class Command(_Page, TyperCommand):
-    """A command."""
+    """A command; each takes --plugin."""
+
+    def __init__(self, *words: Any, params: list[Any], **more: Any) -> None:
+        from attnkit.cli.options import plugin_option
+
+        super().__init__(*words, params=[*params, plugin_option()], **more)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """An option whose metavar ends in " ..." takes all words up to the next option."""

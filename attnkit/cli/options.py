@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
+from typer.main import get_command
 
 from attnkit.cli import completion
 from attnkit.errors import UsageError
@@ -67,14 +69,31 @@ def decimals(option: str, text: str) -> list[float]:
         raise UsageError(f"{option} {quoted(text)}: must be numbers such as 0.5,1,2") from None
 
 
-def _load_plugins(context: typer.Context, files: list[Path] | None) -> list[Path] | None:
+def _load_plugins(context: typer.Context, files: list[Path] | None) -> None:
     """Register the mechanisms before any other option or argument is processed."""
     from attnkit import mechanisms
 
     if not context.resilient_parsing:
         for file in files or ():
             mechanisms.plug_in(file)
-    return files
+
+
+@cache
+def plugin_option() -> Any:
+    """What every command takes (see `help.Command`)."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def only(
+        plugin: list[Path] | None = value(
+            "FILE",
+            "Python file that defines an attention mechanism or a metric. Repeatable.",
+            callback=_load_plugins, is_eager=True, expose_value=False,
+        ),
+    ) -> None:  # fmt: skip
+        """Nothing of its own."""
+
+    return get_command(app).params[0]
 
 
 def _use_threads(threads: int | None) -> int | None:
@@ -154,16 +173,6 @@ ModelName = Annotated[
         metavar="MODEL",
         help="A finished run, or a Hugging Face model (name or folder).",
         autocompletion=completion.runs,
-    ),
-]
-Plugins = Annotated[
-    list[Path] | None,
-    Option(
-        "--plugin",
-        metavar="FILE",
-        help="Python file that defines an attention mechanism or a metric. Repeatable.",
-        callback=_load_plugins,
-        is_eager=True,
     ),
 ]
 NUMBERS = "from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"

@@ -129,7 +129,7 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
         (["generate", "runs/a/plain/seed-1", "--n-best", "3"], "from 1 to 2, the number of labels"),
         (["eval", "runs/a", "--metrics", "bleu"], "bleu does not score runs of classification"),
         (["eval", "runs/pretrain", "--metrics", "f1"], "f1 does not score runs of language-model"),
-        (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "needs a trained run"),
+        (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "needs a trained"),
         (["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
          "an encoder alone writes no answers"),
         (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],

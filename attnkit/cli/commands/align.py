@@ -57,7 +57,6 @@ def align(
     output: Path | None = value("FILE", "Write the alignments to this file.", "--output", "-o"),
     format: options.Format = "table",
     device: options.Device = "auto",
-    plugins: options.Plugins = None,
 ) -> None:
     """Align the words of sentence pairs by cross attention, in Pharaoh format.
 

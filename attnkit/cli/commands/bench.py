@@ -77,7 +77,6 @@ def attention(
     ),
     format: options.Format = "table",
     columns: options.Columns = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """Measure time and peak memory of attention mechanisms over sequence length.
 
@@ -113,7 +112,7 @@ def attention(
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
     workload = plan.Workload(
         causal, layer, pick_device(device), dtype, batch, heads, head_width, repeats, budget,
-        threads, tuple(plugins or ()),
+        threads, tuple(dict.fromkeys(mechanisms.plugged().values())),
     )  # fmt: skip
     points: list[Point] = []
     try:
@@ -139,7 +138,6 @@ def train(
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Measure the speed of training and where the time of an update goes.
 
@@ -188,7 +186,6 @@ def decode(
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Measure the speed of decoding and where its time goes.
 

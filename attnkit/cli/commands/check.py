@@ -22,7 +22,6 @@ def check(
     options: list[str] | None = argument("KEY=VALUE", "Options of the mechanism.", default=None),
     *,
     format: options.Format = "table",
-    plugins: options.Plugins = None,
 ) -> int:
     """Run the contract tests on an attention mechanism, in each role.
 

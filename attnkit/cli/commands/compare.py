@@ -56,7 +56,6 @@ def compare(
     ),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Show how the outputs of scored runs differ: by sentence, and by length.
 

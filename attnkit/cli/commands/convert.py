@@ -56,7 +56,6 @@ def convert(
     offline: options.Offline = False,
     as_json: bool = flag("--json", "Print events as JSON, one object per line."),
     quiet: bool = flag("--quiet", "Print only the final table.", "-q"),
-    plugins: options.Plugins = None,
 ) -> None:
     """Replace the attention mechanism of a trained model, and measure what that costs.
 

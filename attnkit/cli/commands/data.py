@@ -30,7 +30,6 @@ def encode(
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Train the tokenizer of a recipe and encode its corpus in advance for `train`.
 

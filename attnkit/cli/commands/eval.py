@@ -104,7 +104,6 @@ def eval(
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     fresh: bool = flag("--fresh", "Decode and score again, ignoring stored results."),
-    plugins: options.Plugins = None,
 ) -> None:
     """Score trained runs, or the output of any system, side by side.
 

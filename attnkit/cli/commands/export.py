@@ -22,7 +22,6 @@ def export(
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
     threads: options.Threads = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """Export a trained model for use without attnkit, and check that its outputs are the same.
 

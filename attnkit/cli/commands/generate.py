@@ -62,7 +62,6 @@ def generate(
     nproc: options.Processes = 1,
     device: options.Device = "auto",
     threads: options.Threads = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """Translate, summarise, answer or classify line by line with a trained run.
 

@@ -30,7 +30,6 @@ def mechanisms(
     *,
     format: options.Format = "table",
     columns: options.Columns = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """List the attention mechanisms with formula, cost, roles and source, or explain one.
 

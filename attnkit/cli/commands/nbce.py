@@ -98,7 +98,6 @@ def nbce(
     ),
     offline: options.Offline = False,
     device: options.Device = "auto",
-    plugins: options.Plugins = None,
 ) -> None:
     """Answer a prompt from many contexts, each read separately and merged at every token.
 

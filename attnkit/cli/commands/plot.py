@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import completion, console, output
 from attnkit.cli.options import argument, value
 from attnkit.errors import UsageError
 from attnkit.text import nearest, quoted
@@ -34,7 +34,6 @@ def plot(
     font_size: float = value(
         "PT", "Size of its text in points.", "--font-size", default=10.0, min=1
     ),
-    plugins: options.Plugins = None,
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.
 

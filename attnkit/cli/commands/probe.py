@@ -87,7 +87,6 @@ def heads(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Ablate attention heads one by one and measure the loss.
 
@@ -133,7 +132,6 @@ def noise(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Add noise to the attention scores of a trained model and measure the loss.
 
@@ -180,7 +178,6 @@ def entropy(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Measure the entropy of attention maps over training, and the gradient they pass.
 
@@ -219,7 +216,6 @@ def rank(
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Measure the rank of the attention maps of trained runs.
 

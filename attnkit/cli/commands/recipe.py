@@ -65,7 +65,6 @@ def show(
     overrides: Overrides = None,
     *,
     variant: Variants = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """Print a recipe: the file as it is, or variants with every value filled in.
 
@@ -97,7 +96,6 @@ def explain(
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
     download: bool = flag("--download", "Download the data if it is missing."),
-    plugins: options.Plugins = None,
 ) -> None:
     """Show what a recipe means and what it will cost, before training.
 
@@ -140,8 +138,6 @@ def explain(
 def copy(
     recipe: RecipeName,
     to: Path | None = argument("TO", "File or folder. [default: the current folder]", default=None),
-    *,
-    plugins: options.Plugins = None,
 ) -> None:
     """Copy a recipe for editing; existing files are never overwritten.
 
@@ -163,7 +159,7 @@ def copy(
 
 
 @app.command("schema")
-def schema(*, plugins: options.Plugins = None) -> None:
+def schema() -> None:
     """Print the JSON Schema of recipes, for completion and checks in editors.
 
     attnkit recipe schema > recipe.schema.json

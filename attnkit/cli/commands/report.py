@@ -34,7 +34,6 @@ def report(
     no_maps: bool = flag("--no-maps", "Leave out attention maps, for which models are loaded."),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Write a report of scored runs: one page, or Markdown for the appendix of a paper.
 

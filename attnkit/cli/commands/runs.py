@@ -48,7 +48,6 @@ def list_runs(
     *,
     format: options.Format = "table",
     columns: options.Columns = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """List every run in a folder with its state and how its recipe differs.
 
@@ -74,7 +73,6 @@ def clean(
     folder: Folder = Path("runs"),
     *,
     yes: options.Yes = False,
-    plugins: options.Plugins = None,
 ) -> None:
     """Remove the checkpoints of finished runs, after asking.
 
@@ -117,7 +115,6 @@ def pack(
         "Pack recipe, manifest, thinned log, scores, outputs and their statistics, without "
         "weights. (Whole runs are folders, for tar.)",
     ),
-    plugins: options.Plugins = None,
 ) -> None:
     """Pack the results of finished runs, one small file each.
 

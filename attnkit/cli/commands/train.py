@@ -55,7 +55,6 @@ def train(
     offline: options.Offline = False,
     as_json: bool = flag("--json", "Print events as JSON, one object per line."),
     quiet: bool = flag("--quiet", "Print only the final table.", "-q"),
-    plugins: options.Plugins = None,
 ) -> None:
     """Train every variant of a recipe with every seed, score them, and print the table.
 

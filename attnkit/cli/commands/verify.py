@@ -35,7 +35,6 @@ def verify(
     device: options.Device = "auto",
     threads: options.Threads = None,
     data_dir: options.DataDir = None,
-    plugins: options.Plugins = None,
 ) -> None:
     """Check that runs and their scores match what was recorded.
 

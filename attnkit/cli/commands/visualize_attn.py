@@ -77,7 +77,6 @@ def visualize_attn(
     max_length: options.MaxLength = None,
     offline: options.Offline = False,
     device: options.Device = "auto",
-    plugins: options.Plugins = None,
 ) -> None:
     """Show attention maps: in the terminal, or as a picture, a web page or numbers.
 
