@@ -36,6 +36,7 @@ CHARACTER = 0.6 / 72  # inches of a character for each point of its font, about
 MAP = 7.0  # inches of a map in full, at most
 ROW, PANEL = 11.0, (0.8, 2.2)  # inches of a row of small multiples, and of the longer side of one
 CELL = 0.28  # inches of a cell of a map in full, at most
+BESIDE = (2.6, 1.8)  # inches for labels, title and colour bar
 EVEN = 8  # times as many tokens on one side as on the other: cells are squares
 FINE = 1000  # cells of a side from which on a picture has fewer pixels
 MEANING = {"linear": "", "log": ", logarithmic", "row": ", share of the row's maximum"}
@@ -151,27 +152,25 @@ def _figure(blocks: Sequence[MapBlock], scale: Scale, notes: list[str]) -> Any:
     }
     sizes = []
     for block in blocks:
-        most = max(len(block.queries), len(block.keys), 1)
+        most, down = (
+            max(len(block.queries), len(block.keys)),
+            math.ceil(len(block.maps) / block.across),
+        )
         side = min(max(ROW / block.across, PANEL[0]), PANEL[1])
         cell = min(CELL, MAP / most) if block.single else side / most
-        labels = [max(map(len, some), default=0) * TYPE * CHARACTER
-                  for some in (block.queries, block.keys)]  # fmt: skip
-        wide = block.across * (max(cell * len(block.keys), 0.3) + 0.2) + labels[0] + 1.2
-        down = math.ceil(len(block.maps) / block.across)
-        high = down * (max(cell * len(block.queries), 0.3) + 0.3) + labels[1] + 0.8
-        longest = max(map(len, block.title.split("\n"))) * TYPE * CHARACTER
-        sizes.append((max(wide, longest), high, cell))
-    beside = all(block.single for block in blocks)
-    whole = [(sum if beside else max)(one[0] for one in sizes),
-             (max if beside else sum)(one[1] for one in sizes)]  # fmt: skip
-    figure = Figure((whole[0], whole[1]), layout="constrained")
-    if beside:
-        ratios = [one[0] for one in sizes]
-        parts = figure.subfigures(1, len(blocks), squeeze=False, width_ratios=ratios)
+        sizes.append((
+            block.across * (cell * len(block.keys) + 0.2) + BESIDE[0],
+            down * (cell * len(block.queries) + 0.3) + BESIDE[1],
+            cell,
+        ))  # fmt: skip
+    wide, high, cells = zip(*sizes, strict=True)
+    if all(block.single for block in blocks):
+        figure = Figure((sum(wide), max(high)), layout="constrained")
+        parts = figure.subfigures(1, len(blocks), squeeze=False, width_ratios=wide)
     else:
-        ratios = [one[1] for one in sizes]
-        parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=ratios)
-    for block, (_, _, cell), part in zip(blocks, sizes, parts.flat, strict=True):
+        figure = Figure((max(wide), sum(high)), layout="constrained")
+        parts = figure.subfigures(len(blocks), 1, squeeze=False, height_ratios=high)
+    for block, cell, part in zip(blocks, cells, parts.flat, strict=True):
         way: Scale = "linear" if block.signed else scale
         for note in _draw(block, part, way, bounds[block.signed], cell):
             if note not in notes:
