@@ -123,22 +123,17 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
     """A row for each head and stage, the stages of a head below each other."""
     several = len({one.layer.mechanism for one in found}) > 1
     fields = [
-        Field("attention", lambda one: one.kind, align="left", key=True),
+        Field("attention", lambda one: one.kind, name="kind", align="left", key=True),
         Field("layer", lambda one: one.layer.number, align="left", key=True),
         Field("head", lambda one: one.head, align="left", key=True),
         Field("stage", lambda one: one.stage.name, align="left"),
-        Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}"),
-        Field("of maximum", lambda one: one.spread.share, "{:.2f}"),
+        Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}", "entropy"),
+        Field("of maximum", lambda one: one.spread.share, "{:.2f}", "share"),
         Field("gradient", lambda one: one.spread.gradient, "{:.2f}"),
     ]
     if several:
         field = Field("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
         fields.insert(3, field)
-
-    def record(one: "HeadEntropy") -> dict[str, Value]:
-        named: dict[str, Value] = {"kind": one.kind, "layer": one.layer.number, "head": one.head}
-        named |= {"mechanism": one.layer.mechanism} if several else {}
-        return named | {"stage": one.stage.name, "step": one.stage.step, **one.spread._asdict()}
 
     heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
     order = {head: at for at, head in enumerate(heads)}
@@ -152,7 +147,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
         notes.append("-: rows are no distributions (negative weights, or sums other than 1)")
     if any(one.spread.gradient is None for one in found):
         notes.append("a map that is no softmax of scores has no gradient by them")
-    return Table.of(title, rows, fields, notes, record=record)
+    return Table.of(title, rows, fields, notes)
 
 
 class RankRow(NamedTuple):

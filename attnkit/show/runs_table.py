@@ -9,9 +9,11 @@ from attnkit.show.quantities import age, amount
 from attnkit.show.table import NONE, Field, Table, Value
 
 
-def runs_tables(runs: Sequence[RunStatus], now: float) -> list[Table]:
-    """A table for each folder of variants, as a screen shows them; the notes are below the last."""
+def runs_tables(runs: Sequence[RunStatus], now: float, *, by_folder: bool = True) -> list[Table]:
+    """A table for each folder of variants, or one of all runs; the notes are below the last."""
     folders = list(dict.fromkeys(_folder(run) for run in runs))
+    if not by_folder or not folders:
+        return [_table("", runs, now, _notes(runs), None)]
     tables = []
     for folder in folders:
         group = [run for run in runs if _folder(run) == folder]
@@ -19,11 +21,6 @@ def runs_tables(runs: Sequence[RunStatus], now: float) -> list[Table]:
         title = "" if folder == Path() else folder.as_posix()
         tables.append(_table(title, group, now, notes, folder))
     return tables
-
-
-def runs_table(runs: Sequence[RunStatus], now: float) -> Table:
-    """All runs in one table, for documents and programs."""
-    return _table("", runs, now, _notes(runs), None)
 
 
 def _folder(run: RunStatus) -> Path:

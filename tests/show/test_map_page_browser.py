@@ -423,7 +423,7 @@ def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) ->
     assert note.endswith("In full: attnkit visualize-attn RUN --layer 1 --head 3")
     block = maps.weights[1, 3][6:9, 3:6].max()
     assert number(hover(page, 2, 1)) == pytest.approx(block, abs=STEP)
-    assert "of 8 heads" in page.text_content("#omitted")
+    assert "--layer L --head H" in page.text_content("#omitted")
 
 
 def test_a_long_map_draws_only_what_is_visible(show: Open) -> None:

@@ -58,13 +58,10 @@ def list_runs(
       attnkit runs runs/quickstart --format csv
     """
     from attnkit.runs.status import statuses
-    from attnkit.show import runs_table
+    from attnkit.show.runs_table import runs_tables
 
     found, now = statuses(folder), time.time()
-    if format == "table":
-        tables = runs_table.runs_tables(found, now)
-    else:
-        tables = [runs_table.runs_table(found, now)]
+    tables = runs_tables(found, now, by_folder=format == "table")
     output.write_tables(output.choose(tables, columns), format)
 
 

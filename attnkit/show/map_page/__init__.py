@@ -93,40 +93,21 @@ def page(
         [names[0], *(n.removeprefix(f"{names[0]}, ") for n in names[1:])]
     )
     described = [maps for record in records for maps in record["maps"]]
-    _add_weights(described, every, budget - len(draw(title, data)) - 300 * len(every))
-    data["omitted"] = _omitted(described, safe_text(command))
+    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
+    room = budget - len(draw(title, data)) - len(command) - 300 * len(every)
+    for maps, coded in zip(described, fitted(finite, room), strict=True):
+        maps.update(coded)
+    if any(maps["overview"]["pool"] != (1, 1) for maps in described):
+        data["omitted"] = (
+            "To keep this file small, not every head is here in full resolution. "
+            f"In full: {safe_text(command)} --layer L --head H"
+        )
     return draw(title, data)
 
 
 def _hex(palette: Palette) -> str:
     """The colours of a palette, as the page reads them."""
     return table(palette).tobytes().hex()
-
-
-def _add_weights(
-    described: Sequence[dict[str, Any]], every: Sequence[AttentionMaps], room: int
-) -> None:
-    """Code the weights of each into its description, as finely as the room allows."""
-    finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
-    for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps.update(coded)
-
-
-def _omitted(described: Sequence[dict[str, Any]], command: str) -> str:
-    """How many heads the page holds in full, where not all of them; up to 200 letters for each."""
-    parts = []
-    for maps in described:
-        down, across = maps["overview"]["pool"]
-        if down * across > 1:
-            whole = sum(not name.endswith("mean") for name in maps["full"])
-            every = len(maps["layers"]) * len(maps["heads"])
-            parts.append(
-                f"{NAMES[maps['kind']]}: {whole} of {every} heads are here in full resolution, the "
-                f"others as the largest of each {down} \u00d7 {across} weights"
-            )
-    if not parts:
-        return ""
-    return f"To keep this file small: {'; '.join(parts)}. In full: {command} --layer L --head H"
 
 
 class _TokenAxes:
@@ -167,17 +148,13 @@ def _texts(captures: Sequence[Capture]) -> list[tuple[str, str]]:
     """What was read and written, each text once, and notes; outputs that differ name the model."""
     texts: dict[tuple[str, str], tuple[str, str]] = {}
     several = len({one.output for one in captures if one.output}) > 1
-    paths = [one.model.split("/") for one in captures]
     for one in captures:
         if one.source:
             texts["read", one.source] = "read", one.source
         if one.output:
             name = "given" if one.how == "given" else "wrote"
             how = f" ({one.how})" if one.how not in ("", "given") else ""
-            # of a/x/1 and a/y/1 the x and the y
-            own = [part for part in one.model.split("/") if not all(part in p for p in paths)]
-            who = f"{'/'.join(own) or one.model} " * several
-            texts["wrote", one.output] = who + name, one.output + how
+            texts["wrote", one.output] = f"{one.model} " * several + name, one.output + how
         if note := one.facts.get("note"):
             texts["note", note] = "note", f"{one.model}: {note}"
     return [(name, safe_text(text)) for name, text in texts.values()]
