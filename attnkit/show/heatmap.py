@@ -12,12 +12,11 @@ from rich.text import Text
 from attnkit.show.attention_matrix import AttentionMatrix
 from attnkit.show.colour import Array, Scale, pooled, scaled
 from attnkit.show.terminal_colours import TerminalColours, colour_system
-from attnkit.show.token_labels import aligned, labels_of, upright
+from attnkit.show.token_labels import aligned, cut, labels_of, upright
 from attnkit.text import one_line
 
 MOST_LINES = 64
-HIGHEST_LABEL = 12  # characters of a column's label
-MOST_KEYS_LISTED = 100
+HIGHEST_LABEL = 12  # cells of a column's label
 
 
 def text(content: str, style: str, ascii_only: bool) -> Text:
@@ -63,9 +62,9 @@ class Heatmap:
         digits = len(str(len(names) - 1))
         most = max(1, width // 4 if width > 40 else width // 3)  # cells of a row's label
         label = min(max(map(cell_len, names)), most)
-        heads = upright(keys, 2, HIGHEST_LABEL)
-        if heads is None or 2 * len(keys) > width - label - 1:
-            label, heads = min(label + digits + 1, most), None
+        numbered = 2 * len(keys) > width - label - 1
+        if numbered:
+            label = min(label + digits + 1, most)
         room = max(2, width - label - 1)
         cell = 2 if 2 * len(keys) <= room else 1
         half = len(names) > MOST_LINES and colours.half_blocks
@@ -75,15 +74,13 @@ class Heatmap:
             caption.append(f"a cell is the {which} of {rows} x {columns} (queries x keys)")
         if half or rows > 1:
             caption.append(f"a line is {rows * (1 + half)} queries, named by the first")
-        first = matrix.first_key
-        if heads is None:
+        if numbered:
+            first = matrix.first_key
             heads = [ruler(range(first, first + len(keys), columns), cell)]
-            if matrix.queries[first:] == matrix.keys or len(keys) > MOST_KEYS_LISTED:
-                caption.append("tokens are numbered from 0")
-            else:
-                numbered = enumerate(keys, first)
-                caption.append("keys: " + ", ".join(f"{at} {name}" for at, name in numbered))
+            caption.append("tokens are numbered from 0")
             names = [f"{at:>{digits}} {name}" for at, name in enumerate(names)]
+        else:
+            heads = upright([cut(key, HIGHEST_LABEL, ascii_only) for key in keys], cell)
         margin = " " * (label + 1)
         out = [one for head in heads for one in (Segment((margin + head).rstrip()), Segment.line())]
         drawn = pooled(values, rows, columns, 0.5 if matrix.signed else 0.0)

@@ -1,6 +1,6 @@
 """Cells of a terminal in colours or shades: what a console can show, and the cheapest way there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -49,28 +49,36 @@ class TerminalColours(NamedTuple):
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
         half: bool = False,
-    ) -> Iterator[Segment]:  # fmt: skip
+    ) -> Iterable[Segment]:  # fmt: skip
         """One row of values, each `width` cells; with `half` two rows as half blocks.
 
         Below the last of an odd number of rows there is none.
         """
-        upper = colour.steps(values[row]).astype(np.int64)
-        if half:
-            last = row + 1 == len(values)
-            lower = colour.STEPS if last else colour.steps(values[row + 1])
-            for pair, count in _runs(upper * (colour.STEPS + 1) + lower):
-                front, back = divmod(pair, colour.STEPS + 1)
-                below = back if back < colour.STEPS else None
-                yield Segment(HALF_BLOCK * count, _style(self.system, self.palette, front, below))
-        elif self.system:
-            for step, count in _runs(upper):
-                yield Segment(" " * (count * width), _style(self.system, self.palette, None, step))
-        elif self.signed:
-            places = np.clip(values[row] * 5, 0, 4).astype(np.int64)
-            yield Segment("".join(_SIGNS[place] * width for place in places))
+        if self.system:
+            upper = colour.steps(values[row]).tolist()
+            lower = [None] * len(upper)
+            if half and row + 1 < len(values):
+                lower = colour.steps(values[row + 1]).tolist()
+            return Segment.simplify(
+                Segment(HALF_BLOCK, self._style(above, below))
+                if half else Segment(" " * width, self._style(None, above))
+                for above, below in zip(upper, lower, strict=True)
+            )  # fmt: skip
+        if self.signed:
+            marks = np.array([*_SIGNS])[np.clip(values[row] * 5, 0, 4).astype(np.int64)]
         else:
-            shades = colour.shades(values[row], self.ascii_only)
-            yield Segment("".join(shade * width for shade in shades))
+            marks = colour.shades(values[row], self.ascii_only)
+        return [Segment("".join(mark * width for mark in marks))]
+
+    @lru_cache(65536)  # noqa: B019
+    def _style(self, front: int | None, back: int | None) -> Style:
+        """Of two steps of the colour map; one for each console, whose codes it keeps."""
+        colours = colour.table(self.palette)
+        shown = (
+            None if step is None else Color.from_rgb(*map(int, colours[step]))
+            for step in (front, back)
+        )
+        return Style(color=next(shown), bgcolor=next(shown))
 
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:
         """A blank line, then the colour bar: low end, colours, high end, in at most `width` cells.
@@ -95,22 +103,3 @@ class TerminalColours(NamedTuple):
         plain = not self.system
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
         return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
-
-
-def _runs(steps: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Equal neighbours together: (step, how many)."""
-    if not steps.size:
-        return
-    starts = np.flatnonzero(np.diff(steps, prepend=steps[0] - 1))
-    counts = np.diff(starts, append=len(steps))
-    yield from zip(steps[starts].tolist(), counts.tolist(), strict=True)
-
-
-@lru_cache(65536)
-def _style(system: str | None, palette: Palette, front: int | None, back: int | None) -> Style:
-    """The style of the two steps of a colour map; one for each system, whose codes it keeps."""
-    shown = (
-        None if step is None else Color.from_rgb(*map(int, colour.table(palette)[step]))
-        for step in (front, back)
-    )
-    return Style(color=next(shown), bgcolor=next(shown))

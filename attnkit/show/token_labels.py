@@ -68,21 +68,10 @@ def aligned(text: str, width: int, ascii_only: bool = False, left: bool = False)
     return shown + space if left else space + shown
 
 
-def upright(labels: Sequence[str], cell: int, highest: int) -> list[str] | None:
-    """Labels written from top to bottom in columns of `cell` cells, ending at the bottom.
-
-    Returns:
-        The lines, each `cell * len(labels)` cells wide; None where a label has more than `highest`
-        characters or a character is wider than a column.
-    """
+def upright(labels: Sequence[str], cell: int) -> list[str]:
+    """Labels written from top to bottom in columns of `cell` cells, ending at the bottom."""
     stacks = [clusters(label) for label in labels]
     height = max(map(len, stacks), default=0)
-    widest = max((cell_len(cluster) for stack in stacks for cluster in stack), default=0)
-    if height > highest or widest > cell:
-        return None
-    lines = []
-    for line in range(height):
-        places = [line - height + len(stack) for stack in stacks]
-        shown = [stack[at] if at >= 0 else "" for stack, at in zip(stacks, places, strict=True)]
-        lines.append("".join(aligned(cluster, cell, left=True) for cluster in shown))
-    return lines
+    padded = [[""] * (height - len(stack)) + stack for stack in stacks]
+    return ["".join(aligned(one, cell, left=True) for one in line)
+            for line in zip(*padded, strict=True)]  # fmt: skip
