@@ -92,17 +92,21 @@ def page(
     title = "Attention: " + ", ".join(
         [names[0], *(n.removeprefix(f"{names[0]}, ") for n in names[1:])]
     )
-    described = [maps for record in records for maps in record["maps"]]
+    _add_weights(data, every, budget - len(draw(title, data)) - len(command) - 300 * len(every))
+    return draw(title, data)
+
+
+def _add_weights(data: dict[str, Any], every: Sequence[AttentionMaps], room: int) -> None:
+    """The weights of each, as finely as the room allows, and a word on what is left out."""
+    described = [maps for record in data["captures"] for maps in record["maps"]]
     finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
-    room = budget - len(draw(title, data)) - len(command) - 300 * len(every)
     for maps, coded in zip(described, fitted(finite, room), strict=True):
         maps.update(coded)
     if any(maps["overview"]["pool"] != (1, 1) for maps in described):
         data["omitted"] = (
             "To keep this file small, not every head is here in full resolution. "
-            f"In full: {safe_text(command)} --layer L --head H"
+            f"In full: {data['command']} --layer L --head H"
         )
-    return draw(title, data)
 
 
 def _hex(palette: Palette) -> str:
