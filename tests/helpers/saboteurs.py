@@ -29,9 +29,6 @@ from attnkit.mechanisms.path import Path
 class Right(Scored):
     """softmax(q k^T / sqrt(D)) v: breaks nothing."""
 
-    def __init__(self, shape: Shape) -> None:
-        super().__init__(shape)
-
     def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
         assert q is not None
         assert k is not None

@@ -41,14 +41,6 @@ def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
     torch.testing.assert_close(one.y, each.y)
 
 
-@torch.no_grad()
-def test_beams_are_rows_of_their_own(layer: MultiHead) -> None:
-    x, memory = tokens(ROWS * BEAMS, 2), tokens(ROWS, KEYS)
-    plain = layer(x, mask(ROWS * BEAMS, 2), memory.repeat_interleave(BEAMS, 0))
-    for rows in (1, ROWS):
-        torch.testing.assert_close(layer(x, mask(rows, 2), memory).y, plain.y)
-
-
 @pytest.mark.parametrize(
     ("x", "of_mask", "memory", "message"),
     [

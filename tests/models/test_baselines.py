@@ -101,20 +101,6 @@ def test_every_mechanism_of_cross_attention_fits(kind: str, word: str) -> None:
     assert_steps_equal_one_pass(make(BASELINES[kind] | {"attention": attention, "heads": 2}))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"name": "mixture", "parts": ["dot", "additive"], "projections": "own"},
-        {"name": "scaled-dot", "key_heads": 2, "residual_scores": True},
-        {"name": "interleaved", "parts": ["linear", "additive"]},
-    ],
-    ids=lambda options: options["name"],
-)
-def test_options_of_mechanisms_work_in_convs2s(options: dict[str, Any]) -> None:
-    attention = Roles(cross=AttentionConfig(**options))
-    assert_steps_equal_one_pass(make(BASELINES["convs2s"] | {"attention": attention, "heads": 4}))
-
-
 def assert_batched_rows_equal_rows_alone(model: Model) -> None:
     source, target = padded(), ids(3, 6, 1)
     batch = model(source, target)
@@ -218,15 +204,6 @@ def test_maps_are_distributions_over_the_tokens_of_the_source(model: Model) -> N
     assert len(maps) == len(attention_layers(model)["cross"])
     torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1], dtype=maps.dtype))
     assert not maps[:, source[:, None, None, :].expand(maps.shape[1:]) == 0].any()
-
-
-@pytest.mark.parametrize("kind", MODEL_TYPES)
-def test_saved_weights_make_the_same_model(kind: str) -> None:
-    first = make(MODEL_TYPES[kind])
-    second = build(ModelConfig(**SMALL | MODEL_TYPES[kind]), (SIZE, SIZE), 40).double().eval()
-    second.load_state_dict(first.state_dict())
-    source, target = padded(), ids(3, 6, 1)
-    assert torch.equal(first(source, target), second(source, target))
 
 
 @pytest.mark.sampled(5)

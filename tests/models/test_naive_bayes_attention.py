@@ -92,17 +92,6 @@ def test_layers_attend_to_what_the_layers_before_predict(layers: int, residual: 
     assert_close(model(None, IDS), stacked(model, layers, residual == "shared"))
 
 
-def test_without_attention_a_residual_of_its_own_is_a_bigram_model() -> None:
-    model = make(residual="own")
-    layer_of(model, 0).o.weight.data.zero_()
-    out = model(None, IDS).log_softmax(-1)
-    last = model(None, IDS[:, -1:]).log_softmax(-1)
-    assert_close(out[:, -1:], last)
-    changed = IDS.clone()
-    changed[:, 1:-1] = 4
-    assert_close(model(None, changed).log_softmax(-1)[:, -1:], last)
-
-
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("residual", ["none", "shared", "own"])
 def test_only_the_last_token_has_a_place_of_its_own_in_one_layer(

@@ -57,14 +57,6 @@ def test_ties_share_one_table_two_or_three() -> None:
         assert len({w.data_ptr() for w in weights}) == tables
 
 
-def test_a_language_model_starts_from_nothing() -> None:
-    model = make("decoder")
-    target = ids(2, 5)
-    whole = model(None, target)
-    first, _ = model.step(target[:, :1], model.start(None, rows=2))
-    torch.testing.assert_close(first, whole[:, :1])
-
-
 CAUSAL = [
     word for word in mechanisms.names()
     if mechanisms.facts(word).causal
