@@ -52,30 +52,25 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
 """`model.type` -> class."""
 
 
-def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> Model:
-    """A freshly initialised model.
+def build(
+    model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *, tagger: bool = False
+) -> Model:
+    """A freshly initialised model; a `tagger` predicts a token for positions of its source.
 
     `sizes` are the source and target vocabularies; that of an encoder alone are its labels.
     `max_length` is the longest sequence that the data section allows.  One more position is for the
     begin token; a decoder that reads a source before its target has room for both.
     """
     make = EncoderClassifier if model.shape == "encoder" else TYPES[model.type]
-    return _initialized(make(model, sizes, _positions(model, max_length)), model)
+    made = (PositionTagger if tagger else make)(model, sizes, _positions(model, max_length))
+    if model.init_std is not None:
+        initialize_normal(made, model.init_std)
+    return made
 
 
 def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
     """The freshly initialised model of a recipe; `sizes` are the source and target vocabularies."""
-    model, length = recipe.model, recipe.data.max_length
-    if recipe.writes:
-        return build(model, sizes, length)
-    return _initialized(PositionTagger(model, sizes, _positions(model, length)), model)
-
-
-def _initialized(made: Model, model: schema.ModelConfig) -> Model:
-    """The model as it was made, or drawn again where the recipe names a standard deviation."""
-    if model.init_std is not None:
-        initialize_normal(made, model.init_std)
-    return made
+    return build(recipe.model, sizes, recipe.data.max_length, tagger=not recipe.writes)
 
 
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
