@@ -12,6 +12,7 @@ from attnkit.experiment.resumption import recipe_of_run
 from attnkit.recipe import Recipe, RecipeFile, load
 from attnkit.runs import Run, layout, run_path
 from attnkit.runs.demo import located, named
+from attnkit.storage import tensors
 from attnkit.train.averaging import Weights, weights_of
 
 INIT = "train.init"
@@ -105,10 +106,9 @@ def mismatch(recipe: Recipe, run: Run) -> str:
         theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
-    stds = [some.model.init_std for some in (run.recipe, recipe)]
-    if stds.count(None) == 1:  # one of them multiplies token vectors by sqrt(width)
-        theirs, ours = ("null" if std is None else std for std in stds)
-        return f"model.init_std is {theirs} there and {ours} here"
+    theirs, ours = (some.model.init_std for some in (run.recipe, recipe))
+    if (theirs is None) != (ours is None):  # one of them multiplies token vectors by sqrt(width)
+        return f"model.init_std is {theirs or 'null'} there and {ours or 'null'} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder" and recipe.writes
     tokenizer = tokenizer.with_labels(recipe.data.labels) if head else tokenizer
@@ -116,14 +116,11 @@ def mismatch(recipe: Recipe, run: Run) -> str:
         expected = weights_of(models.build_for(recipe, tokenizer.sizes))
     if head and HEAD not in weights:
         del expected[HEAD]
-    shapes = [{name: list(tensor.shape) for name, tensor in some.items()}
-              for some in (weights, expected)]  # fmt: skip
-    names = dict.fromkeys([*expected, *weights])
-    there, here = ([some.get(name, "missing") for name in names] for some in shapes)
-    faults = [f"{name} is {a} there and {b} here"
-              for name, a, b in zip(names, there, here, strict=True) if a != b]  # fmt: skip
-    more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
-    return faults[0] + more if faults else ""
+    try:
+        tensors.check(run.path, weights, expected)
+    except DataError as error:
+        return layout.without_path(error, run.path)
+    return ""
 
 
 def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:

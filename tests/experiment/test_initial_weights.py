@@ -108,8 +108,8 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
     [
         (["train.init=absent"], "train.init: no recipe 'absent'.*no such run"),
         (["train.init=runs"], "runs/plain/seed-1 is not there; it must hold a finished run"),
-        (["model.width=32"], r"embed_source.tokens.weight is \[150, 16\] there and \[150, 32\] "),
-        (["model.layers.decoder=2"], r"is missing there and \[16, 16\] here .and 25 more"),
+        (["model.width=32"], r"must be float32 \[32\], is float32 \[16\]"),
+        (["model.layers.decoder=2"], r"is missing .of 26 missing ones"),
         (["model.init_std=0.02"], "model.init_std is null there and 0.02 here; give both recipes"),
         (["model.heads=4"], "plain: model.heads is 2 there and 4 here; give both recipes the same"),
         (["tokenizer.size=99"], "command line: tokenizer.size: 99, but the tokenizer is that of"),
@@ -130,7 +130,7 @@ def test_a_length_that_changes_shapes_is_refused_with_them(folder: Path) -> None
     begun(variants=("random",))
     error = refusal("data.max_length=30", variants=("random",))
     assert isinstance(error, RecipeError)
-    assert "table is [2, 25, 25] there and [2, 31, 31] here" in str(error)
+    assert "table must be float32 [2, 31, 31], is float32 [2, 25, 25]" in str(error)
     assert "the same model and data.max_length" in str(error)
 
 
