@@ -56,6 +56,11 @@ class Update(NamedTuple):
     """Of its batch."""
 
 
+def stages(transfer: int, tune: int) -> list[str]:
+    """What a conversion goes through, with so many updates of transfer and fine-tuning."""
+    return ["swapped", *["transferred"] * (transfer > 0), *["tuned"] * (tune > 0)]
+
+
 def layers_of(model: nn.Module, kinds: Sequence[str]) -> dict[Place, MultiHead]:
     """The layers of some kinds of attention, in order."""
     found = attention_layers(model)

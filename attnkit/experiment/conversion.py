@@ -73,8 +73,8 @@ class ConversionSettings:
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
         words = dict.fromkeys(getattr(new.attention, place).name for place in places)
-        done = {"swapped": True, "transferred": self.transfer > 0, "tuned": self.tune > 0}
-        return ["-".join((self.run.variant, *words, stage)) for stage in done if done[stage]]
+        names = attention_transfer.stages(self.transfer, self.tune)
+        return ["-".join((self.run.variant, *words, stage)) for stage in names]
 
 
 def changed_places(old: Any, new: Any) -> list[str]:

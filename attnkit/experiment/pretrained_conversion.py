@@ -31,7 +31,7 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
-from attnkit.experiment.attention_transfer import Update, make_updates
+from attnkit.experiment.attention_transfer import Update, make_updates, stages
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe.mechanism_registry import checked_options
 from attnkit.recipe.reading import as_json
@@ -93,8 +93,7 @@ class PretrainedSettings:
     @property
     def stages(self) -> list[str]:
         """What is compared, the model as it was first."""
-        done = {"swapped": True, "transferred": self.transfer > 0, "tuned": self.tune > 0}
-        return ["before", *(stage for stage in done if done[stage])]
+        return ["before", *stages(self.transfer, self.tune)]
 
     @property
     def folder(self) -> Path:

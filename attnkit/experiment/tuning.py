@@ -145,19 +145,19 @@ class Tuning:
             run = Run.open(run.path)
             entry = recorded_entry(run)
             if entry is None:
-                recipes = [recipe_of_run(self.load((word,)), row, seed)
-                           for word in self.rows[row].values()]  # fmt: skip
-                if not any(_same_weights(run, recipe) for recipe in recipes):
+                files = [self.load((word,)) for word in self.rows[row].values()]
+                recipes = [recipe_of_run(file, row, seed) for file in files]
+                found = [allowed_changes(run, recipe, allow=True) for recipe in recipes]
+                if all(any(change.of_weights for change in changes) for changes in found):
                     allowed_changes(run, recipes[0], allow=False)
-            elif (before := _request(entry)) != (now := self._request(row)):
+                continue
+            before = _words(entry.key, [one.value for one in entry.trials], entry.steps)
+            if before != (now := _words(self.key, [*self.rows[row]], self.steps)):
                 raise RecipeError(
                     f"{run.path}: was tuned by other trials ({before} -> {now}); use --fresh to"
                     " start over, --allow-change to keep a finished run as it is, another --out, or"
                     " leave out --tune to go on with the recorded value"
                 )
-
-    def _request(self, row: str) -> str:
-        return _words(self.key, self.rows[row], self.steps)
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
         """What the trials of a row came to.  Raises DivergedError where none has a score."""
@@ -297,14 +297,6 @@ def _outcome(run: Run, value: str) -> TunedTrial:
     return TunedTrial(value=value, score=float(last["value"]), loss=float(last["valid_loss"]))
 
 
-def _same_weights(run: Run, recipe: Recipe) -> bool:
-    return not any(one.of_weights for one in allowed_changes(run, recipe, allow=True))
-
-
-def _request(entry: Tuned) -> str:
-    return _words(entry.key, [one.value for one in entry.trials], entry.steps)
-
-
-def _words(key: str, values: Any, steps: int | None) -> str:
+def _words(key: str, values: Sequence[str], steps: int | None) -> str:
     """What was asked for, in the words of the command line."""
     return f"{key}={','.join(values)}" + (f" in {steps} steps" if steps else "")
