@@ -76,26 +76,13 @@ class FinishedHypotheses(NamedTuple):
         return type(self)(*(field.index_select(0, stay) for field in self))
 
 
-class BeamStep(NamedTuple):
-    """What one step decides for b sentences of K beams, given W hypotheses each (1 at first)."""
-
-    live: Float[Tensor, "b K"]
-    place: Int[Tensor, "b K"]
-    """The beam that each live hypothesis continues, times the size of the vocabulary, plus its
-    token."""
-    finished: FinishedHypotheses
-    status: Bool[Tensor, " 2+b"]
-    """Whether there were ties; whether there is a NaN; which sentences are done (or nothing of
-    them: none is)."""
-
-
 class Trellis:
     """Live hypotheses of a batch as a trellis of tokens and parents, and the finished ones."""
 
     def __init__(self, sentences: int, spec: SearchConfig, longest: int, like: Tensor) -> None:
         self.spec, self.longest = spec, longest
         self.steps: list[tuple[Int[Tensor, " b"], Int[Tensor, "b K"]]] = []
-        """Sentences of the batch, and the places of their hypotheses (see `BeamStep`)."""
+        """Sentences of the batch, and the places of their hypotheses (see `candidates`)."""
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
@@ -152,8 +139,9 @@ def candidates(
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
     """The best continuations of b sentences, each with W hypotheses: twice as many as beams.
 
-    Their log-probabilities; their places, as of a `BeamStep`; whether some are equal and their
-    choice is not exact.  The vocabulary's scores are made for as many sentences at a time as suits
+    Their log-probabilities; their places (the beam that each continues, times the size of the
+    vocabulary, plus its token); whether some are equal and their choice is not exact.  The
+    vocabulary's scores are made for as many sentences at a time as suits
     the device.  Nobody waits for a CPU: there the choice among equal scores is always exact.
     """
     exact = exact or hidden.device.type == "cpu"
@@ -179,14 +167,18 @@ def decide(
     length: int,
     longest: int,
     spec: SearchConfig,
-) -> BeamStep:
+) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"], FinishedHypotheses, Bool[Tensor, " n"]]:
     """What the `candidates` of a vocabulary of `size` make of the `length`-th token of at most
-    `longest`; the arguments stay unchanged."""
+    `longest`: live hypotheses, their places, finished ones, and a status for the host.
+
+    The status says whether there were ties, whether there is a NaN, and which sentences are done
+    (or nothing of them: none is).  The arguments stay unchanged.
+    """
     beams, (logprob, place, tied) = spec.beam, best
     stops = place % size == EOS
     if nothing_ends(stops, logprob, finished):
         status = torch.stack((tied, torch.zeros_like(tied)))  # nothing here is NaN
-        return BeamStep(logprob[:, :beams], place[:, :beams], finished, status)
+        return logprob[:, :beams], place[:, :beams], finished, status
     ends = (stops & (logprob > -math.inf))[:, :beams]
     finished = finished.add(
         ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty
@@ -198,7 +190,7 @@ def decide(
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))
     live = live.masked_fill(done[:, None], -math.inf)  # nothing more enters their n-best lists
-    return BeamStep(live, place.gather(1, going), finished, status)
+    return live, place.gather(1, going), finished, status
 
 
 def nothing_ends(
@@ -244,15 +236,15 @@ def beam_search(
     for step in range(longest):
         for exact in (False, True):  # again where there were ties
             best = candidates(model, hidden, live, spec, step, prefix, exact)
-            chosen = decide(best, size, finished, step + 1, longest, spec)
-            tied, nan, *done = chosen.status.tolist()  # waits for the device
+            decided = decide(best, size, finished, step + 1, longest, spec)
+            tied, nan, *done = decided[3].tolist()  # waits for the device
             if nan:
                 base.refuse_nan(lines)
             if not tied:
                 break
-        trellis.steps.append((active, chosen.place))
-        rows = first + chosen.place // size
-        live, place, finished, stay = chosen.live, chosen.place, chosen.finished, None
+        live, place, finished, _ = decided
+        trellis.steps.append((active, place))
+        rows, stay = first + place // size, None
         if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
             break

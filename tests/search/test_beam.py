@@ -315,12 +315,12 @@ def test_a_step_on_a_device_reads_no_values() -> None:
         finished = trellis.finished
         for step in range(3):
             best = beam.candidates(model, hidden, live, spec, step, None, exact=False)
-            chosen = beam.decide(best, 8000, finished, step + 1, 40, spec)
-            trellis.steps.append((active, chosen.place))
-            rows = active[:, None] * live.shape[1] + chosen.place // 8000
-            live, finished, token = chosen.live, chosen.finished, chosen.place % 8000
-            hidden, state = advance(model, token.view(-1, 1), state.select(rows.flatten(), None))
-        assert chosen.status.device == DEVICE
+            live, place, finished, status = beam.decide(best, 8000, finished, step + 1, 40, spec)
+            trellis.steps.append((active, place))
+            rows = active[:, None] * (1 if step == 0 else 4) + place // 8000
+            token = (place % 8000).view(-1, 1)
+            hidden, state = advance(model, token, state.select(rows.flatten(), None))
+        assert status.device == DEVICE
 
 
 def test_an_empty_batch_has_no_answers() -> None:
