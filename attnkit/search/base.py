@@ -1,7 +1,7 @@
 """What every search shares: hypotheses, what it needs of a model, and the arithmetic of a step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -89,19 +89,6 @@ def advance(
     """What the next token is predicted from, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
-
-
-def blocks(model: Predictor, hidden: Float[Tensor, "R W"], group: int = 1) -> list[slice]:
-    """Parts of `hidden` for which scores of the vocabulary are made at a time.
-
-    All but the last have a power of two of groups of so many rows, so that few sizes occur.
-    """
-    most = LOGITS_AT_ONCE.get(hidden.device.type)
-    if most is None:
-        return [slice(None)]
-    groups = max(1, most // (group * model.output.out_features))
-    size = group << groups.bit_length() - 1
-    return [slice(start, start + size) for start in range(0, len(hidden), size)]
 
 
 @profiled("attnkit: vocabulary")
@@ -269,6 +256,29 @@ def constrain(
         end = scores[:, EOS].clone()
         scores[:, EOS] = -math.inf
         scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)
+
+
+def next_scores(
+    model: Predictor,
+    hidden: Float[Tensor, "R W"],
+    spec: SearchConfig,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
+    group: int = 1,
+) -> Iterator[tuple[slice, Float[Tensor, "r V"]]]:
+    """Log-probabilities of the next token, as `constrain` leaves them, for some rows at a time.
+
+    All parts but the last have a power of two of groups of so many rows, so that few sizes occur.
+    """
+    size = len(hidden)
+    if most := LOGITS_AT_ONCE.get(hidden.device.type):
+        groups = max(1, most // (group * model.output.out_features))
+        size = group << groups.bit_length() - 1
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        scores = predict(model, hidden[rows])
+        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+        yield rows, scores
 
 
 def ban_repeats(scores: Float[Tensor, "R V"], prefix: Int[Tensor, "R t"], order: int) -> None:

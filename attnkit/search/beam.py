@@ -27,7 +27,7 @@ from torch.nn import functional as F
 from attnkit.data.tokenizer import EOS
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
-from attnkit.search.base import Hypothesis, constrain
+from attnkit.search.base import Hypothesis
 
 
 class FinishedHypotheses(NamedTuple):
@@ -140,15 +140,12 @@ def candidates(
     """The best continuations of b sentences, each with W hypotheses: twice as many as beams.
 
     Their log-probabilities; their places (the beam that each continues, times the size of the
-    vocabulary, plus its token); whether some are equal and their choice is not exact.  The
-    vocabulary's scores are made for as many sentences at a time as suits
-    the device.  Nobody waits for a CPU: there the choice among equal scores is always exact.
+    vocabulary, plus its token); whether some are equal and their choice is not exact.  Nobody waits
+    for a CPU: there the choice among equal scores is always exact.
     """
     exact = exact or hidden.device.type == "cpu"
     width, beams, parts = 2 * spec.beam, live.shape[1], []
-    for rows in base.blocks(model, hidden, beams):
-        scores = base.predict(model, hidden[rows])
-        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+    for rows, scores in base.next_scores(model, hidden, spec, produced, prefix, beams):
         parts.append(base.top(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
     logprobs, places, ties = zip(*parts, strict=True)
     (logprob, place), tied = parts[0][:2], ties[0]

@@ -17,7 +17,7 @@ from torch import Tensor
 from attnkit.data.tokenizer import EOS, PAD
 from attnkit.recipe.schema import SearchConfig
 from attnkit.search import base
-from attnkit.search.base import Hypothesis, constrain
+from attnkit.search.base import Hypothesis
 
 NUCLEUS = 64
 """Tokens ranked at first when top-p needs an order; rows that need more are sorted whole."""
@@ -168,9 +168,7 @@ def next_tokens(
 ) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
     """The next token of each row with its log-probability: the likeliest one, or one drawn."""
     parts = []
-    for rows in base.blocks(model, hidden):
-        scores = base.predict(model, hidden[rows])
-        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+    for rows, scores in base.next_scores(model, hidden, spec, produced, prefix):
         if times is None:
             value, token = base.best(scores)
         else:
