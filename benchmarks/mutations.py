@@ -84,7 +84,7 @@ train/fit.py: self.part += losses.nll => self.part += losses.total
 # train/test_ranks.py
 train/batch_stream.py: if number % ranks == rank => if rank == 0
 # data/test_batch_plan.py
-data/batch_plan.py: target_lengths[part] + np.int32(1) => target_lengths[part]
+data/batch_plan.py: target_lengths + np.int32(1) => target_lengths + np.int32(0)
 data/batch_plan.py: PCG64((seed, epoch, purpose)) => PCG64((seed, 0, purpose))
 data/batch_plan.py: np.clip(capacity, 1, rows) => np.clip(capacity, 0, rows)
 # data/test_batch.py
