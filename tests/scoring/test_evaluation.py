@@ -402,30 +402,21 @@ def test_teacher_forced_sums_do_not_depend_on_the_batch(
     np.testing.assert_allclose(together, teacher_forced(model, encoded), rtol=1e-5)
 
 
-def test_longer_rows_are_cut_and_counted_in_the_signature(make: Callable[..., Run]) -> None:
-    run = make()
-    scores = teacher_forced_scores(
-        ["perplexity"], run.model("cpu"), run.tokenizer(), ROWS, max_length=4, stream=False
-    )
-    assert "|cut:4|max-length:4|" in scores["perplexity"].signature
-    assert (scores["perplexity"].statistics[:, 1] <= 4).all()
-
-
-def test_word_perplexity_of_cut_rows_counts_the_words_that_are_left(
+def test_longer_rows_are_cut_and_counted_and_so_are_the_words_that_are_left(
     make: Callable[..., Run],
 ) -> None:
     """All words of a row were counted, those behind the cut too, so it came out too low."""
     run, names = make(), ["perplexity", "word-perplexity"]
-    tokenizer = run.tokenizer()
-    scores = teacher_forced_scores(
-        names, run.model("cpu"), tokenizer, ROWS, max_length=4, stream=False
-    )
+    model, tokenizer = run.model("cpu"), run.tokenizer()
+    scores = teacher_forced_scores(names, model, tokenizer, ROWS, max_length=4, stream=False)
+    assert "|cut:4|max-length:4|" in scores["perplexity"].signature
+    assert (scores["perplexity"].statistics[:, 1] <= 4).all()
     nll = scores["perplexity"].statistics[:, 0].sum()
     cut = tokenizer.target.decode([tokenizer.target.encode([row.target])[0][:3] for row in ROWS])
     words = sum(len(text.split()) + 1 for text in cut)
     assert words < sum(len(row.target.split()) + 1 for row in ROWS)
     assert scores["word-perplexity"].value == pytest.approx(math.exp(nll / words))
-    teacher_forced_scores(names, run.model("cpu"), tokenizer, ROWS, max_length=1, stream=False)
+    teacher_forced_scores(names, model, tokenizer, ROWS, max_length=1, stream=False)
 
 
 def test_a_model_that_answers_nan_is_refused(make: Callable[..., Run]) -> None:

@@ -100,21 +100,13 @@ def test_a_share_met_exactly_keeps_no_further_token() -> None:
         assert sample_tokens(scores.double(), times, spec).item() == token
 
 
-@pytest.mark.parametrize("temperature", [1e-30, 1e-3])
-def test_a_temperature_near_zero_is_greedy_search(temperature: float) -> None:
+@pytest.mark.parametrize(
+    "options", [{"temperature": 1e-30}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-9}]
+)
+def test_a_temperature_near_zero_and_one_kept_token_are_greedy_search(options: dict) -> None:
     model, source = Toy(), sources(10)
-    cold = search(
-        model, source, SearchConfig(method="sample", temperature=temperature), lines=range(10)
-    )
+    cold = search(model, source, SearchConfig(method="sample", **options), lines=range(10))
     assert cold == search(model, source, SearchConfig(method="greedy"), lines=range(10))
-
-
-def test_one_kept_token_is_greedy_search() -> None:
-    model, source = Toy(), sources(10)
-    greedy = search(model, source, SearchConfig(method="greedy"), lines=range(10))
-    for options in ({"top_k": 1}, {"top_p": 1e-9}):
-        spec = SearchConfig(method="sample", **options)
-        assert search(model, source, spec, lines=range(10)) == greedy
 
 
 def test_sentences_leave_when_all_their_draws_have_ended() -> None:
