@@ -16,7 +16,7 @@ from attnkit.runs.demo import DEMO, named
 from attnkit.runs.layout import WINDOWS
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
-from attnkit.text import hint, nearest, quoted
+from attnkit.text import hint, quoted
 
 Point = tuple[float, float]
 Record = Mapping[str, Any]
@@ -162,14 +162,10 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
             raise UsageError(f"{name} has no axis of {x}; that one is for --y {SCORE}")
         return
     known = [*CURVES, SCORE, *dict.fromkeys(m for run in runs for _, m, _ in scores_of(run))]
-    if name in known:
-        return
-    choices = f"choose from {', '.join([*known, *VIEWS])}"
-    if name in METRICS:
-        why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that"
-        raise UsageError(f"--y {name}: {why}; {choices}")
-    near = nearest(name, known)
-    raise UsageError(f"--y {quoted(name)}: {f'did you mean {near}? ' if near else ''}{choices}")
+    if name not in known:
+        why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that; "
+        why = why if name in METRICS else ""
+        raise UsageError(f"--y {quoted(name)}: {why}{hint(name, [*known, *VIEWS])}")
 
 
 def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:

@@ -229,24 +229,22 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
 
     Raises DataError: scores.json is damaged.
     """
-    found = []
-    stored = run.scores()
+    stored, eval = run.scores(), run.recipe.eval
+    found = [
+        (split, name, float(value["score"]))
+        for split, entry in stored.items()
+        for name, value in entry.get("metrics", {}).items()
+        if value["score"] is not None and metric in (None, name)
+    ]
 
-    def of_other_search(name: str) -> bool:
-        """Whether it stands beside what the recipe's own search gave, under a longer name."""
-        return bool(stored[name].get("split", name) != name)
-
-    for split in sorted(stored, key=of_other_search):
-        for name, value in stored[split].get("metrics", {}).items():
-            if value["score"] is not None and metric in (None, name):
-                found.append((split, name, float(value["score"])))
-    splits, metrics = run.recipe.eval.splits, run.recipe.eval.metrics
-
-    def place(one: tuple[str, str, float]) -> tuple[int, int]:
-        split = one[0].partition(".")[0]  # of questions: test.mean.4
+    def place(one: tuple[str, str, float]) -> tuple[int, int, bool]:
+        """Those of another search, under a longer name than their split's, come later."""
+        split, name, _ = one
+        base = split.partition(".")[0]  # of questions: test.mean.4
         return (
-            splits.index(split) if split in splits else len(splits),
-            metrics.index(one[1]) if one[1] in metrics else len(metrics),
+            eval.splits.index(base) if base in eval.splits else len(eval.splits),
+            eval.metrics.index(name) if name in eval.metrics else len(eval.metrics),
+            stored[split].get("split", split) != split,
         )
 
     return sorted(found, key=place)
