@@ -39,11 +39,6 @@ class AttentionMatrix:
     axes: tuple[str, str] = ("queries", "keys")  # what rows and columns are
     first_key: int = 0  # number of the first column, where those before it are hidden
 
-    @property
-    def axes_text(self) -> str:
-        """What rows and columns are, in words."""
-        return f"rows: {self.axes[0]}, columns: {self.axes[1]}"
-
     def minus(self, other: "AttentionMatrix") -> "AttentionMatrix":
         """What this one weighs more (positive) or less (negative) than another with equal axes."""
         weights = self.weights - other.weights

@@ -58,13 +58,6 @@ def steps(values: Float[NDArray[np.floating], "..."]) -> UInt8[NDArray[np.uint8]
     return np.asarray(np.round(np.clip(values, 0, 1) * (STEPS - 1)), np.uint8)
 
 
-def colours(
-    values: Float[NDArray[np.floating], "..."], palette: Palette = "weights"
-) -> UInt8[NDArray[np.uint8], "... 3"]:
-    """The colour of each value from 0 to 1."""
-    return np.asarray(table(palette)[steps(values)])
-
-
 def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDArray[np.str_]:
     """A character for each value from 0 to 1, the denser the higher; equal shares of the range."""
     ramp = np.array(list(SHADES_ASCII if ascii_only else SHADES))
@@ -89,11 +82,6 @@ class Scaled:
     signed: bool = False
     notes: tuple[str, ...] = ()
     """What a reader must know about values that lie outside or were changed."""
-
-    @property
-    def middle(self) -> float:
-        """The share that is no weight at all."""
-        return 0.5 if self.signed else 0.0
 
 
 def limits(weights: Sequence[NDArray[np.floating]], signed: bool = False) -> tuple[float, float]:

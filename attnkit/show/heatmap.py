@@ -16,6 +16,7 @@ from attnkit.show.token_labels import aligned, cut, labels_of, upright
 from attnkit.text import one_line
 
 MOST_LINES = 64
+MOST_KEYS_LISTED = 100
 HIGHEST_LABEL = 12  # cells of a column's label
 
 
@@ -46,7 +47,10 @@ class Heatmap:
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             colours = TerminalColours(colour_system(console), ascii_only, matrix.signed)
-            caption = [colours.caption(shares), matrix.axes_text]
+            caption = [
+                colours.caption(shares),
+                f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}",
+            ]
             yield Segments(self._lines(shares.values, colours, options.max_width, caption))
             yield Segments(colours.bar(shares, options.max_width))
             yield text("; ".join((*caption, *shares.notes)), "dim", ascii_only)
@@ -77,7 +81,9 @@ class Heatmap:
         if numbered:
             first = matrix.first_key
             heads = [ruler(range(first, first + len(keys), columns), cell)]
-            caption.append("tokens are numbered from 0")
+            listed = ", ".join(f"{at} {name}" for at, name in enumerate(keys, first))
+            same = matrix.queries[first:] == matrix.keys or len(keys) > MOST_KEYS_LISTED
+            caption.append("tokens are numbered from 0" if same else f"keys: {listed}")
             names = [f"{at:>{digits}} {name}" for at, name in enumerate(names)]
         else:
             heads = upright([cut(key, HIGHEST_LABEL, ascii_only) for key in keys], cell)

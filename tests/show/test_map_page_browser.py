@@ -16,7 +16,7 @@ from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
 from attnkit.show.map_page import page as html
 
 DESK, PHONE = {"width": 1200, "height": 900}, {"width": 360, "height": 740}
-STEP = 1 / 255 + 1e-4
+STEP = 1 / 510 + 1e-4
 """Half a step, and the rounding of four decimals."""
 
 
