@@ -35,18 +35,12 @@ _Class: TypeAlias = tuple[Path, ast.ClassDef]
 
 @plain_dataclass(frozen=True)
 class Option:
-    """One option of a mechanism: its annotation as written, its default, and its type."""
+    """One option of a mechanism."""
 
-    annotation: str
+    type: Any
+    """What a value must be, as pydantic reads it."""
     default: Any = None
     required: bool = False
-    shared: Any = None
-    """The type of an option that mechanisms share; the annotation says that of another."""
-
-    @property
-    def type(self) -> Any:
-        """What a value must be, as pydantic reads it."""
-        return self.shared or annotation(self.annotation)
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True))
@@ -160,9 +154,9 @@ def _options(file: Path, arguments: ast.arguments) -> dict[str, Option]:
     """The options that a constructor takes: its keyword-only arguments."""
     options = {}
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        text = ast.unparse(argument.annotation) if argument.annotation else "Any"
+        kind = annotation(ast.unparse(argument.annotation)) if argument.annotation else Any
         literal = None if default is None else _literal(file, argument.arg, default)
-        options[argument.arg] = Option(text, literal, required=default is None)
+        options[argument.arg] = Option(kind, literal, required=default is None)
     return options
 
 
@@ -242,15 +236,8 @@ def _literal(path: Path, name: str, node: ast.expr) -> Any:
 @cache
 def _shared(options: type[NamedTuple]) -> dict[str, Option]:
     """The options that many mechanisms share, as a class of `score_options` declares them."""
-    hints, types = get_type_hints(options), get_type_hints(options, include_extras=True)
-    return {
-        name: Option(
-            re.sub(r"\b[a-z_]+\.", "", formatannotation(hints[name])),
-            options._field_defaults[name],
-            shared=types[name],
-        )
-        for name in options._fields
-    }
+    types, defaults = get_type_hints(options, include_extras=True), options._field_defaults
+    return {name: Option(types[name], defaults[name]) for name in options._fields}
 
 
 _TYPES: dict[str, Any] = {"bool": bool, "int": int, "float": float, "str": str, "tuple": tuple}

@@ -46,7 +46,7 @@ def typed_value(value: Any, kind: TypeAdapter[Any]) -> Any:
     try:
         return kind.validate_python(value, strict=True)
     except ValidationError as error:
-        text = f"must be {phrase(schema_of(kind))}, got {value!r}"
+        text = f"must be {wanted(kind)}, got {value!r}"
         raise UsageError(_own_words(error) or text) from None
 
 
@@ -91,6 +91,11 @@ def schema_of(kind: TypeAdapter[Any]) -> Json:
         for part in schema.get("anyOf", ())
     ]
     return schema | {"anyOf": parts} if parts else schema
+
+
+def wanted(kind: TypeAdapter[Any]) -> str:
+    """What a type wants, in words."""
+    return phrase(schema_of(kind))
 
 
 def takes_list(kind: TypeAdapter[Any]) -> bool:

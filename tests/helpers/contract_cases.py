@@ -11,7 +11,6 @@ from attnkit.contract.identities import possible
 from attnkit.contract.subject import HEADS, WIDTH
 from attnkit.layers.positions import Rotary
 from attnkit.mechanisms import facts
-from attnkit.recipe.mechanism_file import annotation
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 
 SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
@@ -150,7 +149,7 @@ def options(word: str) -> Iterator[dict[str, Any]]:
     if not any(option.required for option in known.values()):
         yield {}
         for name, option in known.items():
-            for value in _choices(annotation(option.annotation)):
+            for value in _choices(option.type):
                 if name not in SHARED and value != option.default:
                     yield {name: value} | REQUIRED_WITH.get((word, str(value)), {})
     yield from OPTIONS.get(word, [])

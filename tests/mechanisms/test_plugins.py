@@ -174,7 +174,7 @@ def test_packages_bring_mechanisms_by_entry_points(package: Path) -> None:
     assert "half" in mechanisms.names()
     facts = mechanisms.facts("half")
     assert (facts.origin, facts.path) == ("atlas 1.2", package / "atlas" / "mine.py")
-    assert facts.options["divisor"].annotation == "float"
+    assert facts.options["divisor"].type is float
     assert "atlas" not in sys.modules
     (package / "atlas" / "__init__.py").write_text("")
     layer = MultiHead.build("half", 8, 2, 10, divisor=3.0)

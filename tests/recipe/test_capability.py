@@ -1,6 +1,7 @@
 """A mechanism that cannot serve its place is refused with the reason and what would work."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from helpers.recipe_texts import GOOD, complaint, read, said
@@ -20,12 +21,12 @@ MADE = {
         Path(),
         "",
         options={
-            "rank": Option("int", required=True),
-            "layout": Option("Literal['outer', 'tile']", "outer"),
-            "layers": Option("Literal[1, 2]", 1),
-            "factors": Option("tuple[int, int] | None"),
-            "scale": Option("float", 1.0),
-            "mode": Option("bool | Literal['mean']", False),
+            "rank": Option(int, required=True),
+            "layout": Option(Literal["outer", "tile"], "outer"),
+            "layers": Option(Literal[1, 2], 1),
+            "factors": Option(tuple[int, int] | None),
+            "scale": Option(float, 1.0),
+            "mode": Option(bool | Literal["mean"], False),
         },
     ),
 }

@@ -59,6 +59,9 @@ def mechanisms(
 
 def record(facts: "MechanismSpec") -> dict[str, Any]:
     """All that is known of a mechanism, for programs."""
+    from attnkit.recipe.mechanism_registry import option_type
+    from attnkit.recipe.reading import wanted
+
     return {
         "mechanism": facts.word,
         "title": facts.title,
@@ -76,7 +79,7 @@ def record(facts: "MechanismSpec") -> dict[str, Any]:
         "projections": facts.uses,
         "why": facts.why or None,
         "options": {
-            name: {"type": option.annotation, "default": option.default}
+            name: {"type": wanted(option_type(facts.word, name)), "default": option.default}
             for name, option in facts.options.items()
         },
         "from": facts.origin,
@@ -120,9 +123,9 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     from rich.text import Text
 
     from attnkit.recipe.mechanism_registry import option_type
-    from attnkit.recipe.reading import schema_of
+    from attnkit.recipe.reading import wanted
     from attnkit.recipe.score_options import LayerOptions, ScoreOptions
-    from attnkit.recipe.values import phrase, shown
+    from attnkit.recipe.values import shown
     from attnkit.show.table import Table
     from attnkit.text import safe_text
 
@@ -138,9 +141,7 @@ def explained(facts: "MechanismSpec") -> "RenderableType":
     rows = [
         (
             name,
-            "a list of mechanisms"
-            if name == facts.composite
-            else phrase(schema_of(option_type(facts.word, name))),
+            wanted(option_type(facts.word, name)),
             "required" if option.required else shown(option.default),
             shared.get(name, "own"),
         )
