@@ -28,7 +28,7 @@ from attnkit.recipe.yaml_nodes import (
     read_file,
     read_value,
 )
-from attnkit.text import hint, nearest, quoted
+from attnkit.text import hint, quoted
 
 ONLY = "base"
 """Name of the single variant of a recipe without variants."""
@@ -67,11 +67,8 @@ class RecipeFile:
         for name in names or self.variants:
             found = [name] if name in self.variants else self.swept.get(name)
             if found is None:
-                near, known = nearest(name, self.variants), ", ".join([*self.swept, *self.variants])
-                hint = f"did you mean {near}? " if near else ""
-                raise UsageError(
-                    f"{self.name} has no variant {quoted(name)}; {hint}choose from {known}"
-                )
+                near = hint(name, [*self.swept, *self.variants])
+                raise UsageError(f"{self.name} has no variant {quoted(name)}; {near}")
             wanted += found
         return [name for name in self.variants if name in wanted]
 
@@ -100,8 +97,7 @@ def load(
 
     Raises RecipeError with one line a problem, MissingInputError when a file is not there.
     """
-    issues = Issues()
-    documents = _documents(resolve(recipe), issues)
+    issues, documents = Issues(), _documents(resolve(recipe))
     document, base = documents[0], Settings(issues)
     for one in reversed(documents):
         base = base.copy()
@@ -116,7 +112,7 @@ def load(
     found = combinations([some for some in changes if some[0].key != ("baseline",)])
     check_number(len(found) * len(variants))
     made_of = {
-        point.named(variant if named else "") or variant: (variant, point)
+        ",".join(filter(None, (variant if named else "", point.name))) or variant: (variant, point)
         for variant in variants
         for point in found
     }
@@ -206,19 +202,19 @@ def chain(path: Path) -> list[tuple[Path, str | None]]:
     """
     return [
         (one.path, one.extends.text if isinstance(one.extends, Scalar) else None)
-        for one in _documents(path, Issues())
+        for one in _documents(path)
     ]
 
 
-def _documents(path: Path, issues: Issues) -> list[Document]:
+def _documents(path: Path) -> list[Document]:
     """A recipe file, the one that it extends, and so on."""
-    documents = [_document(path, issues)]
+    documents = [_document(path)]
     while (node := documents[-1].extends) is not None:
         if not isinstance(node, Scalar) or node.null:
             text = "must be the file of a recipe, relative to this one, or the name of a shipped"
             refuse(node.place, f"{text} one, got {written(node)}", ("extends",))
         try:
-            above = _document(resolve(node.text, documents[-1].path.parent), issues)
+            above = _document(resolve(node.text, documents[-1].path.parent))
         except MissingInputError as error:
             raise MissingInputError(f"{node.place}: extends: {error}") from None
         documents.append(above)
@@ -228,38 +224,36 @@ def _documents(path: Path, issues: Issues) -> list[Document]:
     return documents
 
 
-def _document(path: Path, issues: Issues) -> Document:
+def _document(path: Path) -> Document:
     """Read a file, and part the keys about it from the settings."""
     root = read_file(path)
     settings = {name: value for name, value in root.fields.items() if name not in FILE_KEYS}
     about = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
-    named = _variants(about["variants"], issues) if "variants" in about else None
+    named = _variants(about["variants"]) if "variants" in about else None
     return Document(
         path, Mapping(root.place, settings), about.get("extends"), named, about.get("baseline"),
         about.get("published"),
     )  # fmt: skip
 
 
-def _variants(node: Node, issues: Issues) -> dict[str, Override]:
+def _variants(node: Node) -> dict[str, Override]:
     """The variants of a file, which may be none."""
-    if not isinstance(node, Mapping):
-        if not is_null(node):
-            text = f"must hold names with their overrides, got {written(node)}"
-            issues.add(node.place, ("variants",), text)
+    if is_null(node):
         return {}
+    if not isinstance(node, Mapping):
+        text = f"must hold names with their overrides, got {written(node)}"
+        refuse(node.place, text, ("variants",))
     if len(node.fields) > MOST_VARIANTS:
         text = f"{len(node.fields)} variants are too many; {MOST_VARIANTS} is the most"
         refuse(node.place, text, ("variants",))
     found = {}
     for name, (place, value) in node.fields.items():
         if not is_name(name):
-            text = f"{quoted(name)} cannot name a run folder; {NAMES}"
-            issues.add(place, ("variants",), text)
-        elif isinstance(value, Mapping) or is_null(value):
-            found[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
-        else:
+            refuse(place, f"{quoted(name)} cannot name a run folder; {NAMES}", ("variants",))
+        if not isinstance(value, Mapping) and not is_null(value):
             text = f"must hold overrides, such as `train.lr: 1e-3`, got {written(value)}"
-            issues.add(value.place, ("variants", name), text)
+            refuse(value.place, text, ("variants", name))
+        found[name] = Override((), place, value if isinstance(value, Mapping) else EMPTY)
     return found
 
 

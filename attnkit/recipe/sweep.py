@@ -38,10 +38,6 @@ class Combination(NamedTuple):
     """Such as lr=0.001,attention=linear; empty where every key has one value."""
     overrides: tuple[Override, ...]
 
-    def named(self, variant: str) -> str:
-        """The name of a variant of the recipe with these values."""
-        return ",".join(filter(None, (variant, self.name)))
-
 
 def is_sweep(word: str) -> bool:
     """Whether a word KEY=VALUE has several values.  Raises RecipeError."""

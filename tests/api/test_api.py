@@ -226,7 +226,7 @@ def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
         (
             lambda m: attnkit.train("quickstart", variants=["none"]),
             UsageError,
-            "choose from scaled",
+            "there are scaled",
         ),
         (lambda m: attnkit.train("quickstart", variants="none"), UsageError, "variant 'none'"),
         (lambda m: attnkit.load("demo", plugins="no.py"), MissingInputError, r"no\.py: no such"),

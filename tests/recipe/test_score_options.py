@@ -8,7 +8,6 @@ from torch import Tensor
 
 from attnkit import mechanisms
 from attnkit.attention import Mask, Scored, reorder
-from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 
 WIDTH, HEADS = 16, 4
@@ -257,30 +256,3 @@ def test_grouped_keys_equal_repeated_keys(word: str, key_heads: int, length: int
     assert state[0].shape[1] == key_heads
     step = made(x[:, 4:5], Mask.of(torch.ones(2, 5, dtype=torch.bool), 1, True, 4), state=state)
     torch.testing.assert_close(step.y, whole(x, seen).y[:, 4:5])
-
-
-@pytest.mark.parametrize(
-    ("word", "options", "message"),
-    [
-        ("dot", {"key_heads": 3}, "key_heads must divide heads, 4, got 3"),
-        ("dot", {"attention_dropout": 1.0}, "attention_dropout must be a number >= 0 and < 1"),
-        ("dot", {"score_noise": -1}, "score_noise must be a number >= 0, got -1"),
-        ("dot", {"entropy_scale": {"base": 1}}, "a mapping of base, floor"),
-        ("dot", {"entropy_scale": {"bas": 2}}, "a mapping of base, floor, test_only"),
-        ("synthesizer-random", {"key_norm": True}, "key_norm needs keys"),
-        ("linear", {"residual_scores": True}, "linear has no option 'residual_scores'"),
-    ],
-)
-def test_impossible_options_are_refused(
-    word: str, options: dict[str, object], message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        MultiHead.build(word, WIDTH, HEADS, 8, **options)
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("residual_scores", "sum"), ("entropy_scale", "yes")]
-)
-def test_a_modifier_of_another_kind_is_refused(option: str, value: str) -> None:
-    with pytest.raises(UsageError, match=f"{option} must be true or false or .* got {value!r}"):
-        layer("dot", **{option: value})
