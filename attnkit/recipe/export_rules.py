@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from attnkit.recipe import mechanism_registry
-from attnkit.recipe.mechanism_file import MechanismSpec
 from attnkit.recipe.mechanism_registry import Part
 from attnkit.recipe.schema import Recipe
+from attnkit.recipe.values import shown
 
 TARGETS = {"huggingface": "transformers", "ctranslate2": "CTranslate2", "onnx": "ONNX"}
 """Word of `attnkit export --to` -> the name of what reads the result."""
@@ -67,9 +67,16 @@ def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
     if recipe.task == "question-answering":
         yield f"task: {recipe.task}"
     if target == "onnx":
-        for role, facts, telling in _mechanisms(recipe):
-            if role not in facts.onnx:
-                yield f"{facts.word}{telling} in the {role}"
+        for role in model.places:
+            chosen = getattr(model.attention, role)
+            known, options = mechanism_registry.facts(chosen.name), chosen.options()
+            parts = [Part(chosen.name, options)]
+            if known.composite:
+                parts = mechanism_registry.parts(known, options[known.composite])
+            for word, given in parts:
+                if role not in mechanism_registry.resolve_capabilities(word, given).onnx:
+                    told = [f"{name}: {shown(value)}" for name, value in given.items()]
+                    yield f"{word}{' with ' * bool(told)}{', '.join(told)} in the {role}"
         return
     if model.shape == "encoder" or (target, model.shape) == ("ctranslate2", "decoder"):
         yield f"model.shape: {model.shape}"
@@ -92,21 +99,3 @@ def _export_issues(recipe: Recipe, target: str) -> Iterator[str]:
             yield f"model.activation: {model.activation}"
         if recipe.tokenizer.type == "word" and not recipe.tokenizer.model:
             yield "tokenizer.type: word"
-
-
-def _mechanisms(recipe: Recipe) -> Iterator[tuple[str, MechanismSpec, str]]:
-    """Places, the mechanisms there, parts of composites in their stead, and telling options."""
-    for role in recipe.model.places:
-        chosen = getattr(recipe.model.attention, role)
-        known, options = mechanism_registry.facts(chosen.name), chosen.options()
-        inside = [Part(chosen.name, options)]
-        if known.composite:
-            inside = mechanism_registry.parts(known, options[known.composite])
-        for word, given in inside:
-            plain, able = (
-                mechanism_registry.facts(word),
-                mechanism_registry.resolve_capabilities(word, given),
-            )
-            names = plain.facts_with if able.onnx != plain.onnx else ()
-            telling = [f" with {name}: {given[name]}" for name in names if name in given]
-            yield role, able, "".join(telling)
