@@ -88,18 +88,17 @@ def part(word: str, inside: str) -> MechanismSpec:
     Raises UsageError for an unknown word and for one that cannot be a part.
     """
     known, layered = facts(word), facts(inside).layered
-    if not _fits(known, layered):
-        fits = ", ".join(name for name in names() if _fits(facts(name), layered))
-        raise UsageError(f"{word} cannot be a part of {inside}; its parts can be {fits}")
+
+    def fits(one: MechanismSpec) -> bool:
+        return not one.composite if layered else one.mixable
+
+    if not fits(known):
+        can = ", ".join(name for name in names() if fits(facts(name)))
+        raise UsageError(f"{word} cannot be a part of {inside}; its parts can be {can}")
     if layered:
         return known
     own = {name: o for name, o in known.options.items() if name not in WHOLE_LAYER}
     return replace(known, options=own)
-
-
-def _fits(known: MechanismSpec, layered: bool) -> bool:
-    """Whether a mechanism can be a part: of a mixture by its scores, of layers unless composite."""
-    return not known.composite if layered else known.mixable
 
 
 def layer_schedule(word: str, options: Mapping[str, Any]) -> list[Part]:
@@ -330,16 +329,14 @@ def faults() -> dict[str, str]:
     """Words of installed packages that cannot be used -> the reason."""
     found = {}
     for word, entry in installed().items():
-        who = f"package {_package(entry)}: mechanism {quoted(word)}"
-        if word in shipped():
-            found[word] = f"{who} has the name of a mechanism of attnkit, which is used instead"
-        elif not _WORD.fullmatch(word):
-            found[word] = f"{who} must be named by small ASCII letters, digits and hyphens"
-        else:
-            try:
-                _read_installed(entry)
-            except UsageError as error:
-                found[word] = f"{who}: {error}"
+        try:
+            if word in shipped():
+                raise UsageError("attnkit has a mechanism of this name, which is used instead")
+            if not _WORD.fullmatch(word):
+                raise UsageError("its name must be small ASCII letters, digits and hyphens")
+            _read_installed(entry)
+        except UsageError as error:
+            found[word] = f"package {_package(entry)}: mechanism {quoted(word)}: {error}"
     return found
 
 
