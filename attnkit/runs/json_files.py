@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
 
 from attnkit.errors import DataError
-from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.after_training import SearchConfig
 from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]
