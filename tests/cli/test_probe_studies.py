@@ -147,6 +147,6 @@ def test_a_mechanism_without_scores_is_refused_before_any_scoring(
     assert done.code == 2
     assert done.refusal == (
         "attnkit: error: encoder attention is linear, which forms no scores of queries and keys to "
-        "add noise to; use --kind decoder --kind cross"
+        "add noise to; choose another --kind or --layer"
     )
     assert len(done.err.splitlines()) == 1
