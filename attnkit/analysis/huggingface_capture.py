@@ -21,7 +21,7 @@ from attnkit.analysis.maps import (
     MapLayer,
     Step,
     Token,
-    choose_indices,
+    indices_of,
 )
 from attnkit.errors import (
     AttnkitError,
@@ -153,9 +153,12 @@ def _choose(
     numbers = [at for at, name in enumerate(types) if name in WITH_WEIGHTS]
     if len(numbers) != len(found):
         numbers = list(range(len(found)))
-    least = min(maps.shape[1] for maps in found)
-    rows, columns = choose_indices(kind, numbers, range(least), layers, heads)
-    return {numbers[row]: row for row in rows}, columns
+    rows = sorted(indices_of("layer", numbers, layers, f"{kind} attention"))
+    counts = {found[row].shape[1] for row in rows}
+    if len(counts) > 1:
+        raise UsageError(f"{kind} attention: layers have different numbers of heads: add --layer")
+    columns = indices_of("head", range(counts.pop()), heads, f"{kind} attention")
+    return {numbers[row]: row for row in rows}, sorted(columns)
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
