@@ -87,21 +87,11 @@ class RecurrentModel(EncoderDecoder):
         memory_states: State,
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
         x = self.embed_target(ids)
-        if self.feeding:
-            return self._decode_fed(x, state, mask, memory, memory_states)
-        x, cells = self._recur(x, state)
-        out = self.attention(x, mask, memory=memory, state=memory_states)
-        return self._output(out.y, x), cells, out.state
-
-    def _decode_fed(
-        self,
-        x: Float[Tensor, "R t W"],
-        state: tuple[CellState, ...],
-        mask: Mask,
-        memory: Float[Tensor, "B S W"] | None,
-        memory_states: State,
-    ) -> tuple[Float[Tensor, "R t W"], State, State]:
-        """Each token reads the output of the one before."""
+        if not self.feeding:
+            x, cells = self._recur(x, state)
+            out = self.attention(x, mask, memory=memory, state=memory_states)
+            return self._output(out.y, x), cells, out.state
+        # each token reads the output of the one before
         cells, (fed,) = state[:-1], state[-1]
         one, given = Mask.cross(mask.valid, 1), memory
         read, outputs = list[Tensor](), list[Tensor]()
