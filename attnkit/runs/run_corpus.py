@@ -80,9 +80,9 @@ class RunCorpus:
 
     def keeps(self, split: str) -> bool:
         """Whether the run itself has the rows of a split."""
-        return self._has_rows(split, self._kept(split))
+        return self._has_rows(self._kept(split))
 
-    def _has_rows(self, split: str, kept: Mapping[str, Any]) -> bool:
+    def _has_rows(self, kept: Mapping[str, Any]) -> bool:
         """Whether it has them, by what data/<split>.json says; packed results have no rows."""
         return bool(kept.get("sha256")) and not self.run.left_out
 
@@ -99,18 +99,16 @@ class RunCorpus:
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
                     " (its SHA-256 differs), and the results have no rows"
                 )
+            taken = "the rows kept in the run are used" if kept["sha256"] else "its rows are used"
             if self.fresh:
                 kept = {}
             else:
-                taken = (
-                    "the rows kept in the run are used" if kept["sha256"] else "its rows are used"
-                )
                 warnings.warn(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
                     f" before (its SHA-256 differs): {taken}; `eval --fresh` takes it",
                     stacklevel=2,
                 )
-        if self._has_rows(split, kept):
+        if self._has_rows(kept):
             return self._kept_rows(split)
         try:
             corpus = self._corpus(split)
@@ -184,7 +182,7 @@ class RunCorpus:
         rows, file = list[Row](), str(self.run.path / self._name(split, ".jsonl"))
         for number, line in enumerate(self.kept(split).split(b"\n")[:-1], 1):
             try:
-                value = json.loads(line)
+                value = json.loads(line)  # which reads surrogates, too
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{file}:{number}: not valid JSON: {error}") from error
             one = json_files.parse(value, json_files.KeptRow, f"{file}:{number}")
@@ -195,7 +193,9 @@ class RunCorpus:
     def _keep(self, split: str, rows: list[Row], corpus: Corpus, contexts: int) -> None:
         """Store the rows where they are few, and what they are; the latter last."""
         lines, size = list[bytes](), 0
-        for line in _lines(rows):
+        for row in rows:
+            text = json.dumps(row._asdict(), ensure_ascii=False, separators=(",", ":"))
+            line = text.encode("utf-8", "surrogatepass") + b"\n"
             size += len(line)
             if size <= LARGEST:
                 lines.append(line)
@@ -216,9 +216,3 @@ class RunCorpus:
                 files.atomic_write(path, data, self.run.fs)
             files.atomic_write(self.run.path / name, written, self.run.fs)
             self.run.record(name, hashlib.sha256(written).hexdigest())
-
-
-def _lines(rows: list[Row]) -> Iterator[bytes]:
-    for row in rows:
-        text = json.dumps(row._asdict(), ensure_ascii=False, separators=(",", ":"))
-        yield text.encode("utf-8", "surrogatepass") + b"\n"
