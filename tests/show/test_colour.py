@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from helpers.colours import lab
+from helpers.colours import SIGHTS, lab, lab_seen
 
 from attnkit.show import colour
 from attnkit.show.colour import Palette, Scale, pooled, scaled
@@ -30,25 +30,10 @@ def test_differences_are_equally_light_on_both_sides() -> None:
     assert np.diff(sides[:128]).min() > 0
 
 
-# Machado, Oliveira, Fernandes 2009, severity 1, on linear RGB.
-BLIND = {
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216],
-                   [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413],
-                     [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602],
-                   [0.004733, 0.691367, 0.303900]],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", BLIND)
-def test_colour_blind_readers_tell_the_sides_apart(kind: str) -> None:
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colour_blind_readers_tell_the_sides_apart(sight: str) -> None:
     """At equal lightness the hues of +x and -x stay 25 apart in CIELAB from x = 0.25 on."""
-    rgb = colour.table("difference") / 255
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(linear @ np.array(BLIND[kind]).T, 0, 1)
-    coded = np.where(seen <= 0.0031308, seen * 12.92, 1.055 * seen ** (1 / 2.4) - 0.055)
-    found = lab(np.round(coded * 255).astype(np.uint8))
+    found = lab_seen(colour.table("difference"), sight)
     apart = np.linalg.norm(found[:96] - found[::-1][:96], axis=1)
     assert apart.min() > 25
 

@@ -33,29 +33,15 @@ CLASSES = {
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_every_class_of_widths_is_aligned(name: str) -> None:
-    text, cells, _ = CLASSES[name]
+def test_every_class_of_characters_is_counted_as_readers_do_and_aligned(name: str) -> None:
+    text, cells, count = CLASSES[name]
     shown = visible(text)
     assert cell_len(shown) == cells
+    assert len(clusters(shown)) == count
     for width in range(1, 12):
         for left in (False, True):
             assert cell_len(aligned(shown, width, left=left)) == width
     assert aligned(shown, 10) == " " * (10 - cells) + shown
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_widths_are_those_of_wcwidth(name: str) -> None:
-    """Of the conjuncts of Devanagari its versions, and terminals, say different things."""
-    wcwidth = pytest.importorskip("wcwidth")
-    shown = visible(CLASSES[name][0])
-    if name != "devanagari":
-        assert cell_len(shown) == wcwidth.wcswidth(shown)
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_characters_are_counted_as_readers_count_them(name: str) -> None:
-    text, _, count = CLASSES[name]
-    assert len(clusters(visible(text))) == count
 
 
 @given(st.text(max_size=20), st.integers(0, 20), st.booleans())
