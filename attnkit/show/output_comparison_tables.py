@@ -12,13 +12,13 @@ from attnkit.scoring.output_comparison import (
     by_length,
     system_facts,
 )
+from attnkit.show.comparison_tables import difference_cell
 from attnkit.show.differences import (
-    difference_text,
     interval_note,
     scope_note,
     significance_note,
 )
-from attnkit.show.table import NONE, Cell, Field, Table, Value
+from attnkit.show.table import Cell, Field, Table
 
 
 def tables(compared: ComparedOutputs) -> list[Table]:
@@ -34,14 +34,8 @@ def _systems(compared: ComparedOutputs) -> Table:
 
     def difference(one: SystemFacts) -> Cell:
         """To the first, with its interval and p where it was tested."""
-        tested = one.difference
         value = None if one is first else one.score - first.score
-        fields: dict[str, Value] = dict.fromkeys(("low", "high", "p", "p_corrected"))
-        if tested:
-            fields = {"p": tested.p, "p_corrected": tested.p_holm}
-            fields |= zip(("low", "high"), tested.interval or (None, None), strict=True)
-        fields["difference"] = value
-        return Cell(NONE if value is None else difference_text(value, tested), fields)
+        return difference_cell(value, one.difference, ())
 
     def count(name: str, one: SystemFacts) -> int | None:
         return None if one is first else getattr(one, name)
