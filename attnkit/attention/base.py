@@ -94,6 +94,8 @@ class Attention(nn.Module, ABC):
     """What decoding keeps of the past: a "growing" cache, or sums of "constant" size."""
     by_distance: ClassVar[bool] = False
     """Finds or weighs keys by their distance, so no two may stand at one position."""
+    remembers_queries: ClassVar[bool] = False
+    """Its state depends on earlier queries, not on keys and values alone."""
     why: ClassVar[str] = ""
     """Reason for what it cannot do, for error messages."""
     gates: ClassVar[int] = 0

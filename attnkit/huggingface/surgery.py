@@ -53,6 +53,11 @@ def check(word: str, options: Options) -> None:
             f"{word} needs {what}, which a Hugging Face model has no projections for: convert a "
             "run of attnkit, or take a mechanism of queries, keys and values"
         )
+    if able.remembers_queries:
+        raise UsageError(
+            f"{word} keeps something of earlier queries, which the cache of a Hugging Face model "
+            "does not hold: convert a run of attnkit, or take another mechanism"
+        )
 
 
 def install(model: Any, word: str, options: Options, length: int) -> dict[str, Attention]:

@@ -34,6 +34,7 @@ class Selective(ScaledDot):
     encoder = False
     cross = False
     by_distance = True
+    remembers_queries = True
     why = "a token selects for the queries behind it"
     fused = Scored.fused
 

@@ -71,6 +71,7 @@ class MechanismSpec:
     """Whether the time grows as the number of pairs of queries and keys."""
     state: str = "growing"
     by_distance: bool = False
+    remembers_queries: bool = False
     why: str = ""
     onnx: tuple[str, ...] = ("encoder", "decoder", "cross")
     """Places in which it can be exported to ONNX."""

@@ -183,6 +183,7 @@ def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
         state="growing" if any(f.state == "growing" for f in inside) else "constant",
         quadratic=any(f.quadratic for f in inside),
         by_distance=any(f.by_distance for f in inside),
+        remembers_queries=any(f.remembers_queries for f in inside),
         cost=(", " if known.layered else " + ").join(dict.fromkeys(f.cost for f in inside)),
         why="; ".join([*reasons][:2]),  # more would make messages that nobody reads
     )

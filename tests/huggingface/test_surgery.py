@@ -120,6 +120,7 @@ def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> N
         ("scaled-dot", {"qk_norm": True}, "projections or norms"),
         ("scaled-dot", {"output_gate": "head"}, "projections or norms"),
         ("local", {"window": -1}, "window"),
+        ("selective", {}, "keeps something of earlier queries"),
         ("lokal", {}, "did you mean local"),
     ],
 )
