@@ -110,9 +110,19 @@ def word_of(mechanism: "type[Attention]") -> str:
 
 
 def plugin_error(error: BaseException) -> str | None:
-    """What a mechanism from outside did wrong, with file and line; None where it was not there."""
+    """What a mechanism from outside did wrong, with its file; None where there was none."""
     files = {str(one.path) for one in map(facts, names()) if one.origin != "attnkit"}
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"
+    if not files:
+        return None
+    told = f"{type(error).__name__}: {error}"
+    frames = [*traceback.walk_tb(error.__traceback__)][::-1]
+    for frame, line in frames:
+        if frame.f_code.co_filename in files:
+            return f"{frame.f_code.co_filename}:{line}: {told}"
+    for frame, _ in frames:  # it returned something else than it should, or takes other arguments
+        own = frame.f_locals.get("self")
+        for part in (own, getattr(own, "mechanism", None)):
+            file = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+            if file in files:
+                return f"{file}: does not do what a mechanism must: {told}"
     return None

@@ -169,6 +169,10 @@ search: {method: greedy, max_length: 3}
 eval: {bootstrap: 10}
 """
 BODIES = {
+    "nothing": "def scores(self, q, k, *more): return None",
+    "text": "def scores(self, q, k, *more): return 'scores'",
+    "no out": "def forward(self, *given, **named): return None",
+    "a signature": "def scores(self): return 1",
     "ends": "def scores(self, q, k, *more): sys.exit(0)",
     "ends at import": "sys.exit(0)",
     "ends with text": "def scores(self, q, k, *more): sys.exit('done')",
