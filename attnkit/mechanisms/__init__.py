@@ -63,7 +63,8 @@ def create(word: str, shape: "Shape", options: Mapping[str, Any]) -> "Attention"
     `resolve_capabilities`, and for option values that the mechanism refuses.
     """
     known, able = facts(word), resolve_capabilities(word, options)
-    mechanism = load(word)(shape, **options)
+    built = load(word)
+    mechanism = built(shape, **options)
     for name in CHANGING:
         if getattr(able, name) != getattr(known, name):
             setattr(mechanism, name, getattr(able, name))
@@ -121,8 +122,9 @@ def plugin_error(error: BaseException) -> str | None:
             return f"{frame.f_code.co_filename}:{line}: {told}"
     for frame, _ in frames:  # it returned something else than it should, or takes other arguments
         own = frame.f_locals.get("self")
-        for part in (own, getattr(own, "mechanism", None)):
-            file = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+        built = frame.f_locals.get("built") if frame.f_code is create.__code__ else None
+        for part in (built, type(own), type(getattr(own, "mechanism", None))):
+            file = getattr(sys.modules.get(getattr(part, "__module__", "")), "__file__", None)
             if file in files:
                 return f"{file}: does not do what a mechanism must: {told}"
     return None
