@@ -1,5 +1,7 @@
 """Masked tokens and span corruption against a plain reading of their descriptions."""
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +22,7 @@ from attnkit.data.objectives import (
 )
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
-from attnkit.errors import DataError
+from attnkit.errors import DataError, OutputError
 from attnkit.recipe.schema import TokenizerConfig
 from attnkit.text import RESERVED
 
@@ -197,16 +199,31 @@ def test_a_tokenizer_without_sentinels_is_refused() -> None:
 
 @pytest.mark.parametrize("chunk", [7, 64])
 @pytest.mark.parametrize("objective", ["masked", "span-corruption"])
-def test_noise_is_the_same_made_in_chunks(
-    objective: str, chunk: int, monkeypatch: pytest.MonkeyPatch
+def test_noise_is_the_same_made_in_chunks_in_files(
+    objective: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
     special = (MASK, *sentinels(16))
     vocabulary = Tokenizer.train(
         TokenizerConfig(type="char", size=60, special=special), ROWS
     ).target
     whole = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
     monkeypatch.setattr(objectives, "CHUNK", chunk)
-    other = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
+    monkeypatch.setattr(objectives, "IN_MEMORY", 100)
+    mapped = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
     for side in ("source", "target"):
-        assert np.array_equal(getattr(whole, side).ids, getattr(other, side).ids)
-        assert np.array_equal(getattr(whole, side).starts, getattr(other, side).starts)
+        one, other = getattr(whole, side), getattr(mapped, side)
+        assert isinstance(other.ids, np.memmap)
+        assert np.array_equal(one.ids, other.ids)
+        assert np.array_equal(one.starts, other.starts)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(objectives, "IN_MEMORY", 100)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OutputError, match="No space left"):
+        apply_objective(random_text(600), MASKING, "masked", 16)
