@@ -190,9 +190,9 @@ def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, coun
         ) from error
 
 
-def _check_growth(path: Path | Stream, size: int, packed: BinaryIO) -> None:
+def _check_growth(path: Path | Stream, size: int, packed: "_Counted") -> None:
     """Refuse text that is far longer than what it was unpacked from, as that of a bomb is."""
-    if size > FREE and size > RATIO * packed.tell():
+    if size > FREE and size > RATIO * packed.taken:
         raise DataError(
             f"{path}: compressed data that grows more than {RATIO}-fold is refused; "
             "unpack it first if it is what you mean"
@@ -200,21 +200,22 @@ def _check_growth(path: Path | Stream, size: int, packed: BinaryIO) -> None:
 
 
 @contextmanager
-def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
-    """A text, unpacked where it begins as gzip or xz data does; then also the file itself."""
+def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]:
+    """A text, unpacked where it begins as gzip or xz data does; then also what was packed."""
     kind = ""
     with nullcontext(path.file) if isinstance(path, Stream) else open_file(path) as file:
         try:
             # waits for the first bytes, as the first line would
             start = file.peek(len(XZ)) if isinstance(file, io.BufferedReader) else b""
             text: Any = file
+            packed: Any = _Counted(file)
             if start.startswith(GZIP):
-                text, kind = gzip.GzipFile(fileobj=file), "gzip"
+                text, kind = gzip.GzipFile(fileobj=packed), "gzip"
             elif start.startswith(XZ):
-                text, kind = _XzFile(file), "xz"
+                text, kind = _XzFile(packed), "xz"
             if kind:  # lines are found faster in a buffer
                 text = io.BufferedReader(text, LONGEST)
-            yield text, file if kind and file.seekable() else None
+            yield text, packed if kind else None
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
             raise DataError(
                 f"{path}: damaged {kind} data ({error}); fetch the file again"
@@ -223,10 +224,22 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, BinaryIO | None]]:
             raise input_error(error, Path(str(path))) from error
 
 
+class _Counted:
+    """A file, of which a pipe cannot tell how many bytes were read."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.taken = file, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.file.read(size)
+        self.taken += len(data)
+        return data
+
+
 class _XzFile(io.RawIOBase):
     """Text that is packed in xz streams, one or several; `lzma.LZMAFile` has no bound on memory."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: _Counted) -> None:
         self._file, self._rest = file, b""
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
 

@@ -5,8 +5,10 @@ import json
 import lzma
 import os
 import re
+import subprocess
 import tracemalloc
 import zlib
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from attnkit.data.formats import (
     BOM,
     FREE,
     LONGEST,
+    Stream,
     read_lines,
     read_pairs,
     read_text,
@@ -173,6 +176,10 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="grows more than 100-fold"):
         lengths.extend(map(len, read_lines(path)))
     assert len(lengths) <= FREE / 1024
+    with subprocess.Popen(["cat", path], stdout=subprocess.PIPE) as pipe:
+        assert pipe.stdout
+        with pytest.raises(DataError, match="^pipe: .*grows more than 100-fold"):
+            deque(read_lines(Stream(pipe.stdout, "pipe")), 0)
 
 
 def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
