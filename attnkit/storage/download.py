@@ -4,6 +4,7 @@ Not by pooch, which bounds neither sizes nor redirects, and leaves connections o
 """
 
 import hashlib
+import lzma
 import os
 import tarfile
 import time
@@ -15,7 +16,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attnkit import __version__
 from attnkit.errors import AttnkitError, DataError, UnavailableError
-from attnkit.storage.files import atomic_write, make_folder, open_file, remove_leftovers
+from attnkit.storage.files import (
+    atomic_write,
+    input_error,
+    make_folder,
+    open_file,
+    remove_leftovers,
+)
 
 if TYPE_CHECKING:
     import requests
@@ -155,10 +162,13 @@ def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
 
 @contextmanager
 def _undamaged(archive: Path) -> Iterator[None]:
-    """Turn errors of reading an archive into a DataError."""
+    """Turn errors of reading an archive into a DataError, those of the disk into an OutputError."""
+    damage = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, IndexError)
     try:
         yield
-    except (tarfile.TarError, EOFError, zlib.error, ValueError, IndexError, OSError) as error:
+    except (*damage, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise input_error(error, archive) from error
         raise DataError(f"{archive}: damaged archive ({error})") from error
 
 

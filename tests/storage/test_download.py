@@ -328,13 +328,14 @@ def test_archives_over_the_limit_are_refused(
         extract(archive, {"two": tmp_path / "2"})
 
 
-@pytest.mark.parametrize("fault", ["cut", "flipped", "checksum", "text", "empty"])
+@pytest.mark.parametrize("fault", ["cut", "flipped", "checksum", "text", "empty", "xz"])
 def test_damaged_archives_are_refused_and_leave_nothing(tmp_path: Path, fault: str) -> None:
-    archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
+    mode, members = "w:xz" if fault == "xz" else "w:gz", [(member("one"), BODY)]
+    archive = pack(tmp_path / "a.tar", [*members, (member("two"), b"2")], mode)
     data = bytearray(archive.read_bytes())
     half = len(data) // 2
-    if fault in ("flipped", "checksum"):
-        data[half if fault == "flipped" else -6] ^= 0xFF
+    if fault in ("flipped", "checksum", "xz"):
+        data[-6 if fault == "checksum" else half] ^= 0xFF
     archive.write_bytes({"cut": data[:half], "text": b"no", "empty": b""}.get(fault, bytes(data)))
     with pytest.raises(DataError, match=r"a\.tar: (damaged archive|has no regular file)"):
         extract(archive, {"one": tmp_path / "1", "two": tmp_path / "2"})
