@@ -78,7 +78,7 @@ def scores(
     wanted = {form for text in (tokens, *texts) for word in text for form in (word, word.lower())}
     size, found = 0, dict[str, Vector]()
     for place, word, numbers in _rows(path):
-        size = size or len(numbers)
+        size = size or numbers.count(" ") + 1
         if word in wanted and word not in found:
             found[word] = _vector(place, numbers)
     known = sum(word in found or word.lower() in found for word in tokens)
@@ -173,7 +173,7 @@ def _digest(path: Path, size: int, changed: int) -> str:
     return sha256_file(path)
 
 
-def _rows(path: Path) -> Iterator[tuple[str, str, list[str]]]:
+def _rows(path: Path) -> Iterator[tuple[str, str, str]]:
     """file:line, word and numbers of each line; a word may have spaces in it, as a few of GloVe."""
     size = 0
     for number, line in enumerate(read_lines(path, "replace"), 1):
@@ -189,13 +189,14 @@ def _rows(path: Path) -> Iterator[tuple[str, str, list[str]]]:
                 f"{place}: must be a word and {wanted}, separated by spaces, got {quoted(line)}; "
                 "word vectors are read in the text format of word2vec, GloVe or fastText"
             )
-        word, *numbers = line.rsplit(" ", size)
-        yield place, word, numbers
+        # the numbers of most words are not wanted, and cutting them takes longest
+        word, *numbers = line.split(" ", 1) if spaces == size else line.rsplit(" ", size)
+        yield place, word, " ".join(numbers)
 
 
-def _vector(place: str, numbers: Sequence[str]) -> Vector:
+def _vector(place: str, numbers: str) -> Vector:
     out = []
-    for number in numbers:
+    for number in numbers.split(" "):
         try:
             out.append(float(number))
         except ValueError:
