@@ -65,7 +65,7 @@ def progress_bar(unit: str) -> Iterator[Progress]:
     def draw(task: str, done: int, total: int) -> None:
         if task not in tasks:
             tasks[task] = bar.add_task(safe_text(task), total=total)
-        bar.update(tasks[task], completed=done)
+        bar.update(tasks[task], completed=done, total=total)
         (bar.start if done < total else bar.stop)()  # results are written without a bar
 
     try:

@@ -29,8 +29,8 @@ def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
     splits = dict.fromkeys(row.split for row in rows)
     groups = [[row for row in rows if row.split == s] for s in splits] if by_split else [rows]
     *others, last = [_axis_table(some, scores, axis) for some in groups]
-    notes, brief = comparison_notes(comparison, axis)
-    return [*others, replace(last, notes=notes, brief=brief)]
+    notes = comparison_notes(comparison, axis)
+    return [*others, replace(last, notes=notes.every, brief=notes.brief)]
 
 
 def axis_of(rows: Sequence[ScoreRow]) -> Axis:

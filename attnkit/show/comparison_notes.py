@@ -1,7 +1,7 @@
 """The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
@@ -39,26 +39,35 @@ def joined(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))
 
 
-def comparison_notes(
-    comparison: Comparison, axis: Axis = ""
-) -> tuple[tuple[str, ...], frozenset[str]]:
-    """All notes below a table, and those of them without which its cells cannot be read.
+class Notes(NamedTuple):
+    """What stands below a table."""
+
+    every: tuple[str, ...]
+    brief: frozenset[str]
+    """Those without which its cells cannot be read."""
+    about: dict[str, str]
+    """The title of the column that a note is about, where it is about one."""
+
+
+def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
+    """The notes below a comparison.
 
     `axis`: what the columns of the table are values of; "" for one with a row for each system.
     """
     rows = comparison.rows
     at_once = [row for row in rows if axis != "length" or row.length == rows[0].length]
-    signatures = [
-        f"{metric_facts(metric).title}{direction_note(metric)}: "
-        + joined(row.scores[metric].signature for row in at_once if metric in row.scores)
-        for metric in metrics_of(rows)
-    ]
+    signatures = {}
+    for metric in metrics_of(rows):
+        title, found = metric_facts(metric).title, [row.scores.get(metric) for row in at_once]
+        told = joined(score.signature for score in found if score)
+        signatures[f"{title}{direction_note(metric)}: {told}"] = title
     columns = {"contexts": _questions, "length": _lengths}[axis](rows) if axis else []
     seeds, significance = _seeds(rows, axis), _significance(comparison, axis)
     notes = [*signatures, *(columns if axis else [_sentences(rows)]), *seeds]
     notes += ([] if axis else _training(rows)) + _tuning(at_once) + _conditions(comparison)
     notes += significance + ([] if axis else _published(comparison)) + run_notes(rows)
-    return tuple(notes), frozenset([*columns, *seeds, *significance])
+    about = dict.fromkeys({*significance} - {SEPARABLE_NOTE}, "difference") | signatures
+    return Notes(tuple(notes), frozenset([*columns, *seeds, *significance]), about)
 
 
 def trained(rows: Sequence[ScoreRow]) -> bool:

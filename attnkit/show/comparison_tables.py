@@ -167,8 +167,8 @@ def comparison_table(comparison: Comparison) -> Table:
             cells.append(costs)
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
     body = tuple(zip(*cells, strict=True))
-    notes, brief = comparison_notes(comparison)
-    return Table(title, tuple(columns), body, notes, brief=brief)
+    notes, brief, about = comparison_notes(comparison)
+    return Table(title, tuple(columns), body, notes, brief=brief, about=about)
 
 
 IN_TITLE = ("recipe", "split")

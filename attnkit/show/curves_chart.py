@@ -84,7 +84,9 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
             for at in line_cells:
                 if at not in cells or sum(at) % 2:  # where lines meet they take turns
                     cells[at] = place
-            ends[end] = place
+            # two ends in one cell stand beside each other
+            free = [c for c in range(columns) if (c, end[1]) not in ends] or [end[0]]
+            ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = place
     cells |= ends
     for row in reversed(range(ROWS)):
         out = Text(labels.get(row, "").rjust(margin - 1) + box[row not in labels])

@@ -48,19 +48,21 @@ def _example(comparison: ComparedOutputs, compared: ComparedLine, title: str) ->
     if len(compared.scores) > 1:
         metric = metric_facts(comparison.metric).title
         difference = f"{metric} difference {signed(compared.difference)}"
-    rows = [("question" if question else "source", line.source)]
-    rows += [("answer" if question else "reference", text) for text in line.references]
+    rows = [("question" if question else "source", Cell(line.source))]
+    rows += [("answer" if question else "reference", Cell(text)) for text in line.references]
     for name, score, text in zip(comparison.names, compared.scores, compared.outputs, strict=True):
         shown = _marked(marked(text, nearest_text(text, line.references)))
-        rows.append((f"{name} {score:.1f}", shown if text.strip() else ""))
+        rows.append((f"{name} {score:.1f}", Cell(shown if text.strip() else "", marked=True)))
     noted = _context_notes(comparison, compared)
-    rows += [(f"context {at + 1}", f"({note}) {line.contexts[at]}") for at, note in noted.items()]
+    rows += [
+        (f"context {at + 1}", Cell(f"({note}) {line.contexts[at]}")) for at, note in noted.items()
+    ]
     if others := len(line.contexts) - len(noted):
-        rows.append((f"+ {others}", "other contexts"))
+        rows.append((f"+ {others}", Cell("other contexts")))
     columns = (Column(number, "left"), Column(difference, "left", wrap=True))
     cells = [
-        (Cell(label, dim=True), Cell(text if text.strip() else EMPTY, marked=True))
-        for label, text in rows
+        (Cell(label, dim=True), cell if cell.text.strip() else Cell(EMPTY, dim=True))
+        for label, cell in rows
     ]
     return Table(title, columns, tuple(cells))
 

@@ -127,6 +127,7 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
         Field("layer", lambda one: one.layer.number, align="left", key=True),
         Field("head", lambda one: one.head, align="left", key=True),
         Field("stage", lambda one: one.stage.name, align="left"),
+        Field("step", lambda one: one.stage.step, "{:,}", priority=2),
         Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}", "entropy"),
         Field("of maximum", lambda one: one.spread.share, "{:.2f}", "share"),
         Field("gradient", lambda one: one.spread.gradient, "{:.2f}"),

@@ -108,6 +108,8 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     brief: frozenset[str] | None = None
     """Notes without which the cells cannot be read; None: all of them."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """The title of the column that a note is about, where it is about one."""
 
     @classmethod
     def of(
@@ -166,8 +168,8 @@ class Table:
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
 
-        What names the row stays, and so does a score whose difference is asked for.  Notes that
-        begin with the title of another column go.
+        What names the row stays, and so does a score whose difference is asked for.  Notes about
+        other columns go.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns)
@@ -179,8 +181,7 @@ class Table:
         columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
         rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
         gone = {one.title for one in self.columns} - {one.title for one in columns}
-        about = tuple(f"{title}{sign}" for title in gone for sign in (":", " ("))
-        notes = tuple(note for note in self.notes if not note.startswith(about))
+        notes = tuple(note for note in self.notes if self.about.get(note) not in gone)
         return replace(self, columns=columns, rows=rows, notes=notes)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -257,15 +258,18 @@ class Table:
         return grid
 
     def _blocks(self, options: ConsoleOptions) -> Iterator[RenderableType]:
-        """Each row as a block: its name, then one line a column."""
+        """Each row as a block: its name, then one line a column; the titles of two stand above."""
+        titles = [_text(column.title, options) for column in self.columns]
+        if two := len(titles) == 2:
+            yield Text(": ", "bold", overflow="fold").join(filter(None, titles))
         for row in self.rows:
             name = ", ".join(cell.text for at, cell in enumerate(row) if self.is_key(at))
             yield _text(name, options, "bold")
             lines = Grid.grid(padding=(0, 1))
             for at, cell in enumerate(row):
                 if not self.is_key(at) and cell.text not in ("", NONE):
-                    title = _text(self.columns[at].title, options)
-                    lines.add_row(title, _stacked([cell], 4, options))
+                    text = _joined(_lines(cell, options, self.columns[at].under))
+                    lines.add_row(*([] if two else [titles[at]]), text)
             yield Padding(lines, (0, 0, 0, 2))
 
 
@@ -282,13 +286,22 @@ def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text
 
     With more than two lines the interval and p-value of a difference stand below it.
     """
-    texts = []
-    for at, cell in enumerate(cells):
-        if at == 0 or cell.text not in ("", NONE):
-            style = "bold" if cell.best else "dim" if cell.dim else ""
-            parts = re.split(r" (?=\[|p[=<])", cell.text) if lines > 2 else [cell.text]
-            parts[0] = cell.mark + parts[0]
-            texts += [_text(part, options, style) for part in parts]
-            if cell.marked:
-                texts[-1].highlight_regex(r"\[[^]]*\]", "bold yellow")
-    return Text("\n").join(texts)
+    shown = [(at, cell) for at, cell in enumerate(cells) if not at or cell.text not in ("", NONE)]
+    return _joined(
+        line for at, cell in shown for line in _lines(cell, options, at > 0 and lines > 2)
+    )
+
+
+def _lines(cell: Cell, options: ConsoleOptions, apart: bool) -> list[Text]:
+    """The text of a cell; of a difference, `apart`, with its interval and p-value below it."""
+    style = "bold" if cell.best else "dim" if cell.dim else ""
+    parts = re.split(r" (?=\[|p[=<])", cell.text) if apart else [cell.text]
+    parts[0] = cell.mark + parts[0]
+    texts = [_text(part, options, style) for part in parts]
+    if cell.marked:
+        texts[0].highlight_regex(r"\[[^]]*\]", "bold yellow")
+    return texts
+
+
+def _joined(lines: Iterable[Text]) -> Text:
+    return Text("\n", overflow="fold").join(lines)

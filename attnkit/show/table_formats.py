@@ -119,7 +119,7 @@ def _html_cell(cell: Cell, column: Column) -> str:
     if column.align == "left":
         text = re.sub("([/+_])", r"\1<wbr>", text)
     if cell.marked:
-        text = re.sub(r"\[([^]]*)\]", r"<mark>\1</mark>", text)
+        text = re.sub(r"\[([^]]*)\]", r"<mark>[\1]</mark>", text)
     return html.escape(cell.mark) + (f"<b>{text}</b>" if cell.best else text)
 
 

@@ -21,6 +21,7 @@ STYLES: dict[State, str] = {
 }  # fmt: skip
 BAR = 16  # cells of a bar
 LEAST = 14  # cells of a name
+NARROW = 60  # cells below which it is not told how a run ended
 
 
 @dataclass
@@ -151,11 +152,15 @@ class Board:
             line.add_row(bar, Text(doing, "cyan", overflow="fold"))
             yield line
         table = Table.grid(padding=(0, 2, 0, 0))
-        for least in (LEAST, None, None):
+        for least in (LEAST, None):
             table.add_column(no_wrap=True, overflow="crop", min_width=least)
+        table.add_column()  # the first that gives room
         for run in self.runs:
-            ended = Text(one_line(run.ended) or run.state, STYLES[run.state])
-            table.add_row(Text(self._named(run)), run.validation, ended)
+            validation, ended = run.validation, one_line(run.ended) or run.state
+            if options.max_width < NARROW:
+                validation, ended = validation.removeprefix("validation "), run.state
+            how = Text(ended, STYLES[run.state], no_wrap=True, overflow="crop")
+            table.add_row(Text(self._named(run)), Text(validation), how)
         yield table
         if self.message:
             yield Text(one_line(self.message), "dim", no_wrap=True, overflow="crop")

@@ -54,7 +54,8 @@ def test_examples_and_tables_fit_the_screen(
     done = attnkit(*BOTH)
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= width
-    for text in ("hostile gains most over good", "hostile loses most against good", "(empty)"):
+    for text in ("hostile gains most over good", "hostile loses most against good", "(empty)",
+                 "line 5", "eine [_] katze [_]"):  # fmt: skip
         assert text in " ".join(done.out.split())
     assert "\x1b" not in done.out
     assert "\u202e" not in done.out

@@ -180,6 +180,7 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
         ("--hyp - --ref -", 2, "only one of --hyp and --ref can be standard input"),
         ("--hyp hyp.txt --ref ref.txt --split test", 2, "--split is for trained runs"),
         ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
+        ("--hyp hyp.txt --ref ref.txt --metrics=", 2, "unknown metric ''"),
         ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),
         ("--hyp hyp.txt --ref ref.txt --metrics context-found", 2, "needs a trained run"),
         ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),

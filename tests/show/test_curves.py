@@ -110,6 +110,12 @@ def test_points_alone_stand_apart_and_their_mean_is_told() -> None:
     assert "a one 85 (mean of 2 seeds)" in text
 
 
+def test_points_in_one_place_stand_beside_each_other() -> None:
+    same = tuple(Series(name, (((1.0, 1.0),),)) for name in ("x", "y", "z"))
+    text = drawn(CurvesChart([Curves("s", "t", same, False)]), 60, None)
+    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
 def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:

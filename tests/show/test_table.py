@@ -342,6 +342,19 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
     assert r"1 & 2 \\" in text
 
 
+@pytest.mark.parametrize("width", [20, 30, 60])
+def test_texts_in_two_columns_are_whole_at_any_width(width: int) -> None:
+    text = "a [_] b p=1 [internationalisation]"
+    table = Table("", (Column("line 3", "left"), Column("difference +1", "left", wrap=True)),
+                  ((Cell("scaled-dot 38.0"), Cell(text, marked=True)),))  # fmt: skip
+    lines = [line.strip() for line in shown(table, width).splitlines()]
+    joined = " ".join(lines)
+    assert joined.count("difference +1") == 1
+    assert "line 3" in joined
+    assert any("a [_] b" in line for line in lines)
+    assert "[internationalisation]" in joined.replace(" ", "")
+
+
 def test_notes_are_all_or_those_that_cells_need() -> None:
     table = Table("t", (Column("a"),), (), ("long", "needed"), brief=frozenset({"needed"}))
     assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [
@@ -479,8 +492,11 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
     chosen = table.choose(["bleu"])
     gone = [note for note in table.notes if note not in chosen.notes]
     assert any(note.startswith("TER") for note in gone)
-    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences"}
-    assert not any(note.startswith(("difference", "TER")) for note in chosen.notes)
+    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
+    assert not any(
+        note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
+    )
+    assert table.choose(["difference"]).notes == table.notes
 
 
 WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)

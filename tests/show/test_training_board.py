@@ -99,6 +99,7 @@ def test_any_width_names_every_run_with_its_state(ascii: bool) -> None:
             assert name in line
             assert f" {state}" in line
         assert "20s left" in " ".join(shown.split())
+        assert "BLEU 88.2" in shown
 
 
 def test_the_board_shows_what_it_waits_for() -> None:

@@ -156,6 +156,7 @@ def _changes(
     """What the command line sets in the eval section of a recipe."""
     from attnkit.scoring import TOKENIZERS, expand
 
+    named = None if metrics is None else expand([name.strip() for name in metrics.split(",")])
     cutters = None
     if tokenize is not None:
         names = tuple(dict.fromkeys(name.strip() for name in tokenize.split(",")))
@@ -163,9 +164,8 @@ def _changes(
             raise UsageError(f"--tokenize {quoted(wrong[0])}: {hint(wrong[0], TOKENIZERS)}")
         cutters = names if len(names) > 1 else names[0]
     changes = {
-        "metrics": metrics and expand([name.strip() for name in metrics.split(",")]),
-        "tokenize": cutters, "words": words, "vectors": vectors and str(vectors),
-        "lowercase": lowercase or None,
+        "metrics": named, "tokenize": cutters, "words": words,
+        "vectors": vectors and str(vectors), "lowercase": lowercase or None,
     }  # fmt: skip
     return {name: value for name, value in changes.items() if value is not None}
 
@@ -196,7 +196,7 @@ def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparis
 
     settings = EvalConfig().model_copy(update=changes)
     if of_models := {*settings.metrics} & {*TEACHER_FORCED, *CONTEXT, *LABELS}:
-        raise UsageError(f"--metrics {min(of_models)} needs a trained run: it is not one of texts")
+        raise UsageError(f"--metrics {min(of_models)} needs a trained run, not files of text")
     rows = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
     return _compared(rows, {None: rows[0].variant}, settings)
 
