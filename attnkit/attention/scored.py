@@ -139,7 +139,7 @@ class Scored(Attention):
             return self._block_weights(mask, block, read, factor)
 
         given = q, keys, values, bias
-        return Out(recomputed(weights, blocks, given, self.parameters()), state)
+        return Out(recomputed(weights, blocks, given, self), state)
 
     def in_blocks(self, call: AttentionCall, queries: int, keys: int) -> bool:
         """Whether a text is so long that its queries are answered in blocks."""

@@ -46,7 +46,7 @@ class Sigmoid(ScaledDot):
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """sigmoid(scores + b), and 0 for keys that may not be seen."""
         allowed = self.allowed(mask)
-        if isinstance(self.bias, nn.Parameter):
+        if isinstance(self.bias, Tensor):
             scores = scores + self.bias.to(scores.dtype)[:, None, None]
         elif self.bias is not None:
             scores = scores + self.bias

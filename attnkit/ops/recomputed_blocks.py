@@ -1,15 +1,16 @@
 """Attention in blocks of queries, whose weights are not kept, but made again for gradients."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.grouped_heads import dot_scores, mix, value_gradient
+from attnkit.ops.parameters import Place, computing_with, parameters_of
 
 
 class RowBlock(NamedTuple):
@@ -42,16 +43,18 @@ def recomputed(
     weights: Weights,
     blocks: Sequence[RowBlock],
     given: Sequence[Tensor | None],
-    parameters: Iterable[Tensor],
+    module: nn.Module,
 ) -> Tensor:
     """The answers of all blocks, [B, H, T, E]; what they form is made again for gradients.
 
-    `given` is cut by `parts`; `parameters` are all tensors besides with gradients that `weights`
-    reads.  Blocks that need most memory come first: later ones fit into what they have freed.
+    `given` is cut by `parts`; beside it `weights` reads parameters of `module`, and nothing else
+    with gradients.  They are made again with the parameters that it has now, such as 16-bit copies.
+    Blocks that need most memory come first: later ones fit into what they have freed.
     """
     if not torch.is_grad_enabled():
         return in_turn(weights, blocks, given)
-    y: Tensor = RecomputedBlocks.apply(weights, blocks, *given, *parameters)  # type: ignore[no-untyped-call]
+    own, parameters = parameters_of(module), tuple(module.parameters())
+    y: Tensor = RecomputedBlocks.apply(weights, blocks, own, *given, *parameters)  # type: ignore[no-untyped-call]
     return y
 
 
@@ -87,12 +90,16 @@ class RecomputedBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Weights, blocks: Sequence[RowBlock], *tensors: Tensor | None
+        ctx: Any,
+        weights: Weights,
+        blocks: Sequence[RowBlock],
+        own: Sequence[Place],
+        *tensors: Tensor | None,
     ) -> Tensor:
-        """[B, H, T, E]; `tensors` are the four that `parts` cuts, then parameters of `weights`."""
+        """[B, H, T, E]; `tensors` are the four that `parts` cuts, then of `own`, each once."""
         given, parameters = tensors[:4], tensors[4:]
         ctx.save_for_backward(*given)
-        ctx.weights, ctx.blocks, ctx.parameters = weights, blocks, parameters
+        ctx.weights, ctx.blocks, ctx.own, ctx.parameters = weights, blocks, own, parameters
         ctx.random = torch.get_rng_state(), *get_device_states(*tensors)
         y = in_turn(weights, blocks, given)
         ctx.autocast = autocast_as_now(y.device.type)
@@ -102,7 +109,7 @@ class RecomputedBlocks(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of all tensors; the blocks draw the noise that they drew before."""
-        given, needed = ctx.saved_tensors, ctx.needs_input_grad[2:]
+        given, needed = ctx.saved_tensors, ctx.needs_input_grad[3:]
         totals = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if need else None
             for x, need in zip(given, needed, strict=False)
@@ -111,7 +118,8 @@ class RecomputedBlocks(torch.autograd.Function):
         sums: list[Tensor | None] = [None] * len(own)
         places = [place for place in (0, 1, 3) if needed[place]]
         cpu, devices, states = ctx.random
-        with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad():
+        again = computing_with(ctx.own)
+        with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), again:
             torch.set_rng_state(cpu)
             set_device_states(devices, states)
             for block in ctx.blocks:
@@ -134,7 +142,8 @@ class RecomputedBlocks(torch.autograd.Function):
                             into[place] += one  # type: ignore[operator]
                     sums = [_sum(*both) for both in zip(sums, found[len(places) :], strict=True)]
         rest = iter(sums)
-        return None, None, *totals, *(next(rest) if need else None for need in needed[len(given) :])
+        more = [next(rest) if need else None for need in needed[len(given) :]]
+        return None, None, None, *totals, *more
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

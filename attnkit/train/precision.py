@@ -1,8 +1,8 @@
 """The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from attnkit.data.batch import Batch, BatchTensors
 from attnkit.distributed import group
 from attnkit.models import Model
 from attnkit.models.precision import DTYPES
+from attnkit.ops.parameters import computing_with, parameters_of
 from attnkit.train.loss import Losses, LossOptions, token_losses
 
 
@@ -34,10 +35,6 @@ class ModelWithLoss(nn.Module):
             return token_losses(batch.predicting(hidden), weight, batch.targets, options)
 
 
-Place = tuple[nn.Module, str, nn.Parameter]
-"""A module, the name of a parameter in it, and the parameter."""
-
-
 class Casting(nn.Module):
     """A module that computes with 16-bit copies of its parameters, whose gradients are float32."""
 
@@ -46,28 +43,10 @@ class Casting(nn.Module):
         self.inner, self.dtype = inner, dtype
 
     def forward(self, *arguments: Any) -> Any:
-        copies = {parameter: parameter.to(self.dtype) for parameter in self.inner.parameters()}
-        # torch.func.functional_call does not put back what a module under two names had
-        places: list[Place] = [
-            (module, name, parameter)
-            for module in self.inner.modules()
-            for name, parameter in module._parameters.items()
-            if parameter is not None
-        ]
-        try:
-            _put(places, copies)
+        copies: dict[Tensor, Tensor] = {x: x.to(self.dtype) for x in self.inner.parameters()}
+        own = parameters_of(self.inner)
+        with computing_with([one._replace(tensor=copies[one.tensor]) for one in own]):
             return self.inner(*arguments)
-        finally:
-            _put(places, {})
-
-
-def _put(places: Iterable[Place], copies: Mapping[nn.Parameter, Tensor]) -> None:
-    """Have modules compute with these copies of their parameters, or with the parameters."""
-    for module, name, parameter in places:
-        chosen = cast(nn.Parameter, copies.get(parameter, parameter))
-        module._parameters[name] = chosen
-        if isinstance(module, nn.RNNBase):  # which has a list of its own
-            module._flat_weights[module._flat_weights_names.index(name)] = chosen
 
 
 class GradientWorker:

@@ -11,6 +11,7 @@ from attnkit import mechanisms
 from attnkit.attention import Mask, Scored, scored
 from attnkit.layers import MultiHead
 from attnkit.layers.positions import Relative
+from attnkit.ops.parameters import computing_with, parameters_of
 
 WIDTH, HEADS = 16, 4
 NEEDED = {"mixture": {"parts": ("dot", "gaussian")}}
@@ -111,6 +112,25 @@ def test_the_gradient_of_a_block_is_that_of_the_noise_that_it_drew(
     (found,) = torch.autograd.grad(y.sum(), [v])
     torch.testing.assert_close((found * v).sum(), y.sum())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_blocks_are_made_again_with_the_parameters_of_their_answer(
+    word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 16-bit training parameters are copies, which modules have only while they answer."""
+    torch.manual_seed(3)
+    made = MultiHead.build(word, WIDTH, HEADS, 40, **NEEDED.get(word, {})).double()
+    x, found = torch.randn(2, 31, WIDTH).double(), []
+    monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
+    for long in (2**60, 0):
+        monkeypatch.setattr(scored, "LONG", long)
+        own = parameters_of(made)
+        with computing_with([one._replace(tensor=3 * one.tensor) for one in own]):
+            y = made(x, Mask.packed(31, x.device, causal=made.mechanism.causal)).y
+        assert parameters_of(made) == own
+        found.append([y, *torch.autograd.grad(y.sin().sum(), [*made.parameters()])])
+    torch.testing.assert_close(*found)
 
 
 def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(
