@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter
 
 from attnkit.errors import UsageError
 from attnkit.recipe.issues import refuse
-from attnkit.recipe.metrics import METRICS, ScoreName
+from attnkit.recipe.metrics import METRICS, ScoreName, is_known
 from attnkit.recipe.reading import FINITE, typed, written
 from attnkit.recipe.schema import Recipe
 from attnkit.recipe.values import Section
@@ -70,7 +70,7 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
         unless(variant in recipes, "scores", text)
         for metric in figures:
             unless(
-                metric in METRICS, "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}"
+                is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}"
             )
     unless(given["source"].strip(), "source", "must not be empty")
     split = given["split"]

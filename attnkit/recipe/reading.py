@@ -41,10 +41,10 @@ def typed(node: Node, kind: TypeAdapter[Any]) -> Any:
     raise UsageError(reason or wrong(node, kind))
 
 
-def typed_value(value: Any, kind: TypeAdapter[Any]) -> Any:
-    """The same for a value of Python."""
+def typed_value(value: Any, kind: TypeAdapter[Any], strict: bool = True) -> Any:
+    """The same for a value of Python; unless `strict`, also for what is as good, as by NumPy."""
     try:
-        return kind.validate_python(value, strict=True)
+        return kind.validate_python(value, strict=strict)
     except ValidationError as error:
         text = f"must be {wanted(kind)}, got {value!r}"
         raise UsageError(_own_words(error) or text) from None

@@ -22,6 +22,8 @@ OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
 """Metrics of whole texts, which no objective with noise predicts."""
 OF_POSITIONS = ("balanced-accuracy",)
 """Metrics of marked positions."""
+MOST_HEADS = 4096
+"""Heads that are advised, at most: a larger number that divides the width is not looked for."""
 LARGEST_TABLE = 16384
 """Most tokens of which all pairs are counted: a table of 1 GB."""
 
@@ -54,7 +56,7 @@ def _model(recipe: Recipe) -> list[Rule]:
     pairs, own = task != "language-modeling", not recipe.tokenizer.shared
     crossing = type_ in ("recurrent", "convolutional")
     counts = type_ in POSITIONS and not crossing
-    divisors = [n for n in range(1, min(width, 4 * heads) + 1) if width % n == 0]
+    divisors = [n for n in range(1, min(width, 4 * heads, MOST_HEADS) + 1) if width % n == 0]
     nearest = min(divisors, key=lambda n: (abs(n - heads), n))
     positions = POSITIONS.get(type_, (model.positions,))
     fits = not (crossing and shape != "encoder-decoder") and not (counts and pairs)

@@ -31,7 +31,7 @@ def search_settings(
             raise UsageError(f"{_flag(name)} is for sampling: add --sample")
     for name, value in given.items():
         try:
-            typed_value(value, type_of(("search", name)))
+            typed_value(value, type_of(("search", name)), strict=False)
         except UsageError as error:
             raise UsageError(f"{_flag(name)}: {error}") from None
     spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})

@@ -54,7 +54,7 @@ def test_import_is_light_and_quick() -> None:
 
 def test_the_demo_translates_and_is_small(demo: Any) -> None:
     assert demo.generate(SENTENCE) == [OUTPUT]
-    assert demo.generate(["", SENTENCE], beam=2) == ["", OUTPUT]
+    assert demo.generate(["", SENTENCE], beam=np.int64(2)) == ["", OUTPUT]
     shipped = Path(attnkit.__file__).parent / "_demo"
     files = list(shipped.iterdir())
     assert sum(path.stat().st_size for path in files) <= 2_000_000

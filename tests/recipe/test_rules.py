@@ -122,6 +122,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (MULTI30K, "data.target=null", "data.target: multi30k has en, de, fr; say which is the"),
         (GOOD, "model.heads=3", "model.heads: 3 heads do not divide the width 256; 2 would"),
         (GOOD, "model.width=250", "model.width: 4 heads do not divide the width 250; 5 would"),
+        (GOOD, "model.width=1073741824 model.heads=1073741823", "width 1073741824; 4096 would"),
         (GOOD, "model.width=30 model.heads=2 model.positions=rope", "but heads are 15 wide"),
         (GOOD, "model.width=5 model.heads=1", "model.width: sinusoidal positions need an even"),
         (GOOD, "tokenizer.shared=false model.tie=all", "model.tie: two vocabularies cannot share"),
