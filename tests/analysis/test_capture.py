@@ -103,10 +103,7 @@ def test_what_a_decoder_alone_reads_is_called_text(
     runs: dict[str, Run], shape: str, sides: str
 ) -> None:
     found = capture(runs[shape], TEXT, target="ein hund", kinds=["decoder"], device="cpu")
-    assert (
-        matrix_of(found.maps["decoder"]).axes_text
-        == f"rows: {sides} (queries), columns: {sides} (keys)"
-    )
+    assert matrix_of(found.maps["decoder"]).axes == (f"{sides} (queries)", f"{sides} (keys)")
 
 
 def test_rows_of_cross_attention_are_named_by_what_they_predict(runs: dict[str, Run]) -> None:

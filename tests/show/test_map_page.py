@@ -84,7 +84,7 @@ SIGNED = arrays.arrays(np.float32, (1, 3, 6), elements=st.floats(-8, 8, width=32
 def test_any_weights_come_back_within_half_a_step(weights: Any) -> None:
     coded = encode(weights)
     values = decode(coded)
-    assert np.abs(values - weights).max() <= coded["step"] * 0.5001 + 1e-7
+    assert np.abs(values - weights).max() <= coded["step"] * 0.5001 + 5e-7  # float32 rounds at 8
     assert coded["step"] <= 8 / 32767 or not weights.any()
     assert not values[weights == 0].any()
 
