@@ -10,6 +10,8 @@ import pytest
 from helpers.called import Caller
 from helpers.shell import environment
 
+from attnkit.recipe import mechanism_registry
+
 SRUN = """#!/usr/bin/env bash
 # every task is a process here, as many as there would be on all nodes
 tasks=()
@@ -104,9 +106,23 @@ def test_a_training_that_was_stopped_in_time_is_queued_again(
     assert (tmp_path / "requeued").exists() == again
 
 
+def test_any_longer_time_and_none_are_taken(here: Caller) -> None:
+    for time in ("0", "5", "4:01", "0:04:01", "0-1", "2-00", "1-00:00"):
+        assert here("slurm", "quickstart", "--time", time).code == 0, time
+
+
+def test_the_script_has_the_plug_ins_of_its_own_command(
+    here: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mechanism_registry, "_plugged", {"own": Path("own.py")})
+    assert "train quickstart --plugin own.py ||" in here("slurm", "quickstart").out
+
+
 def test_mistakes_are_refused(here: Caller) -> None:
     for words, why in {
         ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
+        ("quickstart", "--time", "4"): "--time 4: too short, as trainings stop 120 seconds before",
+        ("quickstart", "--time", "0:04:00"): "too short",
         ("quickstart", "train.step=3"): "train.step",
         ("quickstrat",): "quickstart",
         ("quickstart", "--", "--nosuch"): "no such option: --nosuch",

@@ -77,7 +77,7 @@ def test_tokens_that_need_no_context_are_grey_and_dotted() -> None:
     trace = replace(shown, tokens=tokens)
     lines = plain(drawn(TraceScreen(trace), 80)).splitlines()
     assert lines[1] == "[A]Paris [.]lies [B]on [.]the [A]Seine"
-    assert lines[-1].startswith("grey: 2 of 5 tokens, which the model would write without")
+    assert lines[-1].startswith("grey [.]: 2 of 5 tokens, which the model would write without")
     assert "\x1b[2m[.]lies" in drawn(TraceScreen(trace), 80, "truecolor")
 
 

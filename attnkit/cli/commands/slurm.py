@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from string import Template
 
+from attnkit import mechanisms
 from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, value
 from attnkit.errors import StoppedError, UsageError
@@ -80,12 +81,15 @@ def slurm(
     """
     if not TIME.fullmatch(time):
         raise UsageError(f"--time {quoted(time)}: must be as in Slurm, such as 90 or 12:00:00")
+    if 0 < _seconds(time) <= 2 * AHEAD:  # Slurm: 0 is no limit; others would be requeued for ever
+        raise UsageError(f"--time {time}: too short, as trainings stop {AHEAD} seconds before it")
     if save is not None and not save.name.isprintable():
         raise UsageError(f"--save {quoted(str(save))}: the name would break a line of the script")
+    plugins = [word for path in mechanisms.plugged().values() for word in ("--plugin", str(path))]
     settings, variants = _checked([recipe, *(words or [])])
     file = load(recipe, settings)
     file.chosen(variants)
-    command = ["attnkit", "train", recipe, *(words or [])]
+    command = ["attnkit", "train", recipe, *(words or []), *plugins]
     name = f"attnkit-{PurePosixPath(file.name).name}"
     text = SCRIPT.substitute(
         file=shlex.quote(save.name) if save else "FILE",
@@ -104,6 +108,14 @@ def slurm(
         return
     output.save(save, text)
     console.say(f"submit it: sbatch {shlex.quote(str(save))}")
+
+
+def _seconds(time: str) -> int:
+    """A time of Slurm: minutes[:seconds], hours:minutes:seconds or days-hours[:...]."""
+    days, _, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    sizes = (3600, 60, 1) if days or len(parts) == 3 else (60, 1)
+    return 86400 * int(days or 0) + sum(n * size for n, size in zip(parts, sizes, strict=False))
 
 
 def _checked(words: Sequence[str]) -> tuple[list[str], list[str]]:
