@@ -1,16 +1,20 @@
 """Maps of a text that a Hugging Face model reads, in the same form as those of our own runs.
 
 The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
+transformers holds those of all layers until the pass ends, which is too much for long texts: so a
+short pass finds which module returns each, and in the real one those that are not wanted are
+dropped at once.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
 from attnkit.analysis.inputs import describe_search
@@ -104,13 +108,20 @@ def capture(
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
         short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
+        first, places = _found_places(model, builder.arguments(short))
         chosen = {
-            kind: _choose(model, kind, found, layers, heads)
-            for kind, found in _weights(model, builder.arguments(short)).items()
+            kind: _choose(model, kind, some, layers, heads)
+            for kind, some in first.items()
             if kinds is None or kind in kinds
         }
         read = builder.with_output(source, text, target, search)
-        found = _weights(model, builder.arguments(read))
+        unwanted = {
+            place
+            for kind, some in places.items()
+            for row, place in enumerate(some)
+            if kind not in chosen or row not in chosen[kind][0].values()
+        }
+        found = _weights(model, builder.arguments(read), unwanted)
         axes = builder.axes(read, step)
     maps = {
         kind: _maps(model, kind, found[kind], *chosen[kind], axes[kind], step) for kind in chosen
@@ -119,10 +130,73 @@ def capture(
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
 
-def _weights(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
-    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind."""
+class WeightsSource(NamedTuple):
+    """Where the weights of a layer are returned first."""
+
+    module: nn.Module
+    call: int
+    """A module may run more than once."""
+    slot: int
+    """In the tuple that it returns."""
+
+
+def _found_places(
+    model: Pretrained, inputs: dict[str, Tensor]
+) -> tuple[dict[Kind, list[Tensor]], dict[Kind, list[WeightsSource | None]]]:
+    """The weights of a pass, and the place of each; None where the model makes it of others."""
+    places: dict[int, tuple[WeightsSource, Tensor]] = {}
+
+    def note(place: WeightsSource, value: Tensor) -> Tensor:
+        # the tensor is held too, so that no other gets its identity
+        places.setdefault(id(value), (place, value))
+        return value
+
+    with _returned_tensors(model.model, note):
+        found = _weights(model, inputs)
+    nowhere = (None, None)
+    return found, {
+        k: [places.get(id(one), nowhere)[0] for one in some] for k, some in found.items()
+    }
+
+
+@contextmanager
+def _returned_tensors(
+    network: nn.Module, change: Callable[[WeightsSource, Tensor], Tensor]
+) -> Iterator[None]:
+    """While the context lasts, 4-dimensional tensors in tuples of modules go through `change`."""
+    calls: Counter[nn.Module] = Counter()
+
+    def hook(module: nn.Module, _: Any, output: Any) -> Any:
+        if not isinstance(output, tuple) or hasattr(output, "_fields"):
+            return None
+        call = calls[module]
+        calls[module] += 1
+        return tuple(
+            change(WeightsSource(module, call, slot), value)
+            if isinstance(value, Tensor) and value.ndim == 4
+            else value
+            for slot, value in enumerate(output)
+        )
+
+    with ExitStack() as hooks:
+        for module in network.modules():  # before the hooks by which the model itself collects
+            hooks.callback(module.register_forward_hook(hook, prepend=True).remove)
+        yield
+
+
+def _weights(
+    model: Pretrained, inputs: dict[str, Tensor], unwanted: Collection[WeightsSource | None] = ()
+) -> dict[Kind, list[Tensor]]:
+    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind.
+
+    Those of `unwanted` places have no queries and keys.
+    """
     options = {} if model.shape == "encoder" else {"use_cache": False}
-    with model.eager():
+
+    def drop(place: WeightsSource, value: Tensor) -> Tensor:
+        return value.new_empty((*value.shape[:2], 0, 0)) if place in unwanted else value
+
+    with model.eager(), _returned_tensors(model.model, drop):
         output = model.model.base_model(
             **inputs,
             attention_mask=torch.ones_like(inputs["input_ids"]),
@@ -179,13 +253,14 @@ def _maps(
 ) -> AttentionMaps:
     """The maps of a kind, unless they are no weights: some models call other numbers so."""
     name, (queries, keys) = type(model.model).__name__, axes
+    for shape in (found[row].shape[1:] for row in rows.values()):
+        # an output that was cut has no name for its last row
+        if shape[2] != len(keys) or shape[1] not in (len(queries), len(queries) + 1):
+            raise DataError(
+                f"{model.name}: {kind} attention gives weights of shape {list(shape)}, not "
+                f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
+            )
     maps = np.stack([found[row][0, heads].float().cpu().numpy() for row in rows.values()])
-    # an output that was cut has no name for its last row
-    if maps.shape[3] != len(keys) or maps.shape[2] not in (len(queries), len(queries) + 1):
-        raise DataError(
-            f"{model.name}: {kind} attention gives weights of shape {list(maps.shape[1:])}, not "
-            f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
-        )
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
@@ -209,7 +284,9 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError, MemoryError) as error:
         if out_of_memory(error):
-            raise MemoryLimitError(f"{model.name}: no memory left: shorten the text") from error
+            raise MemoryLimitError(
+                f"{model.name}: no memory left: choose layers, or shorten the text"
+            ) from error
         reason = one_line(error)
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 

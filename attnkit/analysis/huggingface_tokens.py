@@ -12,6 +12,9 @@ from attnkit.analysis.maps import Token
 from attnkit.data.text_form import MARK
 from attnkit.text import token_texts
 
+STRETCH, BESIDE = 256, 8
+"""Tokens that are decoded together, and on each side of them, so that long texts take no longer
+than their length."""
 OUTSIDE = ("unk_token_id", "mask_token_id")
 """Special tokens that stand for words of the text."""
 
@@ -50,7 +53,12 @@ def tokens_of(tokenizer: Any, ids: Sequence[int]) -> tuple[Token, ...]:
             ]
             continue
         before = "\n"
-        for id_, text in zip(some, token_texts(decode, some), strict=True):
+        texts: list[str] = []
+        for start in range(0, len(some), STRETCH):
+            first = max(0, start - BESIDE)
+            around = token_texts(decode, some[first : start + STRETCH + BESIDE])
+            texts += around[start - first :][:STRETCH]
+        for id_, text in zip(some, texts, strict=True):
             # a lone space belongs to the word behind it, a line break does not
             word += text[:1].isspace() or before in ("\n", "\r", "\t")
             tokens.append(Token(text.replace(" ", MARK), id_, word))

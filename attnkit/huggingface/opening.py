@@ -320,9 +320,20 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
     if not isinstance(tokenizer.model_max_length, int | float):
         raise TypeError(f"model_max_length should be a number: {tokenizer.model_max_length!r:.60}")
     tables = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
-    limits = [value for value in tables if isinstance(value, int) and value > 0]
+    limits = [
+        value - _reserved(model, value) for value in tables if isinstance(value, int) and value > 0
+    ]
     least = min(tokenizer.model_max_length, *limits, UNSET)
     return int(least) if least < UNSET else None
+
+
+def _reserved(model: Any, rows: int) -> int:
+    """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
+    for name, part in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
+            padded = part.padding_idx is not None and part.num_embeddings == rows
+            return (part.padding_idx or 0) + 1 if padded else 0
+    return 0
 
 
 def _digest(files: list[Path]) -> str | None:

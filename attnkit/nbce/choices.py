@@ -15,10 +15,11 @@ from attnkit.search.base import score_type
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, list[int]]:
     """The tokens of each choice behind a prompt.
 
-    Raises UsageError: there are fewer than two, one is empty, or one begins with another.
+    Raises UsageError: there are fewer than two, one is empty or given twice, or one begins with
+    another.
     """
-    if len(choices) < 2:
-        raise UsageError("choices: give at least two, as in positive,negative")
+    if len({*choices}) < max(2, len(choices)):
+        raise UsageError("choices: give at least two, each once, as in positive,negative")
     encoded = {choice: reader.encode_answer(choice) for choice in choices}
     for (one, ids), (other, longer) in permutations(encoded.items(), 2):
         if longer[: len(ids)] == ids:

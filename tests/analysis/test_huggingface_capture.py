@@ -172,6 +172,24 @@ def test_layers_and_heads_are_those_of_the_whole(opened: Any) -> None:
     assert maps.layers[0].exact
 
 
+def test_only_the_wanted_layers_stay_in_memory(
+    opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from attnkit.analysis import huggingface_capture
+
+    sizes: list[list[int]] = []
+    plain = huggingface_capture._weights
+
+    def spy(*args: Any) -> Any:
+        returned = plain(*args)
+        sizes.append([maps.numel() > 0 for maps in returned["decoder"]])
+        return returned
+
+    monkeypatch.setattr(huggingface_capture, "_weights", spy)
+    capture(opened("bloom"), TEXT, layers=[1])
+    assert sizes[-1] == [False, True, False]
+
+
 def test_layers_without_attention_keep_their_numbers(opened: Any) -> None:
     maps = capture(opened("jamba"), TEXT).maps["decoder"]
     assert [layer.number for layer in maps.layers] == [1, 3]
@@ -314,6 +332,9 @@ def test_the_longest_text_is_read_and_an_output_stops_at_the_limit(opened: Any) 
     assert made.maps["decoder"].weights.shape == (3, 4, 64, 64)
     with pytest.raises(DataError, match="leaves .* no position for an output"):
         capture(opened("gpt2"), "The" * 64, search=SearchConfig(method="greedy"))
+    limit = opened("roberta").limit  # two positions less than its table has rows but one
+    longest = capture(opened("roberta"), "The" * (limit - 2))
+    assert longest.maps["encoder"].weights.shape[2] == limit
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
@@ -326,7 +347,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "expected", "message"),
     [
-        (MemoryError(), MemoryLimitError, "no memory left: shorten the text"),
+        (MemoryError(), MemoryLimitError, "no memory left: choose layers, or shorten the text"),
         (RuntimeError("CUDA out of memory."), MemoryLimitError, "no memory left"),
         (IndexError("index 9\nmore"), DataError, "could not run the model: index 9"),
     ],

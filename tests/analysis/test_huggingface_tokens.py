@@ -9,6 +9,7 @@ from helpers import pretrained
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnkit.analysis import huggingface_tokens
 from attnkit.analysis.huggingface_tokens import encode, special_ids, tokens_of
 from attnkit.analysis.maps import Token
 from attnkit.huggingface import quiet
@@ -63,6 +64,14 @@ def test_bytes_are_text_again(text: str) -> None:
     if not any(name in text for name in pretrained.SPECIAL):
         found = "".join(token.text for token in axis("byte-level", text)[1:-1])
         assert found == text.replace(" ", "\u2581")
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "metaspace", "wordpiece"])
+def test_long_texts_are_decoded_in_stretches(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "The old mill, Gr\u00fc\u00dfe \u4f60! " * 9
+    whole = axis(kind, text)
+    monkeypatch.setattr(huggingface_tokens, "STRETCH", 7)
+    assert axis(kind, text) == whole
 
 
 def test_a_line_break_parts_words() -> None:

@@ -60,6 +60,7 @@ def test_entropy_has_a_row_for_each_head_and_stage(probe: Any) -> None:
     kinds = ("encoder", "decoder", "cross")
     assert places == [(k, 0, head, s) for k in kinds for head in (0, 1) for s in ("start", "end")]
     for row in found:
+        assert (row["step"] == 0) == (row["stage"] == "start")
         assert 0 < row["share"] <= 1
         assert 0 < row["gradient"] < 1
 

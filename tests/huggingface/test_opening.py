@@ -83,7 +83,7 @@ def refused(error: type[AttnkitError], name: Any, **options: Any) -> str:
         ("bloom", "decoder", None),
         ("mpt", "decoder", 64),
         ("bert", "encoder", 64),
-        ("roberta", "encoder", 64),
+        ("roberta", "encoder", 63),
         ("albert", "encoder", 64),
     ],
 )
