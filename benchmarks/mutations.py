@@ -37,10 +37,14 @@ mechanisms/entmax.py: derivative = weights.sqrt() => derivative = weights
 # attention/test_blocks.py
 ops/recomputed_blocks.py: torch.set_rng_state(cpu) => pass
 ops/recomputed_blocks.py: ctx.autocast, torch.enable_grad() => torch.enable_grad()
+ops/recomputed_blocks.py: torch.enable_grad(), again => torch.enable_grad()
 ops/recomputed_blocks.py: into[place] += one => into[place] = one
 ops/recomputed_blocks.py: return one + other => return one
 ops/recomputed_blocks.py: own if bias is not None and => slice(None) if bias is not None and
 ops/grouped_heads.py: if heads != weights.shape[1]: => if False:
+# mechanisms/test_path.py
+ops/recomputed_chunks.py: torch.set_rng_state(cpu) => pass
+ops/recomputed_chunks.py: into += one => into = one
 # recipe/test_score_options.py
 attention/scored.py: total + prior => total - prior
 attention/scored.py: seen.log() / => seen /
