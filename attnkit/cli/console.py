@@ -127,8 +127,6 @@ class Outcome(NamedTuple):
 
 def outcome(error: BaseException) -> Outcome:
     """The exit code and the message of anything that a command can raise."""
-    from attnkit import mechanisms
-
     match error:
         case StoppedError():
             return Outcome(error.code, (str(error),))
@@ -137,7 +135,7 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(error.code, tuple(f"error: {line}" for line in lines if line))
         case typer.Exit():
             return Outcome(error.exit_code)
-        case SystemExit() if error.code not in ENDED and (whose := mechanisms.plugin_error(error)):
+        case SystemExit() if error.code not in ENDED and (whose := _plugin_error(error)):
             return Outcome(1, (f"error: {whose}",), True)
         case SystemExit():
             if isinstance(error.code, str):
@@ -157,7 +155,13 @@ def outcome(error: BaseException) -> Outcome:
     if out_of_memory(error):
         return Outcome(71, (f"error: out of memory: {memory_advice()}",))
     bug = f"this is a bug in attnkit {__version__}: please report it"
-    return Outcome(1, (f"error: {mechanisms.plugin_error(error) or bug}",), True)
+    return Outcome(1, (f"error: {_plugin_error(error) or bug}",), True)
+
+
+def _plugin_error(error: BaseException) -> str | None:
+    from attnkit import mechanisms  # not at the top: `--help` ends here and does without recipes
+
+    return mechanisms.plugin_error(error)
 
 
 def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:

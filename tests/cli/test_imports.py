@@ -44,7 +44,8 @@ def test_commands_that_read_import_nothing_heavy(tmp_path: Path) -> None:
     tab = ["<TAB>", "attnkit", "train", "quickstart", "model.n"]
     most, torch = [name for name in HEAVY if name != "sentencepiece"], ["torch"]
     asked = [
-        *((words, 0, HEAVY) for words in (["--version"], ["--help"], *pages, tab)),
+        *((words, 0, [*HEAVY, "attnkit.recipe"]) for words in (["--version"], ["--help"])),
+        *((words, 0, HEAVY) for words in (*pages, tab)),
         (["train", "wrong.yaml"], 78, HEAVY), (["train", "wrong.yaml", "--dry-run"], 78, HEAVY),
         *((words.split(), 0, [*torch, "attnkit.mechanisms.scaled_dot"]) for words in
           ("mechanisms", "mechanisms linear", "mechanisms --plugin mine.py", "recipe list",
