@@ -90,14 +90,16 @@ class Path(ScaledDot):
         bias = None if call.bias is None else call.bias.expand(-1, -1, q.shape[2], -1)
 
         def answers(
-            chunk: RowBlock, keys: Tensor, seen: Tensor, bias: Tensor | None, rows: Sequence[Tensor]
+            chunk: RowBlock, keys: Tensor, read: Sequence[Tensor | None]
         ) -> tuple[Tensor, Tensor]:
-            scores, keys = carried(Chunk(*rows), keys)
+            seen, bias, *rows = read
+            assert seen is not None
+            scores, keys = carried(Chunk(*rows), keys)  # type: ignore[arg-type]
             own = call._replace(mask=mask.part(*chunk), bias=bias)
             part = None if factor is None else factor[:, :, chunk.first : chunk.last]
             return self.weigh(own, scores, seen, None, part).y, keys
 
-        y, past = carried_on(answers, chunks, past, values, bias, (q, k, w, strength))
+        y, past = carried_on(answers, chunks, past, (values, bias, q, k, w, strength))
         return Out(y, (past.to(v.dtype), values))
 
     @classmethod
