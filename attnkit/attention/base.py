@@ -118,9 +118,8 @@ class Attention(nn.Module, ABC):
         super().__init__()
         self.shape = shape
         self.key_heads = shape.heads
-        self.query_sets = self.key_sets = self.value_sets = (
-            1  # projections a head; they come as further heads
-        )
+        # projections of each head; those after the first come as further heads
+        self.query_sets = self.key_sets = self.value_sets = 1
 
     def forward(self, *given: Any, **named: Any) -> Out:
         """Append k and v to the state, then answer q; any T >= 1.
@@ -155,7 +154,7 @@ class Attention(nn.Module, ABC):
         """
         identity = torch.eye(v.shape[2], dtype=v.dtype, device=v.device).expand(*v.shape[:3], -1)
         was_training = self.training
-        self.eval()
+        self.eval()  # no dropout, no new random directions
         try:
             return self.forward(q, k, identity, mask, None, prior, bias, gates).y
         finally:

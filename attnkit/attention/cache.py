@@ -14,7 +14,7 @@ GROWTH = 64
 
 
 class Buffer:
-    """Room that the caches of successive states share; a cache notes it as its `buffer`.
+    """Room that the caches of successive states share, as their attribute `buffer`.
 
     `claimed` counts the positions that belong to some state.  Only the cache that ends there may
     write behind itself; every other one is copied first, so that each state stays what it was.
@@ -26,7 +26,7 @@ class Buffer:
     def cache(self, length: int) -> Float[Tensor, "B H length D"]:
         """The first `length` positions, which nobody else will write from now on."""
         self.claimed = length
-        view = self.whole[:, :, :length]
+        view = self.whole[:, :, :length]  # no result of an operation inherits its attribute
         view.buffer = self  # type: ignore[attr-defined]
         return view
 
@@ -51,7 +51,7 @@ def reorder(state: State, rows: Int[Tensor, " n"], room: int = 0) -> State:
             return state.index_select(0, rows)
         heads, length, width = state.shape[1:]
         chosen = Buffer(state.new_empty((len(rows), heads, length + room, width))).cache(length)
-        torch.index_select(state, 0, rows, out=chosen)
+        torch.index_select(state, 0, rows, out=chosen)  # straight into the buffer
         return chosen
     parts = [reorder(part, rows, room) for part in state]
     return type(state)(*parts) if hasattr(state, "_fields") else tuple(parts)
@@ -73,9 +73,9 @@ def append(old: Tensor | None, new: Tensor, total: int) -> Tensor:
     tip = buffer is not None and buffer.claimed == length and buffer.whole.shape[2] >= total
     if recorded or (not tip and total <= GROWTH):
         both = torch.cat((old, new), 2)
-        return both if recorded else Buffer(both).cache(total)
+        return both if recorded else Buffer(both).cache(total)  # `reorder` may give it room
     if buffer is None or not tip:
-        room = total + max(GROWTH, total // 2)
+        room = total + max(GROWTH, total // 2)  # by half, so that copies add up to O(T)
         buffer = Buffer(new.new_empty((*old.shape[:2], room, old.shape[3])))
         buffer.whole[:, :, :length] = old
     buffer.whole[:, :, length:total] = new

@@ -39,7 +39,7 @@ class Mask(NamedTuple):
             raise ValueError(
                 f"queries {start}..{start + queries - 1} must lie among {valid.shape[1]} keys"
             )
-        k_pos = (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0)
+        k_pos = (valid.long().cumsum(1) - 1).masked_fill(~valid, 0)  # [B, S]
         return cls(k_pos[:, start : start + queries], k_pos, valid, causal)
 
     @classmethod
@@ -49,7 +49,7 @@ class Mask(NamedTuple):
         Also right for causal self-attention of rows padded on the right: no real query comes after
         a pad.  What pad queries answer is then unspecified (but finite).
         """
-        k_pos = torch.arange(length, device=device)[None]
+        k_pos = torch.arange(length, device=device)[None]  # [1, S]: all rows are alike
         valid = torch.ones_like(k_pos, dtype=torch.bool)
         return cls(k_pos[:, start:], k_pos, valid, causal, "packed")
 
@@ -67,7 +67,7 @@ class Mask(NamedTuple):
         compares positions declares `cross = False`.
         """
         k_pos = torch.arange(valid.shape[1], device=valid.device)[None]
-        q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)
+        q_pos = k_pos.new_zeros((1, 1)).expand(1, queries)  # [1, T]
         return cls(q_pos, k_pos, valid, False)
 
     @property
@@ -96,7 +96,7 @@ class Mask(NamedTuple):
         visible = self.valid[:, None, None, :]
         if self.causal:
             earlier = self.k_pos[:, None, None, :] <= self.q_pos[:, None, :, None]
-            return earlier if self.layout == "packed" else visible & earlier
+            return earlier if self.layout == "packed" else visible & earlier  # no pads to hide
         return visible.expand(-1, -1, self.q_pos.shape[1], -1)
 
 
@@ -126,7 +126,8 @@ def with_pads_last(answer: Callable[..., Tensor], mask: Mask, *parts: Tensor) ->
     if order is None:
         return answer(mask.valid, *parts)
     moved = (gather_columns(x, order) for x in parts)
-    return gather_columns(answer(mask.valid.gather(1, order), *moved), order.argsort(1))
+    back = order.argsort(1)  # the inverse permutation
+    return gather_columns(answer(mask.valid.gather(1, order), *moved), back)
 
 
 def gather_columns(

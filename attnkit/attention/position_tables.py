@@ -40,7 +40,7 @@ def aligned(mask: Mask, limit: int) -> bool:
         return True
     if keys > limit or not readable(k_pos):
         return False
-    columns = torch.arange(keys)
+    columns = torch.arange(keys)  # positions are on a CPU if readable
     hidden = ~mask.valid
     in_place = (k_pos == columns) | hidden
     asked = slice(mask.start, mask.start + queries)
@@ -72,10 +72,10 @@ def entries(table: Float[Tensor, "H N N"], mask: Mask) -> Float[Tensor, "b H T S
     """The entries of a table at the positions of queries and keys."""
     if aligned(mask, table.shape[1]):
         keys, queries = mask.k_pos.shape[1], mask.q_pos.shape[1]
-        return table[None, :, mask.start : mask.start + queries, :keys]
+        return table[None, :, mask.start : mask.start + queries, :keys]  # [1, H, T, S], a view
     wide = position_count(mask, table.shape[1])
-    index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]
-    return rows_at(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)
+    index = mask.q_pos[:, :, None] * wide + mask.k_pos[:, None, :]  # [b, T, S], into a flat table
+    return rows_at(table[:, :wide, :wide].flatten(1), index).transpose(0, 1)  # [b, H, T, S]
 
 
 def rows_at(table: Float[Tensor, "H N ..."], positions: Int[Tensor, "b ..."]) -> Tensor:
@@ -97,7 +97,7 @@ def per_head(
     """x W + b with a matrix for each head, never copied per row of the batch."""
     rows = x.transpose(0, 1).flatten(1, 2)  # [H, B T, D]
     y = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias[:, None], rows, weight)
-    return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)
+    return torch.unflatten(y, 1, (x.shape[0], x.shape[2])).transpose(0, 1)  # [B, H, T, M]
 
 
 class SliceLayer(nn.Module):

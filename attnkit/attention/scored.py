@@ -110,11 +110,11 @@ class Scored(Attention):
         chosen = self.modifiers
         if chosen.key_norm and k is not None:
             k = F.normalize(k, dim=-1) * self.key_length()
-        k = None if k is None else self.cached_keys(k)
+        k = None if k is None else self.cached_keys(k)  # before the cache: once for each key
         keys, values, state = self._extend_cache(k, v, state, mask.valid.shape[1])
         bias, state = self.added(call, keys, state)
         factor = self._factor(mask, values.dtype)
-        if factor is not None and self.homogeneous and q is not None:
+        if factor is not None and self.homogeneous and q is not None:  # `fused` stays possible
             q, factor = q * factor, None
         noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
         plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
@@ -123,11 +123,12 @@ class Scored(Attention):
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
-        queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]
+        queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores a query
         call = call._replace(q=q, bias=bias)
         if not self.in_blocks(call, queries, values.shape[2]):
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
+        # 2 at least: `allowed` takes a lone query of a packed mask for the last one
         size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
         # keys behind the last query of a causal block are hidden from all of them
         behind, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
@@ -172,7 +173,7 @@ class Scored(Attention):
         state: State,
         factor: Tensor | None,
     ) -> Out:
-        """What comes after the scores of a layer, up to the answers."""
+        """From the scores of a layer to its output: running sum, mask, softmax, values."""
         weights, total = self._weights(call, raw_scores, values, factor)
         residual = self.modifiers.residual_scores
         carried = total.expand(values.shape[0], -1, -1, -1) if residual else None
@@ -185,7 +186,7 @@ class Scored(Attention):
         values: Float[Tensor, "B G S E"],
         factor: Tensor | None,
     ) -> tuple[Float[Tensor, "b H T S"], Float[Tensor, "b H T S"]]:
-        """The weights of the values, which are read for their shape, and the sum of the scores."""
+        """The weights, and the running sum of scores; `values` give only shape and type."""
         mask, prior, bias, chosen = call.mask, call.prior, call.bias, self.modifiers
         own = raw_scores.chunk(2, 1)[0] if self.corrected else raw_scores
         total = own if factor is None else own * factor
@@ -206,7 +207,7 @@ class Scored(Attention):
         scores = scores if bias is None else scores + bias
         if noise > 0:
             scores = scores + torch.randn_like(scores) * noise
-        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)
+        weights = self.normalise(scores, mask, raw_scores).to(values.dtype)  # some use float32
         if self.training and chosen.attention_dropout > 0:
             weights = F.dropout(weights, chosen.attention_dropout)
         return weights, total
@@ -245,4 +246,4 @@ def visible_softmax(
     if allowed is None:
         return scores.softmax(-1)
     weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-    return weights.masked_fill(~allowed, 0)
+    return weights.masked_fill(~allowed, 0)  # where all is hidden, softmax gives NaN

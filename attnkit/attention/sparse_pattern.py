@@ -53,7 +53,7 @@ class Pattern(Scored):
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b 1 T S"]:
         """The visible keys at a distance of the pattern."""
-        q_pos, k_pos = mask.q_pos.int(), mask.k_pos.int()
+        q_pos, k_pos = mask.q_pos.int(), mask.k_pos.int()  # half the bytes for [b, 1, T, S]
         distance = (q_pos[:, None, :, None] - k_pos[:, None, None, :]).abs_()
         return mask.dense() & self.sees(distance)
 
@@ -93,7 +93,7 @@ class Pattern(Scored):
             return None
         if queries == keys:
             return self._long(q, k, v, mask)
-        earlier = keys - queries
+        earlier = keys - queries  # keys of the cache; zeros stand for their queries
         return self._long(F.pad(q, (0, 0, earlier, 0)), k, v, mask)[:, :, earlier:]
 
     def _long(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Float[Tensor, "B H T D"]:
@@ -116,14 +116,14 @@ class Pattern(Scored):
         length, allowed = k.shape[2], None
         behind = torch.arange(min(self.window + 1, length), device=q.device)  # all distances
         if self.rate is not None:
-            first = self.rate * (self.window // self.rate + 1)
+            first = self.rate * (self.window // self.rate + 1)  # `behind` has those before it
             far = torch.arange(first, max(first, length), self.rate, device=q.device)
             behind = torch.cat((behind, far))
         if mask.layout == "any":
             position = mask.q_pos - behind  # [b, n]
             count = mask.valid.cumsum(1)
-            column = torch.searchsorted(count, position.clamp_min(0) + 1)
-            column = column.clamp_max(length - 1)
+            column = torch.searchsorted(count, position.clamp_min(0) + 1)  # of the token there
+            column = column.clamp_max(length - 1)  # a row of pads alone has none
             allowed = (position >= 0) & mask.valid.gather(1, column)
             k, v = gather_columns(k, column), gather_columns(v, column)
         elif self.rate is None:

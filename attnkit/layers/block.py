@@ -87,7 +87,7 @@ class Block(nn.Module):
         if self.feed_forward is not None and self.norm_feed_forward is not None:
             inner = self._enter(self.norm_feed_forward, x)
             x = self._leave(self.norm_feed_forward, x, self.feed_forward(inner))
-        values = out.values if carried.values is None else carried.values
+        values = out.values if carried.values is None else carried.values  # the first layer's
         return x, out.state, cross.state, Carried(out.scores, cross.scores, values)
 
     def _enter(self, norm: nn.Module, x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ class Dropout(nn.Module):
             return F.dropout(x, self.rate) if active else x
         dropped = min(255, max(1, round(self.rate * 256)))
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), 2**63 - 1)
-        draws = words.view(torch.uint8)[: x.numel()].view(x.shape)
+        draws = words.view(torch.uint8)[: x.numel()].view(x.shape)  # eight draws a word
         # written as x's type at once: torch is slow at turning truth values into numbers
         stays = torch.ge(draws, dropped, out=torch.empty_like(x, requires_grad=False))
         kind = _ReluDropout if relu else _Dropout
@@ -59,7 +59,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _ReluDropout(torch.autograd.Function):
-    """relu(x) times the scale where it stays; the gradient needs the result alone."""
+    """relu(x) times the scale where it stays; y is kept alone, as the gradient is 0 where y is."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, stays: Tensor, scale: float) -> Tensor:

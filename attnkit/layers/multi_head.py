@@ -128,7 +128,7 @@ class MultiHead(nn.Module):
         if isinstance(mechanism, Scored):
             mechanism.modifiers = score_options(shared, mechanism.uses)
         if around.short_conv:
-            mechanism.by_distance = True  # type: ignore[misc]
+            mechanism.by_distance = True  # type: ignore[misc]  # it reads the tokens before
         return cls(width, mechanism, rotary, biases, around)
 
     @property
@@ -163,7 +163,7 @@ class MultiHead(nn.Module):
         if not self.cross:
             out = self.mechanism(q, k, v, mask, state, prior, bias, gates)
             state = (out.state, kept) if self.convolutions else out.state
-            emitted = v if self.mechanism.shape.depth == 0 else None
+            emitted = v if self.mechanism.shape.depth == 0 else None  # for value_residual
             return Out(self.merged(out.y, x, v), state, out.scores, emitted)
         beams = x.shape[0] // max(1, rows)
         if not torch.is_grad_enabled():
@@ -171,7 +171,7 @@ class MultiHead(nn.Module):
             k, v = (part if part is None else part.contiguous() for part in (k, v))
         if beams > 1:
             q, prior = self._fold(q, beams), self._fold(prior, beams)
-            mask = Mask.cross(mask.valid, beams * x.shape[1])
+            mask = Mask.cross(mask.valid, beams * x.shape[1])  # a row's beams are its queries
         out = self.mechanism(q, k, v, mask, state, prior, bias)
         if beams == 1:
             return Out(self.merged(out.y, x), out.state, out.scores)
@@ -214,7 +214,7 @@ class MultiHead(nn.Module):
         for name, given in (("q", x), ("k", source), ("v", source if values is None else values)):
             layer = getattr(self, name)
             projected[name] = None if layer is None or given is None else layer(given)
-        real = real_keys(mask, x[:, None]) if self.convolutions else None
+        real = real_keys(mask, x[:, None]) if self.convolutions else None  # [R, 1, T, W] as keys
         kept, ends = kept or (None,) * len(self.convolutions), []
         for (name, convolution), before in zip(self.convolutions.items(), kept, strict=True):
             projected[name], end = convolution(projected[name], real, before)
@@ -235,7 +235,7 @@ class MultiHead(nn.Module):
         if self.rotary is not None and q is not None and k is not None:
             parts = mechanism.rotary_parts
             q = self.rotary(q, mask.q_pos, parts)
-            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :], parts)
+            k = self.rotary(k, mask.k_pos[:, -x.shape[1] :], parts)  # cached ones are turned
         if "x" in mechanism.uses:
             slices = torch.unflatten(x, -1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, D]
             q = slices if q is None else torch.cat((q, slices), 1)
@@ -274,7 +274,7 @@ class MultiHead(nn.Module):
     def _check(self, x: Tensor, mask: Mask, memory: Tensor | None, state: State = None) -> int:
         """Refuse a mask of other tokens: some mechanisms would read a part of it.
 
-        Answers how many rows are attended to: those of x, or in cross attention of the memory.
+        Returns the number of rows attended to: of x, or in cross attention of the memory.
         """
         if mask.causal and not self.mechanism.causal and not self.cross:
             kind = type(self.mechanism).__name__

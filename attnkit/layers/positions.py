@@ -97,7 +97,7 @@ class Relative(nn.Module):
         count = self.buckets if self.causal else self.buckets // 2
         side = torch.zeros_like(ahead) if self.causal else (ahead > 0).long() * count
         distance = (-ahead).clamp_min(0) if self.causal else ahead.abs()
-        near = count // 2
+        near = count // 2  # distances below it have a bucket each
         # float64: the edges of buckets are the same on every device
         growth = (distance.clamp_min(1).double() / near).log() / math.log(self.longest / near)
         far = (near + growth * (count - near)).long().clamp_max(count - 1)
@@ -106,7 +106,7 @@ class Relative(nn.Module):
     def forward(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b H T S"]:
         """The table's entry for each pair of positions."""
         ahead = mask.k_pos[:, None, :] - mask.q_pos[:, :, None]  # [b, T, S]
-        bias: Tensor = self.table(self.bucket(ahead))
+        bias: Tensor = self.table(self.bucket(ahead))  # [b, T, S, H]
         return bias.permute(0, 3, 1, 2).to(dtype)
 
 
@@ -114,5 +114,5 @@ def sinusoids(positions: Int[Tensor, "b T"], width: int) -> Float[Tensor, "b T W
     """Fixed position vectors (Vaswani et al. 2017, section 3.5): sines first, then cosines."""
     half = (width + 1) // 2
     scale = torch.exp(torch.arange(half, device=positions.device) * (-math.log(10000.0) / half))
-    angles = positions[..., None] * scale
+    angles = positions[..., None] * scale  # [b, T, W/2]
     return torch.cat((angles.sin(), angles.cos()), -1)[..., :width]

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnkit.ops.linear_attention import widest
@@ -31,7 +31,8 @@ class SRU(nn.Module):
         super().__init__()
         self.width, self.skip = width, slice(skip_from, skip_from + width)
         self.projection = Linear(inputs, 3 * width, bias=False)
-        nn.init.uniform_(self.projection.weight, -math.sqrt(3 / inputs), math.sqrt(3 / inputs))
+        bound = math.sqrt(3 / inputs)  # for a variance of 1 / inputs
+        nn.init.uniform_(self.projection.weight, -bound, bound)
         self.state_weight = nn.Parameter(torch.zeros(2 * width))  # v_f, v_r
         self.bias = nn.Parameter(torch.zeros(2 * width))  # b_f, b_r
 
@@ -43,9 +44,9 @@ class SRU(nn.Module):
         c = simple_recurrence(
             candidate.to(wide), (forget + b_f).to(wide), v_f.to(wide), start.to(wide)
         ).to(x.dtype)
-        before = torch.cat((start[:, None], c[:, :-1]), 1)
+        before = torch.cat((start[:, None], c[:, :-1]), 1)  # [R, T, W], c'
         r = torch.sigmoid(reset + v_r * before + b_r)
-        return torch.lerp(x[..., self.skip] * self.alpha, c, r), (c[:, -1],)
+        return torch.lerp(x[..., self.skip] * self.alpha, c, r), (c[:, -1],)  # r c + (1-r) alpha x
 
 
 class RecurrentLayer(nn.Module):
@@ -94,7 +95,7 @@ class BidirectionalLayer(nn.Module):
         self.parts = RecurrentLayer.parts[cell]
 
     def forward(
-        self, x: Float[Tensor, "B S W"], turned: Float[Tensor, " n"]
+        self, x: Float[Tensor, "B S W"], turned: Int[Tensor, " n"]
     ) -> Float[Tensor, "B S W"]:
         """Both answers side by side; for `turned` see `turned_columns`."""
         rows, _, width = x.shape
@@ -104,7 +105,7 @@ class BidirectionalLayer(nn.Module):
         return torch.cat((forwards, _take(backwards, turned)), -1)
 
 
-def turned_columns(valid: Tensor) -> Tensor:
+def turned_columns(valid: Bool[Tensor, "B S"]) -> Int[Tensor, " n"]:
     """Where each token of flattened rows [B S] comes from, once rows are turned round.
 
     Pads, on the right, stay where they are; turned round twice, rows are as they were.
@@ -116,5 +117,5 @@ def turned_columns(valid: Tensor) -> Tensor:
     return (starts + torch.where(valid, mirrored, columns)).flatten()
 
 
-def _take(x: Float[Tensor, "B S W"], tokens: Tensor) -> Float[Tensor, "B S W"]:
+def _take(x: Float[Tensor, "B S W"], tokens: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
     return x.flatten(0, 1).index_select(0, tokens).view_as(x)

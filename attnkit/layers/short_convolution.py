@@ -39,7 +39,7 @@ class ShortConvolution(nn.Module):
             row = _columns(
                 row, F.pad(real, (size - 1, 0), value=True).int().argsort(dim=1, stable=True)
             )
-            order = real.int().argsort(dim=1, stable=True)
+            order = real.int().argsort(dim=1, stable=True)  # stable: tokens keep their order
         y = row[:, :length] * self.weight[:, 0]
         for i in range(1, size):
             y = torch.addcmul(y, row[:, i : i + length], self.weight[:, i])

@@ -53,10 +53,10 @@ def hidden_units(
     cpu = left.device.type == "cpu"
     split = cpu and all(bool(x.abs().amax() <= REACH) for x in (left, right) if x.numel())
     left, right = ((-2 * x).exp() if split else 2 * x for x in (left, right))
-    left, right = left[:, :, None], right[:, None]
-    room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))
+    left, right = left[:, :, None], right[:, None]  # [B, T, 1, u] and [B, 1, S, u]
+    room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))  # queries at once
     height = min(room, queries)
-    depth = max(1, min(rows, room // height))
+    depth = max(1, min(rows, room // height))  # rows of the batch at once
     buffer, one = left.new_empty(depth * height * keys * width), left.new_ones(())
     for row in range(0, rows, depth):
         for first in range(0, queries, height):
@@ -81,7 +81,7 @@ class TanhScores(torch.autograd.Function):
         scores = left.new_empty(*left.shape[:3], right.shape[2])
         for head, w in enumerate(weight):
             for rows, queries, units in hidden_units(left[head], right[head]):
-                sums = torch.mv(units.flatten(0, 2), 2 * w) - w.sum()
+                sums = torch.mv(units.flatten(0, 2), 2 * w) - w.sum()  # tanh = 2 unit - 1
                 scores[head, rows, queries] = sums.view(units.shape[:3])
         return scores
 
@@ -99,8 +99,8 @@ class TanhScores(torch.autograd.Function):
                 room = torch.empty_like(units).flatten() if room is None else room
                 bends = room[: units.numel()].view_as(units)  # the first block is the largest
                 torch.addcmul(units, units, units, value=-1, out=bends).mul_(g.unsqueeze(-1))
-                to_left[head, rows, queries] = bends.sum(2)
-                to_right[head, rows] += bends.sum(1)
+                to_left[head, rows, queries] = bends.sum(2)  # a query is in one block alone
+                to_right[head, rows] += bends.sum(1)  # a key is in all blocks of its row
         factor = 4 * weight[:, None, None]
         return to_left * factor, to_right * factor, to_weight
 
@@ -125,12 +125,11 @@ class Additive(Scored):
         # float32 at least: 16 bits would round away what tells near scores apart
         left, right, weight = (x.to(widest(q.dtype)) for x in inputs)
         if torch.compiler.is_exporting():  # blocks are chosen by looking at values
-            return ((left[:, :, :, None] + right[:, :, None]).tanh() @ weight[:, None, :, None])[
-                ..., 0
-            ]
+            hidden = (left[:, :, :, None] + right[:, :, None]).tanh()  # [B, H, T, S, u]
+            return (hidden @ weight[:, None, :, None])[..., 0]
         if left.shape[2] == 1 and not torch.is_grad_enabled():  # no more units than numbers of keys
             units = torch.add(2 * left, right, alpha=2).sigmoid_().mul_(2 * weight[:, None])
-            return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]
+            return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]  # [B, H, 1, S]
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]
             left.transpose(0, 1), right.transpose(0, 1), weight
         )

@@ -66,10 +66,10 @@ class BlockTopk(ScaledDot):
         self, means: Float[Tensor, "B H T n"], mask: Mask, real: Bool[Tensor, "b n"]
     ) -> tuple[Int[Tensor, "B H T K"], Bool[Tensor, "B H T K"]]:
         """The blocks that queries choose beside their own, and which of these choices count."""
-        own = (mask.q_pos // self.block)[:, None, :, None]
+        own = (mask.q_pos // self.block)[:, None, :, None]  # [b, 1, T, 1]
         numbers = torch.arange(means.shape[-1], device=means.device)
         others = (numbers < own if mask.causal else numbers != own) & real[:, None, None]
-        ranked = means.detach().masked_fill(~others, -torch.inf)
+        ranked = means.detach().masked_fill(~others, -torch.inf)  # a choice has no gradient
         # of equal blocks the first, whatever the padding
         values, places = ranked.sort(dim=-1, descending=True, stable=True)
         return places[..., : self.blocks], values[..., : self.blocks] > -torch.inf
@@ -80,11 +80,11 @@ class BlockTopk(ScaledDot):
         place = mask.k_pos // self.block  # [b, S]
         count = -(-mask.k_pos.shape[1] // self.block)
         member = F.one_hot(place, count).masked_fill(~mask.valid[..., None], 0)  # [b, S, n]
-        size = member.sum(1)
+        size = member.sum(1)  # [b, n], the tokens of each block
         means = raw_scores @ member[:, None].to(raw_scores.dtype) / size.clamp_min(1)[:, None, None]
         chosen, counts = self.gate(means, mask, size > 0)
         seen = torch.zeros_like(means, dtype=torch.bool).scatter(-1, chosen, counts)
-        at = place[:, None, None, :].expand(*seen.shape[:3], -1)
+        at = place[:, None, None, :].expand(*seen.shape[:3], -1)  # the block of each key
         near = place[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
         return visible_softmax(scores, allowed & (near | seen.gather(-1, at)))
 
@@ -98,7 +98,7 @@ class BlockTopk(ScaledDot):
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
         answer = partial(self._by_blocks, mask.causal)
         y = with_pads_last(answer, mask, q * q.shape[-1] ** -0.5, k, v)
-        return y.masked_fill(~mask.valid[:, None, :, None], 0)
+        return y.masked_fill(~mask.valid[:, None, :, None], 0)  # the junk of pads
 
     def _by_blocks(
         self, causal: bool, valid: Bool[Tensor, "b T"], q: Tensor, k: Tensor, v: Tensor
@@ -114,14 +114,13 @@ class BlockTopk(ScaledDot):
         # the query's own block; a pad sees itself, so that no row is empty
         inside = torch.ones(size, size, dtype=torch.bool, device=q.device)
         inside = inside.tril() if causal else inside
-        inside = (inside & real[:, None, :, None]) | torch.eye(
-            size, dtype=torch.bool, device=q.device
-        )
+        itself = torch.eye(size, dtype=torch.bool, device=q.device)
+        inside = (inside & real[:, None, :, None]) | itself  # [b, 1, n, block, block]
         near = (blocks[0] @ blocks[1].transpose(-1, -2)).masked_fill(~inside, -torch.inf)
-        parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]
-        logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]
+        parts = [(near.softmax(-1) @ blocks[2]).flatten(2, 3)[:, :, :, None]]  # [B, H, T, 1, D]
+        logs = [near.logsumexp(-1).flatten(2, 3)[..., None]]  # [B, H, T, 1]
         # the chosen ones
-        counted = real.sum(-1)
+        counted = real.sum(-1)  # [b, n]
         sums = (blocks[1] * real[:, None, :, :, None]).sum(3)
         means = q @ (sums / counted.clamp_min(1)[:, None, :, None]).transpose(-1, -2)
         position = torch.arange(q.shape[2], device=q.device)[None]
@@ -131,7 +130,7 @@ class BlockTopk(ScaledDot):
             y, log = _partial(q, keys, values, shown.flatten(0, 2), chosen, counts)
             parts.append(y)
             logs.append(log)
-        share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)
+        share = torch.cat(logs, -1).softmax(-1).unsqueeze(-1)  # of each part in the joint softmax
         return (share * torch.cat(parts, 3)).sum(3)[:, :, :length]
 
     @classmethod
@@ -159,30 +158,30 @@ def _partial(
     heads = q.shape[0] * q.shape[1]
     first = torch.arange(heads, device=q.device).view(*q.shape[:2], 1, 1) * (total // heads)
     owner = (chosen + first).masked_fill(~counts, total).flatten()  # the block of each pair
-    by_block = owner.argsort()
-    number = torch.bincount(owner, minlength=total + 1)
-    tiles = -(-number // size)
-    tiles[total] = 0
+    by_block = owner.argsort()  # pairs in the order of their blocks
+    number = torch.bincount(owner, minlength=total + 1)  # queries of each block
+    tiles = -(-number // size)  # of `size` queries, the last one with slots to spare
+    tiles[total] = 0  # choices that do not count
     start, tile_start = number.cumsum(0) - number, tiles.cumsum(0) - tiles
     sorted_owner = owner[by_block]
-    rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]
+    rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]  # in its block
     place = tile_start[sorted_owner] * size + rank
-    place = place.masked_fill(sorted_owner == total, 0)
+    place = place.masked_fill(sorted_owner == total, 0)  # read too, but masked in the end
     slot = torch.empty_like(place).scatter_(0, by_block, place)  # where each pair is treated
-    count = int(tiles.sum())
+    count = int(tiles.sum())  # waits for the device
     if not count:
         nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
         return nothing, q.new_full(chosen.shape, -torch.inf)
     held = counts.flatten()
-    reader = torch.zeros(count * size, dtype=torch.long, device=q.device)
-    row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]
+    reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare: query 0
+    row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]  # the query of a pair
     reader[slot[held]] = row[held]
-    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)
+    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # of a tile
     rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)
     scores = rows @ keys.index_select(0, block).transpose(-1, -2)  # [tiles, rows, block]
     scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)
     log = scores.logsumexp(-1).flatten()
-    y = (scores.softmax(-1) @ values.index_select(0, block)).flatten(0, 1)
+    y = (scores.softmax(-1) @ values.index_select(0, block)).flatten(0, 1)  # [slots, D]
     y = y.index_select(0, slot).view(*chosen.shape, -1)
     log = log.index_select(0, slot).view(chosen.shape)
     return y, log.masked_fill(~counts, -torch.inf)

@@ -72,11 +72,11 @@ class Decay(Unscored):
         real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
-            k, v, logs = (x.masked_fill(pads, 0) for x in (k, v, logs))
+            k, v, logs = (x.masked_fill(pads, 0) for x in (k, v, logs))  # log 1: no decay
         if state is None:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
         q = q * q.shape[-1] ** -0.5
-        if k.shape[2] == 1:
+        if k.shape[2] == 1:  # decoding: the recurrence as it stands
             state = state * logs.exp().transpose(-1, -2) + k.transpose(-1, -2) * v
             return Out((q @ state).to(kind), state)
         y, state = scan(chunked, BLOCK, state, q, k, v, logs)
@@ -89,7 +89,7 @@ class Decay(Unscored):
             return torch.log1p(-(2.0 ** (-5 - heads)))[:, None, None].expand(*k.shape[:3], 1)
         gates = gates.to(k.dtype)
         if self.gate == "channel":
-            return F.logsigmoid(gates) / 16
+            return F.logsigmoid(gates) / 16  # the temperature of the source
         speed = F.softplus(gates + self.step_bias.to(k.dtype)[:, None, None])
         return -self.log_rate.to(k.dtype).exp()[:, None, None] * speed
 
@@ -108,9 +108,9 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
         q, k, v, logs = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v, logs))
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
-    since, until = total.exp(), (total[..., -1:, :] - total).exp()
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # from the start, to the end
     (squares,) = decayed_products([q], k, total)
-    fresh = (k * until).transpose(-1, -2) @ v
+    fresh = (k * until).transpose(-1, -2) @ v  # [B, H, chunks, D, E]
     states = list[Tensor]()
     for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
         states.append(state)

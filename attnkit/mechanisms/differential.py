@@ -76,7 +76,7 @@ class Differential(ScaledDot):
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B 2H T S"]:
         """Scores of the first maps, then of the second ones."""
-        q = halves(q * k.shape[-1] ** -0.5)
+        q = halves(q * k.shape[-1] ** -0.5)  # k has the halves already: D / 2
         return dot_scores(q, k)
 
     def answer(self, call: AttentionCall) -> Out:
@@ -89,7 +89,7 @@ class Differential(ScaledDot):
         if few_scores(q, k, PLAIN_UP_TO):
             return None
         width = k.shape[-1]
-        q, k = (F.pad(x, (0, width)) for x in (halves(q), k))
+        q, k = (F.pad(x, (0, width)) for x in (halves(q), k))  # the kernels want one width
         y = fused_dot(q, k, v.repeat(1, 2, 1, 1), mask, width**-0.5)
         return None if y is None else self.difference(y)
 
@@ -104,7 +104,7 @@ class Differential(ScaledDot):
     def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
         """(1 - l0) (first - l second)."""
         first, second = both.chunk(2, 1)
-        plus, minus = self.vectors.prod(1).sum(-1).exp()
+        plus, minus = self.vectors.prod(1).sum(-1).exp()  # e^(a1 b1), e^(a2 b2)
         factor = (plus - minus + self.lambda_init).to(both.dtype)
         difference: Tensor = (1 - self.lambda_init) * (first - factor * second)
         return difference

@@ -72,7 +72,7 @@ class DynamicConv(Unscored):
             logits = kernel[None, :, None].expand(-1, -1, length, -1)
         else:
             logits = per_head(q, kernel, None)  # [B, H, T, window]
-        if torch.compiler.is_exporting():
+        if torch.compiler.is_exporting():  # blocks depend on the length
             return Out(plain(logits, mask, before) @ v, state)
         earlier = mask.valid[:, : mask.valid.shape[1] - length].sum(1, keepdim=True)
         columns = torch.arange(before, device=v.device)
@@ -95,7 +95,7 @@ class DynamicConv(Unscored):
             seen = torch.cat((held, held.new_ones((held.shape[0], length))), 1)
         y = self._convolve(logits, values, seen, before)
         y = y if order is None else gather_columns(y, order.argsort(1))
-        return Out(y, values[:, :, values.shape[2] - before :])
+        return Out(y, values[:, :, values.shape[2] - before :])  # not -before, which may be 0
 
     def _convolve(
         self,
@@ -110,16 +110,14 @@ class DynamicConv(Unscored):
         spare = -length % step
         after = window - 1 - before
         seen = F.pad(seen, (0, after))
-        weights = visible_softmax(logits, seen.unfold(1, window, 1)[:, None])
+        weights = visible_softmax(logits, seen.unfold(1, window, 1)[:, None])  # [b, H, T, window]
         values = F.pad(values, (0, 0, 0, after + spare))
         weights = torch.unflatten(F.pad(weights, (0, 0, 0, spare)), 2, (-1, step))
         # a row more on the right moves each row of the flattened matrix one column on
         wide = step + window
         band = F.pad(weights, (0, step)).flatten(-2)[..., : step * (wide - 1)]
-        band = torch.unflatten(
-            band, -1, (step, wide - 1)
-        )  # [b, H, blocks, step, step + window - 1]
-        pieces = values.unfold(2, wide - 1, step).transpose(-1, -2)
+        band = torch.unflatten(band, -1, (step, wide - 1))  # [b, H, blocks, step, wide - 1]
+        pieces = values.unfold(2, wide - 1, step).transpose(-1, -2)  # [B, H, blocks, wide - 1, E]
         return (band.to(values.dtype) @ pieces).flatten(2, 3)[:, :, :length]
 
     @classmethod

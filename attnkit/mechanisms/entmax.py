@@ -65,7 +65,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
             count = (above > 0).sum(-1, keepdim=True)
             step = (above.sum(-1, keepdim=True) - 1) / count.clamp_min(1)
         elif half:
-            norm = torch.linalg.vector_norm(above, dim=-1, keepdim=True)
+            norm = torch.linalg.vector_norm(above, dim=-1, keepdim=True)  # p = 2
             step = (norm - 1) * norm / above.sum(-1, keepdim=True).clamp_min(tiny)
         else:
             derivative = above ** (power - 1)
@@ -74,7 +74,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
             norm = (derivative * above).sum(-1, keepdim=True) ** (1 / power)
             derivative = derivative.sum(-1, keepdim=True).clamp_min(tiny)
             step = (norm - 1) * norm ** (power - 1) / derivative
-        tau = tau + step.clamp_min(0)
+        tau = tau + step.clamp_min(0)  # from below, only rounding steps back
         if readable(step) and not bool((step > small).any()):
             break
     torch.sub(z, tau, out=above).clamp_min_(0)
@@ -82,7 +82,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
 
 
 def _by_halves(z: Tensor, power: float | Tensor) -> Tensor:
-    low = torch.full_like(z[..., :1], -1)
+    low = torch.full_like(z[..., :1], -1)  # the best key has 0: the threshold is in [-1, 0)
     step = torch.ones_like(low)
     for _ in range(HALVINGS):
         step = step / 2
@@ -98,7 +98,7 @@ class EntmaxWeights(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, alpha: float | Tensor) -> Tensor:
         weights = scores
-        if scores.numel():
+        if scores.numel():  # amax refuses rows without keys
             best = scores.amax(-1, keepdim=True)
             weights = entmax_weights(scores - best.masked_fill(best == -torch.inf, 0), alpha)
         learned = alpha if isinstance(alpha, Tensor) else None
@@ -115,7 +115,7 @@ class EntmaxWeights(torch.autograd.Function):
         if ctx.fixed == 1.5:
             derivative = weights.sqrt()
         else:
-            used = weights > 0
+            used = weights > 0  # a power of 0 may be 1 or infinite
             derivative = torch.where(used, weights.where(used, 1) ** (2 - alpha), 0)
         total = derivative.sum(-1, keepdim=True).clamp_min_(torch.finfo(grad.dtype).tiny)
         mean = (derivative * grad).sum(-1, keepdim=True) / total
@@ -124,7 +124,7 @@ class EntmaxWeights(torch.autograd.Function):
             return to_scores, None
         share = derivative / total
         narrow = alpha - 1
-        logs = torch.xlogy(weights, weights)
+        logs = torch.xlogy(weights, weights)  # 0 for a weight of 0
         bend = (weights - share) / narrow**2
         bend = bend - (logs - share * logs.sum(-1, keepdim=True)) / narrow
         return to_scores, (grad * bend).sum_to_size(alpha.shape)

@@ -62,7 +62,7 @@ class Forgetting(ScaledDot):
         logs = F.logsigmoid(gates.to(widest(gates.dtype)) + self.gate_bias)
         real = real_keys(mask, k)
         if real is not None:
-            logs = logs.masked_fill(~real[:, None, :, None], 0)
+            logs = logs.masked_fill(~real[:, None, :, None], 0)  # f = 1: pads forget nothing
         cache, sums = (None, None) if state is None else state
         new = logs.cumsum(2)
         new = new if sums is None else new + sums[:, :, -1:]

@@ -44,7 +44,7 @@ class Fourier(Unscored):
             return Out(v, None)
         if unpadded(mask):
             y = torch.fft.fft(x, dim=2).real
-        elif not readable(valid):
+        elif not readable(valid):  # lengths are not known here: by the matrix
             y = waves(mask).to(x.dtype) @ x
         else:
             y = with_pads_last(lambda _, tokens: transformed(tokens, valid), mask, x)
@@ -62,7 +62,7 @@ def transformed(
 ) -> Float[Tensor, "B H T E"]:
     """The transform of the tokens of each row, which its pads follow; zeros there."""
     lengths, y = valid.sum(1), torch.zeros_like(x)
-    for length in {*lengths.tolist()} - {0}:
+    for length in {*lengths.tolist()} - {0}:  # an FFT has one length
         rows = (lengths == length).nonzero()[:, 0]
         y[rows, :, :length] = torch.fft.fft(x[rows, :, :length], dim=2).real
     return y
@@ -71,5 +71,5 @@ def transformed(
 def waves(mask: Mask) -> Float[Tensor, "b 1 T S"]:
     """The matrix of cosines; 0 for pads."""
     count = mask.valid.sum(1).clamp_min(1)[:, None, None, None]
-    turns = (mask.q_pos[:, None, :, None] * mask.k_pos[:, None, None, :]) % count
+    turns = (mask.q_pos[:, None, :, None] * mask.k_pos[:, None, None, :]) % count  # exact in ints
     return (turns * (2 * math.pi / count.double())).cos() * mask.valid[:, None, None, :]

@@ -52,11 +52,11 @@ class Gaussian(Scored):
         rest = -half_square(k.to(widest(k.dtype)))
         for _ in range(1 if k.dtype in (torch.float32, torch.float64) else 3):
             terms.append(rest.to(k.dtype))
-            rest = rest - terms[-1].to(rest.dtype)
+            rest = rest - terms[-1].to(rest.dtype)  # what rounding has left
         # kernels want one width for all three, a multiple of 8
         spare = -(k.shape[-1] + len(terms)) % 8
         k = F.pad(torch.cat((k, *terms), -1), (0, spare))
-        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))
+        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))  # 1 meets each term
         y = fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
         return None if y is None else y[..., : v.shape[-1]]
 

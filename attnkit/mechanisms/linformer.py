@@ -92,4 +92,4 @@ def _slots(
 ) -> Float[Tensor, "B H R D"]:
     """Mixtures of keys; the rows of a batch side by side, so that no projection is copied."""
     y = torch.bmm(projection.transpose(1, 2), x.permute(1, 2, 0, 3).flatten(2))
-    return torch.unflatten(y, 2, (x.shape[0], -1)).permute(2, 0, 1, 3)
+    return torch.unflatten(y, 2, (x.shape[0], -1)).permute(2, 0, 1, 3)  # from [H, R, B D]

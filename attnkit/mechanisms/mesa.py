@@ -75,7 +75,7 @@ class Mesa(Unscored):
         real = real_keys(mask, k)
         if real is not None:
             pads = ~real[:, None, :, None]
-            k, v, logs, strength = (x.masked_fill(pads, 0) for x in (k, v, logs, strength))
+            k, v, logs, strength = (x.masked_fill(pads, 0) for x in (k, v, logs, strength))  # a = 1
         # with q and k over the root of L, which is constant, what remains of L is the identity
         unit = (F.softplus(self.ridge.to(q.dtype)) + LEAST).sqrt()[:, None]
         q, k = F.normalize(q, dim=-1) / unit, F.normalize(k, dim=-1) / unit
@@ -103,7 +103,7 @@ def split(sums: Tensor) -> tuple[Tensor, Tensor]:
 def fitted(squares: Tensor, right: Tensor) -> Tensor:
     """(K + 1)^-1 right, for K [..., D, D] and right [..., D, n]."""
     system = squares + torch.eye(squares.shape[-1], dtype=squares.dtype, device=squares.device)
-    x: Tensor = torch.linalg.solve_ex(system, right).result  # asks nothing of a device
+    x: Tensor = torch.linalg.solve_ex(system, right).result  # unchecked: no wait for a device
     return x
 
 
@@ -115,9 +115,9 @@ def solved(
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
     q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)
     total = logs.cumsum(-2)  # [B, H, blocks, C, 1]
-    since, until = total.exp(), (total[..., -1:, :] - total).exp()
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # from the start, to the end
     written = k * strength
-    fresh = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)
+    fresh = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
     states = list[Tensor]()
     for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
         states.append(state)
@@ -125,9 +125,9 @@ def solved(
     old_squares, old_values = split(torch.stack(states, 2))
     later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
     fade = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
-    own = fade @ (written.unsqueeze(-1) * k.unsqueeze(-2)).flatten(-2)
+    own = fade @ (written.unsqueeze(-1) * k.unsqueeze(-2)).flatten(-2)  # [.., blocks, C, D D]
     squares = torch.unflatten(own, -1, (k.shape[-1], -1))
-    squares = squares + since.unsqueeze(-1) * old_squares.unsqueeze(-3)
+    squares = squares + since.unsqueeze(-1) * old_squares.unsqueeze(-3)  # [.., C, D, D]
     x = fitted(squares, q.unsqueeze(-1)).squeeze(-1)  # [B, H, blocks, C, D]
     y = (x @ written.transpose(-1, -2) * fade) @ v + (x * since) @ old_values
     return y.flatten(2, 3)[:, :, :length], state

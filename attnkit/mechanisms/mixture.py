@@ -65,7 +65,7 @@ class Mixture(Scored):
             own_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
             own_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
             each.append(part.scores(own_q, own_k, mask))
-            first_q += self.own and "q" in part.uses
+            first_q += self.own and "q" in part.uses  # its own heads of queries are used up
             first_k += self.own and "k" in part.uses
         weights = self.mixing()
         if weights is not None:

@@ -85,7 +85,7 @@ def newton(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
 
 def start(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
     """Where the iteration begins."""
-    sizes = kernel.sum(-1).amax(-1) * kernel.sum(-2).amax(-1)
+    sizes = kernel.sum(-1).amax(-1) * kernel.sum(-2).amax(-1)  # inf- and 1-norm: no entry is < 0
     return kernel.transpose(-1, -2) / sizes.masked_fill(sizes == 0, 1)[..., None, None]
 
 
@@ -208,7 +208,7 @@ class Nystrom(Unscored):
         values = attend(q_marks, k, v, visible)
         present = None
         if used is not None:
-            present = (used | ~used.any(1, keepdim=True))[:, None, None, :]
+            present = (used | ~used.any(1, keepdim=True))[:, None, None, :]  # all in rows of pads
         if self.pinv != "none":
             kernel = weights_of(q_marks, k_marks, present)  # [B, H, M, M]
             if used is not None:
@@ -217,7 +217,7 @@ class Nystrom(Unscored):
             inverse = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
             values = (inverse @ values.to(wide.dtype)).to(values.dtype)
         if segments.short is not None:
-            values = torch.where(segments.short, segments.means(v), values)
+            values = torch.where(segments.short, segments.means(v), values)  # one token each: exact
         # F (Z (B V)), not (F Z) (B V): the same product, but no [T, M] matrix needs to be kept
         return attend(q, k_marks, values, present)
 

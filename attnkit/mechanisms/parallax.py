@@ -44,7 +44,7 @@ class Parallax(ScaledDot):
         """p (1 + sum p r k - r k)."""
         wide = widest(scores.dtype)
         p = visible_softmax(scores.to(wide), self.allowed(mask))
-        along = raw_scores.chunk(2, 1)[1].to(wide)
+        along = raw_scores.chunk(2, 1)[1].to(wide)  # r k^T [B, H, T, S]
         return p * (1 + (p * along).sum(-1, keepdim=True) - along)
 
     @classmethod

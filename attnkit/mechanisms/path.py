@@ -81,7 +81,7 @@ class Path(ScaledDot):
             rows = []
             for own in zip(*(torch.split(x, CHUNK, 2) for x in (q, k, w, strength)), strict=True):
                 scores, past = carried(Chunk(*own), past)
-                rows.append(F.pad(scores, (0, total - scores.shape[3])))
+                rows.append(F.pad(scores, (0, total - scores.shape[3])))  # later keys: masked
             state = past.to(v.dtype), values
             return self.weigh(call, torch.cat(rows, 2), values, state, factor)
         ends = [*range(CHUNK, q.shape[2], CHUNK), q.shape[2]]
@@ -106,10 +106,8 @@ class Path(ScaledDot):
     def worked_number(cls) -> tuple[Tensor, Tensor]:
         mechanism = cls(Shape(heads=1, head_width=1, max_length=2))
         q, k = one_head((1,), (1,)), one_head((2 * math.log(2),), (2 * math.log(2),))
-        gates, mask = (
-            one_head((1, -math.log(3)), (1, -math.log(3))),
-            Mask.packed(2, q.device, causal=True),
-        )
+        gates = one_head((1, -math.log(3)), (1, -math.log(3)))
+        mask = Mask.packed(2, q.device, causal=True)
         return mechanism.weights(q, k, k, mask, gates=gates)[:, :, 1:], one_head((1 / 3, 2 / 3))
 
 
@@ -122,14 +120,14 @@ def carried(
     I - sum w_x M_xy w_y^T over b <= y <= x <= a.  What lies above the diagonal is not to be read.
     """
     q, k, w, strength = chunk
-    system = strength * (w @ w.transpose(-1, -2)).tril(-1)
+    system = strength * (w @ w.transpose(-1, -2)).tril(-1)  # [B, H, C, C]
     # M times what tokens have of keys before them, and of all earlier keys
     inner = strength * (w @ k.transpose(-1, -2)).tril(-1)
-    outer = strength * (w @ past.transpose(-1, -2))
+    outer = strength * (w @ past.transpose(-1, -2))  # [B, H, C, S]
     # the diagonal is taken as 1
     seen = torch.linalg.solve_triangular(
         system, torch.cat((outer, inner), -1), upper=False, unitriangular=True
     )
-    keys = torch.cat((past, k), 2)
+    keys = torch.cat((past, k), 2)  # [B, H, S + C, D]
     scores = q @ keys.transpose(-1, -2) - (q @ w.transpose(-1, -2)).tril() @ seen
     return scores, keys - seen.transpose(-1, -2) @ w

@@ -86,7 +86,7 @@ class Performer(Kernel):
         self.register_buffer("calls", torch.tensor(0))
         drawn = directions(features, width, seed)
         self.register_buffer("projection", torch.empty(features, width).copy_(drawn))
-        self._counted = (-1, 0, 0)
+        self._counted = (-1, 0, 0)  # version of `calls`, count, seed: spares reading the device
 
     def attend(self, *inputs: Any) -> Out:
         """See `Kernel.attend`; a training call is counted."""
@@ -98,7 +98,7 @@ class Performer(Kernel):
         """See `Kernel.maps`; a copy of directions that another call could replace."""
         projection = self.projection
         if projection is not None and self.training and self.redraw_every:
-            projection = projection.clone()
+            projection = projection.clone()  # `directions` are drawn in place
         q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent)
 
@@ -119,7 +119,7 @@ class Performer(Kernel):
 
     def _along(self, x: Tensor, projection: Tensor | None) -> Tensor:
         """w x for each direction (and -w x); for the relu kernel its features."""
-        scale: float = x.shape[-1] ** -0.25
+        scale: float = x.shape[-1] ** -0.25  # for q and for k: 1 / sqrt(D) in all
         along = x * scale if projection is None else product(x, projection.to(x.dtype) * scale)
         if self.kernel == "relu":
             return F.relu(along) + RELU_FLOOR
@@ -136,7 +136,7 @@ class Performer(Kernel):
         self.calls.fill_(count)
         self._counted = (self.calls._version, count, seed)
         if count % self.redraw_every == 0:
-            turn = seed + count // self.redraw_every
+            turn = seed + count // self.redraw_every  # known again after a resumption
             projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
 
     @classmethod

@@ -52,10 +52,10 @@ class Selective(ScaledDot):
         mask = call.mask
         # pads have position 0: they select nothing, and need not be selected
         q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
-        taken = self.scores(call.q[:, :1], keys[:, :1], mask).relu()
+        taken = self.scores(call.q[:, :1], keys[:, :1], mask).relu()  # [B, 1, T, S]
         taken = taken.masked_fill(~((k_pos > 0) & (k_pos < q_pos)), 0).to(widest(taken.dtype))
         before = taken.new_zeros((len(taken), 1, 1, 0)) if call.state is None else call.state[2]
-        before = F.pad(before, (0, taken.shape[3] - before.shape[3]))
+        before = F.pad(before, (0, taken.shape[3] - before.shape[3]))  # nothing from new keys yet
         sums = torch.cat((before, taken), 2).cumsum(2)  # before each query, and after the last
         bias = -sums[:, :, :-1]
         bias = bias if call.bias is None else call.bias + bias

@@ -50,7 +50,7 @@ class SunkSoftmax(torch.autograd.Function):
         """Heads of q, k, v [B, H, T or S, D] and logits z [H] -> [B, H, T, D]."""
         y, logs = operator(FLASH)(q, k, v, is_causal=causal, attn_mask=bias)
         if bias is not None:
-            logs = logs.masked_fill((bias == -torch.inf).all(-1), -torch.inf)
+            logs = logs.masked_fill((bias == -torch.inf).all(-1), -torch.inf)  # FLASH says 0
         total = torch.logaddexp(logs, z.to(logs.dtype)[:, None].expand_as(logs))
         answers: Tensor = y * (logs - total).exp().unsqueeze(-1).to(y.dtype)
         ctx.causal = causal
@@ -143,7 +143,7 @@ class Sink(ScaledDot):
         queries, keys = q.shape[2], k.shape[2]
         if mask.causal and queries == 1 and mask.layout == "packed":
             first = keys - 1 - self.window
-            if first <= self.keep:
+            if first <= self.keep:  # the window reaches the first keys: nothing is spared
                 return None
             k, v = (torch.cat((x[:, :, : self.keep], x[:, :, first:]), 2) for x in (k, v))
             return mix(with_sink(self.scores(q, k, mask), self.sink(q)).to(v.dtype), v)
@@ -171,11 +171,11 @@ class Sink(ScaledDot):
         scale = q.shape[-1] ** -0.5
         near = ((blocks * scale) @ near_k).masked_fill(~(inside & real), -torch.inf)
         rows = torch.arange(length, device=q.device)[:, None]
-        beyond = (rows - rows[:keep, 0]).abs() > self.window
+        beyond = (rows - rows[:keep, 0]).abs() > self.window  # or they would count twice
         beyond = beyond & ((rows > rows[:keep, 0]) if causal else True)
-        first = dot_scores(q * scale, k[:, :, :keep])
+        first = dot_scores(q * scale, k[:, :, :keep])  # [B, H, T, keep]
         first = first.masked_fill(~(beyond & valid[:, None, None, :keep]), -torch.inf)
-        near = near.flatten(2, 3)[:, :, :length]
+        near = near.flatten(2, 3)[:, :, :length]  # [B, H, T, width]
         weights = with_sink(torch.cat((near, first), -1), self.sink(q)).to(v.dtype)
         near = F.pad(weights[..., : band.width], (0, 0, 0, spare))
         near = torch.unflatten(near, 2, (-1, band.step)) @ near_v.transpose(-1, -2)

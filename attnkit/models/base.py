@@ -24,11 +24,11 @@ class CachePositions(NamedTuple):
     @classmethod
     def of(cls, valid: Bool[Tensor, "R S"]) -> "CachePositions":
         """The positions of tokens in a row of their own, pads not counted."""
-        return cls(valid, (valid.long().cumsum(1) - 1).clamp_min(0).masked_fill(~valid, 0))
+        return cls(valid, (valid.long().cumsum(1) - 1).masked_fill(~valid, 0))
 
     def add(self, fresh: Bool[Tensor, "R t"]) -> "CachePositions":
         """Append tokens after the last position of each row; `fresh` is False on pads."""
-        last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)
+        last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)  # -1: none
         new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
         return CachePositions(
             torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1)
@@ -50,7 +50,7 @@ class Decode(NamedTuple):
         Memory has one row a sentence whatever the beam, so it changes only when a sentence leaves.
         """
         fixed = self.fixed if stay is None else reorder(self.fixed, stay)
-        return Decode(reorder(self.moving, rows, room=1), fixed)
+        return Decode(reorder(self.moving, rows, room=1), fixed)  # room for the next token
 
 
 class LogProbabilities(nn.Module):

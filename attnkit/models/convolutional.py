@@ -44,7 +44,7 @@ class GatedConvolution(nn.Module):
         x = self.dropout(x)
         length = x.shape[1] - self.kernel + 1
         windows = torch.cat([x[:, at : at + length] for at in range(self.kernel)], -1)
-        return F.glu(self.product(windows), -1)
+        return F.glu(self.product(windows), -1)  # windows are [R, T, kernel W]
 
 
 class DecoderLayer(nn.Module):
@@ -125,7 +125,7 @@ class ConvolutionalModel(EncoderDecoder):
         positions = torch.arange(source.shape[1], device=source.device)[None]
         embedded = self.embed_source(source, positions)
         x = embedded * real
-        before = (self.kernel - 1) // 2
+        before = (self.kernel - 1) // 2  # windows around each token: as many outputs as inputs
         for layer in self.encoder:
             h = layer(F.pad(x, (0, 0, before, self.kernel - 1 - before)))
             x = (x + h) * HALF * real  # pads stay zero, as beyond the ends of a row
@@ -133,7 +133,7 @@ class ConvolutionalModel(EncoderDecoder):
 
     def first_state(self, memory: Source) -> State:
         rows, _, width = memory[0].shape
-        columns = memory[0].new_zeros(rows, self.kernel - 1, width)
+        columns = memory[0].new_zeros(rows, self.kernel - 1, width)  # as if nothing came before
         position = torch.zeros(rows, dtype=torch.long, device=columns.device)
         return (columns,) * len(self.decoder), position
 

@@ -70,7 +70,7 @@ class CountedModel(Model):
 
 
 def no_counts(size: int) -> Float[Tensor, "V V"]:
-    """Counts of pairs of tokens, before any; in float64."""
+    """Counts of pairs of tokens, before any; float64 counts exactly up to 2^53."""
     return torch.zeros(size, size, dtype=torch.float64)
 
 
@@ -89,5 +89,5 @@ def add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
 def _add(
     counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]
 ) -> None:
-    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]
+    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # places in [V V]
     counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))

@@ -47,7 +47,7 @@ class FastState:
 
     def __init__(self, memory: Float[Tensor, "L 2 B H S D"], pads: Float[Tensor, "B S"]) -> None:
         self.own = memory.new_zeros((*memory.shape[:4], VECTOR, memory.shape[5]))
-        """Keys and values of all layers' own tokens, with room behind them."""
+        """Keys and values of all layers' own tokens, and room behind them [L, 2, B, H, room, D]."""
         self.memory, self.pads, self.heads = memory, pads, memory.shape[3]
         self.past = pads.new_full((pads.shape[0], VECTOR), -torch.inf)
         """Biases of a hypothesis [R, room], for the tokens read for all those of its sentence."""
@@ -60,19 +60,19 @@ class FastState:
     def add_tokens(self) -> tuple[Sequence[Tensor], list[Cache], Float[Tensor, "n K S"]]:
         """Make room for a token of each hypothesis.
 
-        Answers where each layer writes their keys and values [2, B, H, K, D], what it then reads,
+        Returns where each layer writes their keys and values [2, B, H, K, D], what it then reads,
         and the biases of that.
         """
         sentences, (rows, room) = self.pads.shape[0], self.past.shape
         beams, used = rows // sentences, self.used
         self.used, self.length = used + beams, self.length + 1
         if self.used > room:
-            more = VECTOR * beams
+            more = VECTOR * beams  # for VECTOR steps more
             self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0
             self.past = F.pad(self.past, (0, more), value=-torch.inf)
-        past = self.past.view(sentences, beams, -1)
+        past = self.past.view(sentences, beams, -1)  # [B, K, room]
         past.diagonal(used, 1, 2).zero_()  # each sees its own token
-        size = self.used + -self.used % VECTOR
+        size = self.used + -self.used % VECTOR  # whole vectors; biases hide the rest
         if size != self.size:
             self.own_caches, self.size = caches(self.own[..., :size, :]), size
         new = self.own[..., used : self.used, :].unbind()
@@ -84,7 +84,7 @@ class FastState:
         self.past = self.past.index_select(0, rows)
         if stay is not None:
             self.pads = self.pads.index_select(0, stay)
-            places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)
+            places = (stay != torch.arange(len(stay))).nonzero().squeeze(1)  # those that move: few
             moved, size = stay[places], len(stay)
             for part in (self.own, self.memory):
                 part.index_copy_(2, places, part.index_select(2, moved))
@@ -96,7 +96,7 @@ class FastState:
 
 def caches(both: Float[Tensor, "L 2 B H S D"]) -> list[Cache]:
     """What each layer reads, without copies."""
-    keys, values = both.flatten(2, 3).unbind(1)
+    keys, values = both.flatten(2, 3).unbind(1)  # [L, B H, S, D] each
     return list(zip(keys.transpose(2, 3).unbind(), values.unbind(), strict=True))
 
 
@@ -168,7 +168,7 @@ class FastAttention:
     ) -> Float[Tensor, "R W"]:
         """Attend to the keys of a cache; n is B x H or 1, k is K or 1."""
         keys, values = cache
-        queries = q.reshape(values.shape[0], -1, q.shape[3])
+        queries = q.reshape(values.shape[0], -1, q.shape[3])  # [n, K, D]
         scores = torch.baddbmm(biases, queries, keys, alpha=self.scale)
         return self.merge(torch.bmm(scores.softmax(2), values).view(q.shape))
 
@@ -214,7 +214,7 @@ class FastBlock:
         parts = self.own.project(x, step.sentences)
         if step.turns is not None:
             parts = torch.cat((Rotary.turned(parts[:2], *step.turns), parts[2:]))
-        step.new[self.depth].copy_(parts[1:])
+        step.new[self.depth].copy_(parts[1:])  # straight into the cache
         return self.own.mix(parts[0], step.own[self.depth], step.past)
 
     def attend_source(self, x: Float[Tensor, "R W"], step: "Step") -> Float[Tensor, "R W"]:

@@ -66,14 +66,14 @@ class NGram(CountedModel):
         if self.order == 1:
             self.lower.copy_(interpolated(pairs.sum(0), _uniform(self.size)).log()[None])
             return
-        below = interpolated((pairs > 0).sum(0).double(), _uniform(self.size))
+        below = interpolated((pairs > 0).sum(0).double(), _uniform(self.size))  # by contexts
         if self.order == 2:
             self.lower.copy_(interpolated(pairs, below).log())
             return
         keys, counts = torch.unique(torch.cat(triples), return_counts=True)
         last_two = keys % self.size**2
         continued = torch.bincount(last_two, minlength=self.size**2).view(self.size, self.size)
-        continued[BOS] = pairs[BOS].long()
+        continued[BOS] = pairs[BOS].long()  # before BOS comes PAD alone
         self.lower.copy_(interpolated(continued.double(), below).log())
         self._set_trigrams(keys, counts.double())
 
@@ -106,7 +106,7 @@ class NGram(CountedModel):
         logs = self.lower[ids]
         if self.order == 2:
             return logs, last
-        pairs = (torch.stack(before, 1) * self.size + ids).flatten()
+        pairs = (torch.stack(before, 1) * self.size + ids).flatten()  # a V + b [R t]
         return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), last
 
     def _trigram(
@@ -114,7 +114,7 @@ class NGram(CountedModel):
     ) -> Float[Tensor, "N V"]:
         """log p(c | ab) from log p(c | b); the same where the pair never came."""
         place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
-        known = self.contexts[place] == pairs
+        known = self.contexts[place] == pairs  # [N]
         counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)
         rows = torch.repeat_interleave(torch.arange(len(pairs), device=pairs.device), counts)
         inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]

@@ -73,7 +73,7 @@ class RecurrentModel(EncoderDecoder):
         return x
 
     def first_state(self, memory: Float[Tensor, "B S W"]) -> tuple[CellState, ...]:
-        backwards = memory[:, 0, memory.shape[-1] // 2 :]
+        backwards = memory[:, 0, memory.shape[-1] // 2 :]  # that direction reads token 0 last
         parts = torch.tanh(self.bridge(backwards)).chunk(len(self.decoder) * self.parts, -1)
         cells = tuple(parts[at : at + self.parts] for at in range(0, len(parts), self.parts))
         return (*cells, (torch.zeros_like(parts[0]),)) if self.feeding else cells
@@ -100,7 +100,7 @@ class RecurrentModel(EncoderDecoder):
         for token in torch.split(x, 1, 1):
             query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
             out = self.attention(query, one, memory=given, state=memory_states)
-            given, memory_states = None, out.state
+            given, memory_states = None, out.state  # which has the keys and values from now on
             outputs.append(self._output(out.y, query))
             read.append(query)
             fed = outputs[-1][:, 0]

@@ -108,7 +108,7 @@ class Transformer(Model):
             memory, valid = self.encode(source)
             return Decode(((), valid.new_ones((source.shape[0], 0))), (valid, memory, ()))
         if source is None:
-            empty = self.output.weight.new_ones((rows or 1, 0), dtype=torch.bool)
+            empty = self.output.weight.new_ones((rows or 1, 0), dtype=torch.bool)  # [R, 0]
             return Decode(((), empty), None)  # no source, so no pads between the tokens
         _, state = self._advance_decoder(source, source != PAD, Decode(((), None), ()))
         return state
@@ -134,7 +134,7 @@ class Transformer(Model):
             Mask.cross(valid, ids.shape[1]),
             memory_states,
         )
-        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)
+        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # read for its width: tokens so far
         return x, Decode((states, seen), (valid, None, memory_states))
 
     def hidden(
@@ -146,7 +146,7 @@ class Transformer(Model):
             both = torch.cat((source, ids), 1)
             valid = torch.cat((source != PAD, torch.ones_like(ids, dtype=torch.bool)), 1)
             x, _ = self._advance_decoder(both, valid, Decode(((), None), ()))
-            return x[:, -ids.shape[1] :]
+            return x[:, -ids.shape[1] :]  # without the source
         x, _ = self.advance(ids, self.start(source, ids.shape[0]))
         return x
 

@@ -27,7 +27,7 @@ Heads: TypeAlias = Float[Tensor, "B H T D"]
 Real: TypeAlias = Bool[Tensor, "b T"]
 
 GROUP = 2**19
-"""Numbers in the windows of the keys that are treated at a time."""
+"""Elements of the key windows handled at a time: 2 MB in float32, which stay in a cache."""
 
 
 def flash_usable(q: Tensor) -> bool:
@@ -53,7 +53,7 @@ def near(q: Heads, k: Heads, v: Heads, valid: Real | None, window: int, causal: 
     """Softmax over the keys at most `window` away; cost T * window."""
     rows, _, length, _ = q.shape
     band = Band.of(window, length, causal=causal)
-    distance = band.distances(q.device)
+    distance = band.distances(q.device)  # [step, width]
     pattern = (distance >= 0 if causal else distance >= -window) & (distance <= window)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
@@ -72,7 +72,7 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
-    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0 is a stride
     strides = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
@@ -135,10 +135,10 @@ def _in_strides(q: Tensor, valid: Tensor | None, rate: int, causal: bool) -> _Sp
     def merge(x: Tensor) -> Tensor:
         if heads_first:
             return torch.unflatten(x.transpose(1, 2).flatten(1, 2)[:, :length], 0, (rows, heads))
-        x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)
+        x = torch.unflatten(x, 1, (rate, heads)).permute(0, 2, 3, 1, 4)  # [B, H, t, rate, D]
         return x.flatten(2, 3)[:, :, :length]
 
-    allowed = None
+    allowed = None  # causal: pads come after every real query
     if not causal and (valid is not None or length % rate):
         if valid is None:
             valid = torch.ones(1, length, dtype=torch.bool, device=q.device)
@@ -150,7 +150,7 @@ def _attend(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Answers [B, H, T, D] of one part by torch's fused kernel."""
     q, k, v = part.queries(q), part.keys(k), part.keys(v)
     bias, causal = part.bias(q.dtype), part.causal
-    if bias is None or flash_usable(q):
+    if bias is None or flash_usable(q):  # no query lacks keys, or FLASH gives it zeros
         return part.answers(F.scaled_dot_product_attention(q, k, v, bias, is_causal=causal))
     # not every GPU kernel answers a query without keys with zeros: let it see all, then drop that
     blind = part.blind()
@@ -165,11 +165,11 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
     scores = (queries * q.shape[-1] ** -0.5) @ keys.transpose(-1, -2)  # [N, h, t, s]
     bias, blind = part.bias(q.dtype), part.blind()
     if bias is not None and blind is not None:
-        scores = scores + bias.masked_fill(blind, 0)
+        scores = scores + bias.masked_fill(blind, 0)  # a row of -inf alone would turn NaN
     if part.causal:
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)  # [t, s]
         scores = scores.masked_fill(later, -torch.inf)
-    scores = scores.to(torch.promote_types(q.dtype, torch.float32))
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # for the sums over keys
     logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
     y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
     logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)
@@ -184,7 +184,7 @@ def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[
         attn_mask=part.bias(q.dtype),
     )
     blind, sums = part.blind(), sums.unsqueeze(-1)
-    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)
+    sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)  # FLASH says 0
     return part.answers(y), part.answers(sums)
 
 
@@ -217,7 +217,7 @@ class _Banded(torch.autograd.Function):
         # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
         # memory costs more than the work
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]
-        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
+        y = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)  # `join` then copies nothing
         logs = q.new_empty((*y.shape[:3], 1), dtype=torch.promote_types(q.dtype, torch.float32))
         for group in _groups(keys):
             y[group], logs[group, ..., 0] = operator(FLASH)(
@@ -226,7 +226,7 @@ class _Banded(torch.autograd.Function):
         y, logs = band.join(y, q.shape[2]), band.join(logs, q.shape[2])
         if strides is not None:
             blind = (~allowed.any(-1, keepdim=True)).expand(-1, q.shape[1], -1, -1)
-            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)
+            logs = logs.masked_fill(band.join(blind, q.shape[2]), -torch.inf)  # FLASH says 0
             y, logs = _combine(_flash_partial(strides, q, k, v), (y, logs))
             y = y.to(q.dtype)
         ctx.band, ctx.strides = band, strides
@@ -239,13 +239,13 @@ class _Banded(torch.autograd.Function):
         (q, k, v, y, logs, allowed), band, part = ctx.saved_tensors, ctx.band, ctx.strides
         rows, _, length, _ = q.shape
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)
-        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))
+        dy, answers, sums = (band.cut(x) for x in (grad, y, logs))  # of both parts, if joined
         q_grad = torch.empty_like(queries.transpose(1, 2)).transpose(1, 2)
-        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))
+        k_grad, v_grad = (band.flat(x, rows, length) for x in (k, v))  # windows overlap: summed
         for group in _groups(keys):
             q_grad[group], k_part, v_part = operator(FLASH_BACKWARD)(
                 *(x[group] for x in (dy, queries, keys, values, answers)),
-                *(sums[group, ..., 0], 0.0, False),
+                *(sums[group, ..., 0], 0.0, False),  # log-sum-exp, dropout rate, is_causal
                 attn_mask=_bias(allowed[group], q.dtype),
             )
             band.add(k_grad, group.start, k_part)

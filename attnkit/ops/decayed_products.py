@@ -1,13 +1,13 @@
-"""Products of queries and earlier keys, which decay by one rate or each channel by its own.
+"""Products of queries and earlier keys under decay: at one rate, or at a rate for each channel.
 
-With one rate the products are decayed.  With a rate for each channel the fast form is a matrix
-product for each block of queries, which is the whole chunk where decays are mild: decays from the
-middle of the block go to the queries, their inverses to the keys, which for keys before the block
-are decays too.  Where the decay within a block would leave the range of the type, and on a GPU,
-where asking would wait for it, decays are taken from the start of the block, so that none is
-inverted for earlier keys.  Keys of the block itself are treated alike in smaller blocks, and in the
-smallest by the plain form: differences of logarithms first, at the cost of a number for each pair
-and channel.
+With one rate the product of each pair is multiplied by its decay.  With a rate for each channel the
+fast form is one matrix product for each block of queries (the whole chunk where decays are mild):
+queries are multiplied by their decay since the middle of the block and keys divided by theirs,
+which for keys before the block is a decay again.  Where the decay within a block would leave the
+range of the type, and on a GPU, where finding out would mean waiting for it, decays count from the
+start of the block, so that nothing is divided for earlier keys.  Keys of the block itself are then
+handled alike in smaller blocks, and in the smallest by the plain form, which subtracts logarithms
+first and takes a number for each pair and channel.
 """
 
 from collections.abc import Sequence
@@ -37,22 +37,23 @@ def decayed_products(
     size = total.shape[-2]
     if total.shape[-1] == 1:
         later = torch.ones(size, size, dtype=torch.bool, device=k.device).triu(1)
+        # masked before exp: a later key's ratio may be infinite, and then its gradient NaN
         ratio = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
         return [q @ k.transpose(-1, -2) * ratio for q in queries]
     if fast_cpu.PLAIN or torch.compiler.is_compiling():
         return [plain(q, k, total) for q in queries]
-    step = next((some for some in (size, BLOCK) if _mild(total, some)), None)
+    step = next((some for some in (size, BLOCK) if _mild(total, some)), None)  # the largest
     if step is None:
         return _divided(queries, k, total)
     rows = []
     for start in range(0, size, step):
         end = min(size, start + step)
         here = total[..., start:end, :]
-        middle = (here[..., :1, :] + here[..., -1:, :]).detach() / 2
+        middle = (here[..., :1, :] + here[..., -1:, :]).detach() / 2  # cancels: no gradient
         fade = (here - middle).exp()
         left = torch.cat([q[..., start:end, :] * fade for q in queries], -2)
         right = k[..., :end, :] * (middle - total[..., :end, :]).exp()
-        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))
+        rows.append(F.pad(left @ right.transpose(-1, -2), (0, size - end)))  # [*n, queries step, C]
     return [product.tril() for product in _apart(rows, len(queries))]
 
 
@@ -62,7 +63,7 @@ def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor
     if size <= SMALLEST:
         return [plain(q, k, total) for q in queries]
     step = SMALLEST if size <= BLOCK else BLOCK
-    if spare := -size % step:
+    if spare := -size % step:  # by the last sum: exp of a rise to 0 would overflow
         *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
         total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
     *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
@@ -70,7 +71,7 @@ def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor
     rows = []
     for number, own in enumerate(near.unbind(-3)):
         start = number * step
-        first = decays[..., number, :1, :].detach()
+        first = decays[..., number, :1, :].detach()  # cancels: no gradient
         fade = (decays[..., number, :, :] - first).exp()
         left = torch.cat([q[..., number, :, :] * fade for q in blocks], -2)
         right = k[..., :start, :] * (first - total[..., :start, :]).exp()
@@ -87,11 +88,11 @@ def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
 
 def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
     """Whether the decay within blocks of so many tokens is known to be in range."""
-    if not fast_cpu.usable(total, autocast=True):
+    if not fast_cpu.usable(total, autocast=True):  # elsewhere reading values would wait
         return False
     size = total.shape[-2]
     ends = [min(size, start + step) - 1 for start in range(0, size, step)]
-    fall = total.detach()[..., ::step, :] - total.detach()[..., ends, :]
+    fall = total.detach()[..., ::step, :] - total.detach()[..., ends, :]  # [*n, blocks, D]
     return bool((fall <= RANGE).all())
 
 

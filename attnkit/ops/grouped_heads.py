@@ -12,7 +12,7 @@ def dot_scores(
     if k.shape[1] == q.shape[1]:
         return q @ k.transpose(-1, -2)
     scores = torch.unflatten(q, 1, (k.shape[1], -1)).flatten(2, 3) @ k.transpose(-1, -2)
-    return torch.unflatten(scores, 2, (-1, q.shape[2])).flatten(1, 2)
+    return torch.unflatten(scores, 2, (-1, q.shape[2])).flatten(1, 2)  # from [B, G, H/G T, S]
 
 
 def mix(weights: Float[Tensor, "b H T S"], v: Float[Tensor, "B G S E"]) -> Float[Tensor, "B H T E"]:
@@ -20,7 +20,7 @@ def mix(weights: Float[Tensor, "b H T S"], v: Float[Tensor, "B G S E"]) -> Float
     if v.shape[1] == weights.shape[1]:
         return weights @ v
     y = torch.unflatten(weights, 1, (v.shape[1], -1)).flatten(2, 3) @ v
-    return torch.unflatten(y, 2, (-1, weights.shape[2])).flatten(1, 2)
+    return torch.unflatten(y, 2, (-1, weights.shape[2])).flatten(1, 2)  # from [B, G, H/G T, E]
 
 
 def value_gradient(

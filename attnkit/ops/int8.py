@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attnkit.ops.fast_cpu import operator
 
-PRODUCT = "aten._int_mm.default"
+PRODUCT = "aten._int_mm.default"  # int8 x int8 -> int32
 INSTRUCTIONS = ("avx512_vnni", "avx_vnni", "amx_int8")
 LARGEST = 127
 

@@ -44,7 +44,7 @@ def widest(dtype: torch.dtype) -> torch.dtype:
 
 def shifted_exp(x: Tensor) -> Tensor:
     """e^x up to a factor a row [..., M], the largest 1."""
-    return (x - x.detach().amax(-1, keepdim=True)).exp_()
+    return (x - x.detach().amax(-1, keepdim=True)).exp_()  # the factor cancels: no gradient
 
 
 def quotient(u: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def for_peaks(features: Tensor, peak: Tensor | None) -> Tensor:
 
 
 def moderate(phi: Tensor, old: Sums | None) -> bool:
-    """Whether the logarithms [B, H, T, M] of keys, which follow these sums, need no shift."""
+    """Whether neither the logarithms [B, H, T, M] of keys nor the sums before them need a shift."""
     if not usable(phi, autocast=True) or (old is not None and old[1] is not None and old[1].any()):
         return False
     low, high = phi.detach().aminmax()
@@ -124,7 +124,7 @@ def add(phi: Tensor, values: Tensor, exponent: bool) -> Sums:
     if not exponent:
         return phi.transpose(-1, -2) @ values, None
     none = phi.new_full((*phi.shape[:2], phi.shape[3]), -torch.inf)
-    peak = phi.detach().amax(2) if phi.shape[2] else none
+    peak = phi.detach().amax(2) if phi.shape[2] else none  # amax refuses an empty dimension
     return (phi - finite(peak).unsqueeze(2)).exp_().transpose(-1, -2) @ values, peak
 
 
@@ -158,11 +158,11 @@ def causal_sums(
         plain = None if old is None else (old[0], None)
         features, phi = shifted_exp(features), phi.exp()
         y, (total, _) = causal_sums(features, phi, values, plain, False, chunk)
-        return y, (total, total.new_zeros(total.shape[:3]))
+        return y, (total, total.new_zeros(total.shape[:3]))  # peaks of 0: in units of e^0
     if old is not None and features.shape[2] == 1:
         return _step(features, phi, values, old)
-    length, size = features.shape[2], 1 << (chunk - 1).bit_length()
-    while size >= 2 * length:
+    length, size = features.shape[2], 1 << (chunk - 1).bit_length()  # a power of two, to be halved
+    while size >= 2 * length:  # less padding than text
         size //= 2
     spare = -length % size
     if spare:
@@ -177,7 +177,7 @@ def causal_sums(
     # where later keys are much larger, and let the future show in what is left
     before = F.pad(outer[:, :, :-1].cumsum(2), (0, 0, 0, 0, 1, 0))
     before = before if old is None else before + old[0].unsqueeze(2)
-    square = (features @ phi.transpose(-1, -2)).tril()
+    square = (features @ phi.transpose(-1, -2)).tril()  # [B, H, chunks, C, C]
     y = quotient(square @ values + features @ before)
     return y.flatten(2, 3)[:, :, :length], (before[:, :, -1] + outer[:, :, -1], None)
 
@@ -202,7 +202,7 @@ def _causal_exponents(
     second.
     """
     batch, heads, _, size, width = k.shape
-    peaks = k.detach().amax(3)
+    peaks = k.detach().amax(3)  # [B, H, chunks, M]
     outer = (k - finite(peaks).unsqueeze(3)).exp().transpose(-1, -2) @ values
     none = k.new_full((batch, heads, width), -torch.inf)
     sums: Sums = old or (torch.zeros_like(outer[:, :, 0]), none)
@@ -211,16 +211,16 @@ def _causal_exponents(
         before.append(sums)
         sums = merge(sums, (own, peak))
     entry = torch.stack([peak for _, peak in before if peak is not None], 2)
-    features, unit = _in_units(q + entry.unsqueeze(3))
+    features, unit = _in_units(q + entry.unsqueeze(3))  # [B, H, chunks, C, M], [..., C, 1]
     parts = [(features @ torch.stack([part for part, _ in before], 2), unit)]
-    features, unit = _in_units(q + k)
+    features, unit = _in_units(q + k)  # the query's own key
     parts.append((features.sum(-1, keepdim=True) * values, unit))
     half = 1
     while half < size:
         parts.append(_second_halves(q, k, values, half))
         half *= 2
     top = torch.stack([unit for _, unit in parts]).amax(0)
-    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)
+    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)  # one unit
     return quotient(u), sums
 
 
@@ -233,10 +233,10 @@ def _in_units(logarithms: Tensor) -> tuple[Tensor, Tensor]:
 def _second_halves(q: Tensor, k: Tensor, values: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """What the second `half` positions of each run of 2 `half` see of the first, and the units."""
     q, k, values = (torch.unflatten(x, 3, (-1, 2, half)) for x in (q, k, values))
-    q, k, values = q[..., 1, :, :], k[..., 0, :, :], values[..., 0, :, :]
+    q, k, values = q[..., 1, :, :], k[..., 0, :, :], values[..., 0, :, :]  # [.., runs, half, *]
     peak = k.detach().amax(-2, keepdim=True)
     features, unit = _in_units(q + peak)
     u = features @ (k - finite(peak)).exp().transpose(-1, -2) @ values
-    u = torch.stack((torch.zeros_like(u), u), -3)
+    u = torch.stack((torch.zeros_like(u), u), -3)  # first halves see nothing of this
     unit = torch.stack((torch.full_like(unit, -torch.inf), unit), -3)
     return u.flatten(3, 5), unit.flatten(3, 5)

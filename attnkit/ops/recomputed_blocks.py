@@ -66,7 +66,7 @@ def in_turn(weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor
         assert read[2] is not None
         found = mix(weights(block, read), read[2])
         if y is None:
-            length = max(one.last for one in blocks)
+            length = max(one.last for one in blocks)  # the last block may come first
             y = found.new_empty(*found.shape[:2], length, found.shape[3])
         y[:, :, block.first : block.last] = found
     assert y is not None, "there is a block"
@@ -100,7 +100,7 @@ class RecomputedBlocks(torch.autograd.Function):
         given, parameters = tensors[:4], tensors[4:]
         ctx.save_for_backward(*given)
         ctx.weights, ctx.blocks, ctx.own, ctx.parameters = weights, blocks, own, parameters
-        ctx.random = torch.get_rng_state(), *get_device_states(*tensors)
+        ctx.random = torch.get_rng_state(), *get_device_states(*tensors)  # before blocks draw noise
         y = in_turn(weights, blocks, given)
         ctx.autocast = autocast_as_now(y.device.type)
         return y
@@ -132,7 +132,7 @@ class RecomputedBlocks(torch.autograd.Function):
                     above = grad[:, :, block.first : block.last]
                     if into[2] is not None:
                         into[2] += value_gradient(weights, above, values.shape[1])
-                    if not weights.requires_grad:
+                    if not weights.requires_grad:  # as in fixed patterns: values alone do
                         continue
                     slope = dot_scores(above, values).sum_to_size(weights.shape).to(weights.dtype)
                 found = torch.autograd.grad(weights, [*sources, *own], slope, allow_unused=True)

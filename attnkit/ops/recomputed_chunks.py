@@ -84,7 +84,7 @@ class RecomputedChunks(torch.autograd.Function):
         ctx.answers, ctx.chunks, ctx.sizes, ctx.random = answers, chunks, sizes, random
         ctx.autocast = autocast_as_now(keys.device.type)
         assert y is not None, "there is a chunk"
-        return y, before[-1].clone()
+        return y, before[-1].clone()  # a view would keep the keys of all chunks alive
 
     @staticmethod
     @once_differentiable
@@ -103,7 +103,7 @@ class RecomputedChunks(torch.autograd.Function):
             ):
                 torch.set_rng_state(cpu)
                 set_device_states(devices, states)
-                keys = keys.detach().requires_grad_()
+                keys = keys.detach().requires_grad_()  # its gradient goes on to the chunk before
                 read = [None if x is None else x.detach() for x in cut(chunk, tensors)]
                 pairs = zip(read, cut(chunk, totals), strict=True)
                 wanted = [(x.requires_grad_(), into) for x, into in pairs if into is not None]  # type: ignore[union-attr]

@@ -47,7 +47,7 @@ class _SimpleRecurrence(torch.autograd.Function):
         states, gates = torch.empty_like(x), torch.empty_like(g)
         state = start
         for t in range(x.shape[1]):
-            gate = torch.addcmul(g[:, t], v, state, out=gates[:, t]).sigmoid_()
+            gate = torch.addcmul(g[:, t], v, state, out=gates[:, t]).sigmoid_()  # kept for backward
             state = torch.lerp(x[:, t], state, gate, out=states[:, t])
         ctx.save_for_backward(x, v, start, states, gates)
         return states

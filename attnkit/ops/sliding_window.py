@@ -47,7 +47,7 @@ class Band(NamedTuple):
             valid = torch.ones(1, length, dtype=torch.bool, device=pattern.device)
         spare = self.blocks(length) * self.step - length
         real = F.pad(valid, (self.before, spare + self.after)).unfold(1, self.width, self.step)
-        shared = (pattern & real.unsqueeze(2)).expand(rows, -1, -1, -1)
+        shared = (pattern & real.unsqueeze(2)).expand(rows, -1, -1, -1)  # [B, n, step, width]
         return shared.flatten(0, 1).unsqueeze(1)
 
     def cut(self, x: Float[Tensor, "B H T D"]) -> Float[Tensor, "blocks H step D"]:
@@ -80,12 +80,13 @@ class Band(NamedTuple):
     def flat(self, like: Float[Tensor, "n H k D"], rows: int, length: int) -> Tensor:
         """Zeros for all keys of all rows, and what the first and last windows need beyond them."""
         whole = self.blocks(length) * self.step
-        size = self.before + rows * whole + self.after
+        size = self.before + rows * whole + self.after  # the rows end to end
         return like.new_zeros(size, like.shape[1], like.shape[3])
 
     def add(self, flat: Tensor, first: int, pieces: Float[Tensor, "n H width D"]) -> None:
         """Add the windows of the blocks from `first` on to their keys."""
         some = flat[first * self.step :]
+        # windows overlap, but not their columns start .. start + step: one add for all blocks
         for start in range(0, self.width, self.step):
             part = pieces[:, :, start : start + self.step].transpose(1, 2)
             self._views(some, start, part.shape[1])[: len(part)].add_(part)
@@ -93,10 +94,10 @@ class Band(NamedTuple):
     def _views(self, flat: Tensor, start: int, width: int) -> Tensor:
         """Columns start .. start + width of every window [blocks, width, H, D]."""
         count = (flat.shape[0] - self.before - self.after) // self.step
-        block, *inner = flat.stride()
+        key, *inner = flat.stride()
         shape = (count, width, *flat.shape[1:])
-        strides = (block * self.step, block, *inner)
-        return flat.as_strided(shape, strides, flat.storage_offset() + start * block)
+        strides = (key * self.step, key, *inner)
+        return flat.as_strided(shape, strides, flat.storage_offset() + start * key)
 
     def inner(self, flat: Tensor, rows: int, length: int) -> Tensor:
         """The keys themselves in what `windows` allocates [B, H, T, D]."""

@@ -117,7 +117,7 @@ def top(
     device.
     """
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
-    values, places = highest(rows, before, min(k + 1, rows[0].numel()))
+    values, places = highest(rows, before, min(k + 1, rows[0].numel()))  # one more shows ties
     ties = (values.diff() == 0).any()  # neighbours of -inf differ by NaN
     if exact and ties:
         values, places = in_order(rows, before, values, places, k)
@@ -146,7 +146,7 @@ def in_order(
     places, last = places.gather(1, order), values[:, -1]
     # where the k-th equals the last of the n, equal ones of lower place may have been left out
     cut = (values[:, min(k, values.shape[1]) - 1] == last) & (last > -math.inf)
-    complete = values.shape[1] == scores[0].numel()
+    complete = values.shape[1] == scores[0].numel()  # nothing was left out
     if not complete and len(unsure := cut.nonzero().squeeze(1)):
         whole = plus(scores[unsure], None if before is None else before[unsure]).flatten(1)
         exact = whole.sort(dim=1, descending=True, stable=True)
@@ -176,13 +176,13 @@ def highest(
     folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
     columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
     inside, rest = fold_places(height, width, length, scores.shape[1])
-    first = torch.add(columns, columns // width, alpha=length - width)
-    places = (inside + first[:, None]).flatten(1)
+    first = torch.add(columns, columns // width, alpha=length - width)  # row x V + column
+    places = (inside + first[:, None]).flatten(1)  # [b, height k]
     if len(rest):
         places = torch.cat((places, rest.expand(len(scores), -1)), 1)
     values = scores.flatten(1).gather(1, places)
     if before is not None:
-        values += before.gather(1, places // length)
+        values += before.gather(1, places // length)  # that of each place's row
     values, order = values.topk(k)
     return values, places.gather(1, order)
 
@@ -255,7 +255,7 @@ def constrain(
     if produced < spec.min_length:
         end = scores[:, EOS].clone()
         scores[:, EOS] = -math.inf
-        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)
+        scores[:, EOS] = end.masked_fill(scores.amax(1) > -math.inf, -math.inf)  # kept if alone
 
 
 def next_scores(

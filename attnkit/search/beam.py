@@ -100,15 +100,15 @@ class Trellis:
         """
         done, places = self.finished, self.spec.n_best
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
-        cut = self.longest * (self.live > -math.inf).long()
+        cut = self.longest * (self.live > -math.inf).long()  # lengths of those without EOS
         length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
         # tokens from the beam of the last one back to the first
         shape = (len(self.steps), *self.live.shape)
         places_of = torch.zeros(shape, dtype=torch.long, device=self.live.device)
         for step, (active, place) in enumerate(self.steps):
             places_of[step, active] = place
-        parents, token_table = np.divmod(places_of.cpu().numpy(), size)
-        lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()
+        parents, token_table = np.divmod(places_of.cpu().numpy(), size)  # [steps, B, K]
+        lengths, at = np.asarray(length), torch.cat((done.beam, beams), 1).cpu().numpy()  # [B, n]
         sentence = np.arange(len(at))[:, None]
         ids = np.zeros((*at.shape, int(lengths.max(initial=0))), np.int64)  # [B, n, longest]
         for step in reversed(range(ids.shape[2])):
@@ -226,7 +226,7 @@ def beam_search(
     active = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None
     hidden, state = base.advance(model, ids, state)
-    live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))
+    live = hidden.new_zeros((len(ids), 1), dtype=base.score_type(hidden))  # one beam each at first
     trellis = Trellis(len(ids), spec, longest, live)
     finished = trellis.finished.take(active)
     first, size = active[:, None], model.output.out_features  # row of each sentence; V
@@ -241,7 +241,7 @@ def beam_search(
                 break
         live, place, finished, _ = decided
         trellis.steps.append((active, place))
-        rows, stay = first + place // size, None
+        rows, stay = first + place // size, None  # the row that each hypothesis continues
         if step + 1 == longest or (done and all(done)):
             trellis.close(active, finished, live)
             break

@@ -181,7 +181,7 @@ def search_all(
         batch, first = [sources[row] for row in rows], None
         if prompts:
             first = pad([ids[-1:] for ids in batch], device)
-            batch = [ids[:-1] for ids in batch]
+            batch = [ids[:-1] for ids in batch]  # the last one is read by the first step
         numbers = [lines[row] for row in rows]
         found = search(model, pad(batch, device), spec, lines=numbers, first=first)
         answers |= dict(zip(rows, found, strict=True))
@@ -201,7 +201,7 @@ def batches(lengths: Sequence[int], *, beams: int, budget: int) -> Iterator[list
     while start < len(order):
         cost = beams * max(lengths[order[start]], SHORTEST)
         size = max(1, budget // cost)
-        size -= size % base.bucket_size(size)
+        size -= size % base.bucket_size(size)  # few sizes occur, so few are compiled
         yield order[start : start + size]
         start += size
 

@@ -117,7 +117,7 @@ def label_log_probs(
     try:
         count, rows = len(labels), len(source)
         if model.shape == "encoder":
-            logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]
+            logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]  # [B, L]
             return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
         inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)

@@ -41,7 +41,7 @@ class WaitingTimes:
     def next(self, active: Sequence[int], size: int) -> Float[Tensor, "R V"]:
         """The times of the next step, for all draws of some lines; V is `size`."""
         drawn = [one for line in active for one in self.generators[line]]
-        times = np.empty((len(drawn), size), np.float32)
+        times = np.empty((len(drawn), size), np.float32)  # drawn on the CPU, whatever the device
         for row, generator in zip(times, drawn, strict=True):
             generator.standard_exponential(out=row, dtype=np.float32)
         return torch.from_numpy(times).to(self.device)
@@ -61,8 +61,8 @@ def sample_tokens(
         token = exponential_race(scaled.exp(), times)
     else:
         values, ids, _ = base.top(scaled, spec.top_k or NUCLEUS, exact=True)
-        total = (values if spec.top_k else scaled).exp().sum(1)
-        token, short = sample_nucleus(values, ids, total, times, spec.top_p)
+        total = (values if spec.top_k else scaled).exp().sum(1)  # [R], what top-p takes a share of
+        token, short = sample_nucleus(values, ids, total, times, spec.top_p)  # short: of mass
         rows = short.nonzero().squeeze(1)
         if not spec.top_k and len(rows) and scaled.shape[1] > NUCLEUS:
             ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)
@@ -141,7 +141,7 @@ class BatchOutputs:
         table = torch.full((len(self.steps), *self.length.shape), PAD, device=self.length.device)
         for step, (active, token) in enumerate(self.steps):
             table[step, active] = token
-        ids, length = table.permute(1, 2, 0).cpu().numpy(), self.length.tolist()
+        ids, length = table.permute(1, 2, 0).cpu().numpy(), self.length.tolist()  # [B, D, steps]
         complete, logprob = self.complete.tolist(), self.logprob.tolist()
         answers = []
         for row, lengths in enumerate(length):

@@ -62,7 +62,7 @@ def save(
             safetensors has no such type of tensor.
     """
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
-    if json.loads(text) != state or len(text) > files.JSON_LIMIT:
+    if json.loads(text) != state or len(text) > files.JSON_LIMIT:  # tuples, integer keys
         raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
     if (bad := tensors.not_finite(values)) is not None:
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
@@ -88,7 +88,7 @@ def save(
                 leftover = files.temporary(path)
                 if leftover.exists():
                     files.remove(leftover, fs)
-                fs.rename(path, leftover)
+                fs.rename(path, leftover)  # a half-removed one must not look whole
                 files.remove(leftover, fs)
     return final
 

@@ -215,7 +215,7 @@ class Training(TrainingState):
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)
                     self.worker.backward(losses.total, tokens)
-                self.part += losses.nll.detach()
+                self.part += losses.nll.detach()  # stays on the device: no wait
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -231,9 +231,9 @@ class Training(TrainingState):
         """Unscale, clip and check the gradient, and change the weights."""
         scaler = self.worker.scaler
         scaler.unscale_(self.optimizer)
-        limit = self.train.clip or math.inf
+        limit = self.train.clip or math.inf  # without a limit the norm is still measured
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.gradient_norm = float(self.full_state_dict({"": norm})[""])
+        self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # waits for the device
         if not math.isfinite(self.gradient_norm):
             finite_loss = bool(self.part.isfinite())
             # a scaled fp16 gradient may overflow: the scaler skips the update and scales less

@@ -103,15 +103,15 @@ class _SmoothedLoss(torch.autograd.Function):
             if grad_hidden is None or grad_weight is None:
                 continue
             if gamma:
-                gradient *= (1 - smoothing) * weights + smoothing
-            gradient.scatter_add_(1, y, (smoothing - 1) * weights)
+                gradient *= (1 - smoothing) * weights + smoothing  # TaiLr weights the target's part
+            gradient.scatter_add_(1, y, (smoothing - 1) * weights)  # less the target's share
             narrow = gradient.to(hidden.dtype)
             grad_hidden[part] = product(narrow, weight.t(), added)
             grad_weight += product(h.t(), narrow.t())
         weighted, log_p, norm = sums.unbind()
         total, nll = (smoothing - 1) * weighted, -log_p
         if smoothed is not None:
-            total = total + smoothing * norm + all_hidden @ smoothed
+            total = total + smoothing * norm + all_hidden @ smoothed  # the mean of norm - logits
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         ctx.mark_non_differentiable(nll)

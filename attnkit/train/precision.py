@@ -24,7 +24,7 @@ class ModelWithLoss(nn.Module):
         self.model = model
         self._hidden: Callable[..., Tensor] = model.hidden
         if compiled:
-            self._hidden = torch.compile(model.hidden, dynamic=True)
+            self._hidden = torch.compile(model.hidden, dynamic=True)  # one graph for all lengths
 
     def forward(self, batch: BatchTensors, options: LossOptions) -> Losses:
         """Sums over the tokens to predict."""

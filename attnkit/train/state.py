@@ -225,7 +225,7 @@ class TrainingState:
         for name, parameter in self.model.named_parameters():
             if create and parameter.requires_grad and not states[parameter]:
                 states[parameter] = {
-                    "step": torch.zeros((), device=parameter.device),
+                    "step": torch.zeros((), device=parameter.device),  # where fused AdamW has it
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
