@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from helpers.called import Done, called
-from helpers.trained import make_run
 
 from attnkit.runs import Run
 
@@ -93,55 +92,3 @@ def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
     words = (*SCORED, "--dev", *FILES, "own", "--output", "links", "--format", "csv")
     assert align(*words).out.split("\n")[1].startswith("0,1,input,8,")
     assert Path("links").read_text() == Path("own").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("a.en",), 2, "a.en: name the target"),
-        (("-", "-"), 2, "only one of the"),
-        ((*FILES, "--head", "1"), 2, "--head 1 needs --layer"),
-        (
-            (*FILES, "--layer", "4"),
-            2,
-            "--layer 4: cross attention has only layer 0",
-        ),
-        ((*FILES, "--layer", "0", "--dev", "a", "b", "c"), 2, "use either --dev or --layer"),
-        ((*SCORED, "--output", "x"), 2, "add --layer and --head, or --dev"),
-        ((*FILES, "--method", "argmin"), 2, "'--method': 'argmin': did you mean argmax?"),
-        ((*FILES, "--step", "outptu"), 2, "'--step': 'outptu': did you mean output?"),
-        ((*SCORED, "--format", "jsn"), 2, "--format': 'jsn': did you mean json?"),
-        (("a.en", "short"), 65, "short ends after line 1, but a.en"),
-        ((*FILES, "--gold", "short"), 65, "short: 1 lines for 3 sentence pairs"),
-        (
-            (*FILES, "--gold", "a.de"),
-            65,
-            "a.de:1: 'ein' is not a valid link: write 0-0 (sure) or 0?0",
-        ),
-        ((*FILES, "--dev", *FILES, "none"), 65, "none: no sure link to choose by"),
-        ((*FILES, "--gold", "absent"), 66, "absent"),
-        (("void", "void", "--gold", "void"), 65, "void: no sentence pairs to score"),
-        ((*FILES, "--output", "no/such/file"), 73, "no/such"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    align: Any, words: tuple[str, ...], code: int, message: str
-) -> None:
-    Path("short").write_text("0-0\n")
-    Path("void").touch()
-    Path("none").write_text("0?0\n\n\n")
-    done = align(*words)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.refusal
-
-
-def test_a_line_without_a_separator_is_refused(align: Any) -> None:
-    done = align(stdin="a dog\n")
-    assert done.code == 65
-    assert "standard input:1: no ||| between source and target; or name two files" in done.err
-
-
-def test_a_language_model_is_refused(align: Any, tmp_path: Path) -> None:
-    done = align(*FILES, of=make_run(tmp_path, task="language-modeling"))
-    assert done.code == 2
-    assert "word alignments come from cross attention, which a model of shape decoder" in done.err

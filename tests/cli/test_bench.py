@@ -43,24 +43,3 @@ def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["setting"]["heads"] == 2
     assert found["points"][1]["mechanism"] == "linear"
     assert found["exponents"]["linear"]["forward"]["low"] == 16
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["liner"], "called 'liner'; did you mean linear?"),
-        (["--lengths", "12..x"], "--lengths '12..x': must be numbers such as 512,1000 or a range"),
-        (["--lengths", "512..128"], "--lengths '512..128': the range must ascend"),
-        (["--causal", "efficient"], "efficient cannot hide the future"),
-        (["--heads", "0"], "'--heads'"),
-        (["--budget", "0"], "--budget 0: must be more than 0 seconds"),
-        (["--dtype", "int8"], "'--dtype': 'int8': there are float32"),
-        (["--device", "tpu"], "tpu"),
-    ],
-)
-def test_a_refusal_is_one_line_before_anything_is_measured(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, *words)
-    assert (code in (2, 69), out) == (True, "")
-    assert message in err.splitlines()[-1]

@@ -77,27 +77,3 @@ def test_a_run_decodes_with_its_own_weights(
     assert sum(shares) == pytest.approx(1, abs=0.02)
     code, _, err = called(capsys, "bench", "decode", run, "search.beam=2")
     assert (code, "is a run" in err) == (2, True)
-
-
-@pytest.mark.sampled(11)
-@pytest.mark.parametrize(
-    ("words", "code", "says"),
-    [
-        (("train", "quickstart", "--variant", "linaer"), 2, "did you mean"),
-        (("train", "quickstart", "--profile", "trace.txt"), 2, ".json"),
-        (("train", "quickstart", "--profile", "nowhere/trace.json"), 73, "nowhere"),
-        (("train", "language-modeling/naive-bayes", "--variant", "trigram"), 2, "counted"),
-        (("decode", "classification/sst2"), 2, "classification"),
-        (("decode", "language-modeling/length"), 2, "decodes no text"),
-        (("decode", "quikstart"), 66, "quickstart"),
-        (("decode", "quickstart", "--split", "tset"), 66, "did you mean test"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_one_line(
-    words: tuple[str, ...], code: int, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = called(capsys, "bench", *words)
-    assert done.code == code
-    assert says in done.err
-    assert len(done.err.strip().splitlines()) <= 2
-    assert not done.out

@@ -86,22 +86,3 @@ def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixt
     assert code == 1
     assert "broken, encoder: map: RuntimeError: " in err
     assert "bug" not in err
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("dto",), "called 'dto'; did you mean dot?"),
-        (("dot", "key_head=2"), "dot has no option 'key_head'; did you mean key_heads?"),
-        (("dot", "key_heads=3"), "key_heads must divide heads, 4, got 3"),
-        (("dot", "key_heads=two"), "dot: key_heads must be a whole number or null"),
-        (("dot", "--plugin", "x.py"), "plug-in x.py: no such file"),
-    ],
-)
-def test_what_cannot_be_checked_is_refused(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
-) -> None:
-    code, out, err = run(capsys, *words)
-    assert code in (2, 66)
-    assert out == ""
-    assert text in err

@@ -117,25 +117,6 @@ def test_questions_with_their_contexts(attnkit: Any) -> None:
     assert "did you mean mean?" in refused
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("runs/toy/good",), "name at least two runs"),
-        (("runs/toy/good", "runs/toy/unscored"), "not scored yet: run `attnkit eval"),
-        ((*BOTH, "--split", "tets"), "did you mean test?"),
-        ((*BOTH, "--metric", "blue"), "did you mean bleu?"),
-        ((*BOTH, "--method", "mean"), "--method is for question answering"),
-        (("runs/toy/good", "asked/runs/toy"), "compare runs of one task"),
-        (("nowhere", "runs/toy/good"), "no such folder of runs"),
-    ],
-)
-def test_refusals_are_one_line(attnkit: Any, words: tuple[str, ...], message: str) -> None:
-    done = attnkit(*words)
-    assert message in done.refusal
-    assert done.out == ""
-    assert done.err.count("\n") == 1
-
-
 @pytest.mark.filterwarnings("always::UserWarning")
 def test_changed_lines_are_told_of_and_changed_outputs_refused(
     attnkit: Any, folder: Path, tmp_path: Path

@@ -56,23 +56,3 @@ def test_one_variant_is_encoded_alone(folder: Path, capsys: pytest.CaptureFixtur
     assert called(capsys, "data", "encode", "tiny.yaml", "--variant", "short").code == 0
     assert len(list((folder / "cache" / "encoded").iterdir())) == 2
     assert not (folder / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "line"),
-    [
-        (["none.yaml"], 66, "none.yaml"),
-        (["tiny.yaml", "--variant", "two"], 2, "has no variant 'two'"),
-        (["tiny.yaml", "data.max_length=x"], 78, "data.max_length"),
-        (["tiny.yaml", "data.train=[a.src, c.tgt]"], 66, "c.tgt"),
-        (["tiny.yaml", "data.train=[bad.src, a.tgt]"], 65, "bad.src:50:2: malformed UTF-8"),
-    ],
-)
-def test_a_mistake_is_one_line(
-    folder: Path, words: list[str], code: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "bad.src").write_bytes(b"w1\n" * 49 + b"w\xff\n")
-    done = called(capsys, "data", "encode", *words)
-    assert (done.code, done.out) == (code, "")
-    assert line in done.err
-    assert len(done.err.splitlines()) == 1

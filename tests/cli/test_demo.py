@@ -47,8 +47,3 @@ def test_a_text_unlike_the_training_is_told_once(here: Caller) -> None:
         done.err.count("in 2 of 2 lines half of the words or more, such as 'zebra', are not") == 1
     )
     assert here("generate", "demo", stdin="The king laughs.\n").err == ""
-
-
-def test_a_file_in_the_way_is_refused(here: Caller, tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("")
-    assert here("demo", "--out", "x").code == 73

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.called import Done, called
 from helpers.shell import environment
-from helpers.trained import ROWS, make_run
+from helpers.trained import make_run
 
 from attnkit.recipe import metrics
 
@@ -170,61 +170,6 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
     assert [done.out.count(f"{name}_sd") for name in ("rouge1", "rougeL")] == [1, 1], done.err
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        ("", 2, "name a recipe, a run, or files with --hyp and --ref"),
-        ("--hyp hyp.txt", 2, "--hyp needs --ref FILE as well"),
-        ("--ref ref.txt", 2, "--ref needs --hyp FILE as well"),
-        ("--hyp hyp.txt --ref ref.txt other.txt", 2, "put --hyp or --ref before each of them"),
-        ("--hyp - --ref -", 2, "only one of --hyp and --ref can be standard input"),
-        ("--hyp hyp.txt --ref ref.txt --split test", 2, "--split is for trained runs"),
-        ("--hyp hyp.txt --ref ref.txt --metrics blue", 2, "did you mean bleu?"),
-        ("--hyp hyp.txt --ref ref.txt --metrics=", 2, "unknown metric ''"),
-        ("--hyp hyp.txt --ref ref.txt --metrics perplexity", 2, "needs a trained run"),
-        ("--hyp hyp.txt --ref ref.txt --metrics context-found", 2, "needs a trained run"),
-        ("--hyp hyp.txt --ref ref.txt --tokenize zhh", 2, "did you mean zh?"),
-        ("--hyp hyp.txt --ref ref.txt --words unicod", 2, "did you mean unicode?"),
-        ("--hyp hyp.txt --ref ref.txt --metrics meteors", 2, "did you mean meteor?"),
-        ("--hyp hyp.txt --ref ref.txt --metrics embedding-average", 2, "or by --vectors FILE"),
-        (
-            "--hyp hyp.txt --ref ref.txt --metrics embedding-average --vectors short.txt",
-            65,
-            "short.txt:1: 'line' is not a finite number",
-        ),
-        (
-            "--hyp hyp.txt --ref ref.txt --metrics embedding-average --vectors none",
-            66,
-            "word vectors: none: no such file",
-        ),
-        ("--hyp hyp.txt --ref ref.txt --format jsn", 2, "did you mean json?"),
-        ("--hyp none.txt --ref ref.txt", 66, "none.txt"),
-        ("--hyp . --ref ref.txt", 66, ".: is a folder; a regular file is needed"),
-        ("--hyp hyp.txt --hyp hyp.txt --ref ref.txt", 2, "--hyp 'hyp.txt' is given twice; name"),
-        ("--hyp short.txt --ref ref.txt", 65, "short.txt and ref.txt have 1 and 4 lines"),
-        (
-            "--hyp hyp.txt --ref ref.txt --ref short.txt",
-            65,
-            "short.txt have 4 and 1 lines",
-        ),
-        ("--hyp bad.txt --ref ref.txt", 65, "bad.txt:2:2: malformed UTF-8"),
-        ("--hyp empty.txt --ref empty.txt", 65, "nothing to score"),
-        ("nowhere", 66, "no recipe 'nowhere'"),
-        (".", 66, "no finished run is here"),
-    ],
-)
-def test_mistakes_get_one_line_and_their_exit_code(
-    attnkit: Any, words: str, code: int, message: str
-) -> None:
-    Path("short.txt").write_text("one line\n", encoding="utf-8")
-    Path("bad.txt").write_bytes(b"a\nb\xff\nc\nd\n")
-    Path("empty.txt").write_bytes(b"")
-    done = attnkit(*words.split())
-    assert (done.code, done.out) == (code, "")
-    assert done.err.count("\n") == 1
-    assert message in done.refusal
-
-
 def write_recipe(folder: Path) -> None:
     """A recipe whose runs are those of `make_run`."""
     rows = folder / "test.jsonl"
@@ -325,16 +270,6 @@ def test_a_recipe_without_some_runs_says_which_and_scores_the_others(
     assert "runs/toy/vanilla: variant vanilla skipped" in done.err
 
 
-def test_a_recipe_without_runs_names_the_command_that_makes_them(
-    attnkit: Any, tmp_path: Path
-) -> None:
-    (tmp_path / "test.jsonl").write_text(json.dumps(ROWS[0]._asdict()) + "\n", encoding="utf-8")
-    write_recipe(tmp_path)
-    done = attnkit("toy.yaml")
-    assert done.code == 66
-    assert "no finished run in runs/toy; train one: attnkit train toy.yaml" in done.err
-
-
 def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_path: Path) -> None:
     for variant in ("vanilla", "linear"):
         make_run(tmp_path, variant, baseline="vanilla")
@@ -388,15 +323,3 @@ def test_one_variant_in_two_folders_is_two_rows(attnkit: Any, tmp_path: Path) ->
     assert result["comparisons"][0]["baseline_system"] == "base (dropout=0.1)"
     result = json.loads(attnkit(*words, "--baseline", "b/toy/base/seed-1").out)
     assert result["comparisons"][0]["baseline_system"] == "base (dropout=0.2)"
-
-
-def test_runs_of_different_tasks_are_refused(attnkit: Any, tmp_path: Path) -> None:
-    make_run(tmp_path)
-    make_run(tmp_path, "answers", task="dialogue")
-    done = attnkit("runs/toy/base", "runs/toy/answers")
-    assert done.code == 2
-    assert done.refusal.endswith(
-        "runs/toy/base/seed-1 is a run of translation, runs/toy/answers/seed-1 of dialogue: "
-        "score each task by itself"
-    )
-    assert done.out == ""

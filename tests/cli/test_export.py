@@ -33,22 +33,6 @@ def test_a_run_is_exported(
     assert (again.code, "is there already" in again.refusal) == (73, True)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["--to", "onxx"], 2, "did you mean onnx?"),
-        (["--to", "onnx", "--quantization", "int8"], 2, "--quantization is for --to ctranslate2"),
-        (["--to", "ctranslate2", "--quantization", "int7"], 2, "did you mean int8?"),
-    ],
-)
-def test_mistakes_cost_one_line(
-    words: list[str], code: int, said: str, run: Run, tmp_path: Path, capsys: Any
-) -> None:
-    done = called(capsys, "export", str(run.path), str(tmp_path / "out"), *words)
-    assert (done.code, said in done.refusal) == (code, True), done.refusal
-    assert not (tmp_path / "out").exists()
-
-
 def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> None:
     run = make_run(tmp_path, model_options={"positions": "alibi"})
     done = called(capsys, "export", str(run.path), str(tmp_path / "out"), "--to", "huggingface")

@@ -166,57 +166,6 @@ def test_output_goes_to_a_file_whole_or_not_at_all(generate: Any, tmp_path: Path
     assert [child.name for child in tmp_path.iterdir()] == ["out.txt"]
 
 
-def test_output_that_cannot_be_made_is_refused(generate: Any, tmp_path: Path) -> None:
-    done = generate("--output", str(tmp_path / "none" / "out.txt"))
-    assert done.code == 73
-    assert "out.txt: cannot be created: No such file or directory" in done.err
-    assert generate("--output", str(tmp_path)).code == 73
-    done = generate("--output", "/dev/full")
-    assert done.code == 74
-    assert done.err.count("\n") == 1
-
-
-REFUSED = {
-    ("--beam", "3", "--sample"): "--beam and sampling exclude each other",
-    ("--top-p", "0.9"): "--top-p is for sampling: add --sample",
-    ("--beam", "2", "--temperature", "0.9"): "--temperature is for sampling: add --sample",
-    ("--seed", "1"): "--seed is for sampling",
-    ("--beam", "0"): "--beam: must be a whole number >= 1, got 0",
-    ("--sample", "--top-p", "1.5"): "--top-p: must be a number > 0 and <= 1, got 1.5",
-    ("--sample", "--temperature", "0"): "--temperature: must be a number > 0, got 0.0",
-    ("--sample", "--temperature", "nan"): "--temperature: must be a number > 0, got nan",
-    ("--length-penalty", "inf"): "--length-penalty: must be a number >= -10 and <= 10, got inf",
-    ("--n-best", "3"): "--n-best 3: needs --beam 3 or --sample",
-    ("--beam", "1", "--n-best", "2"): "--n-best 2: needs --beam 2",
-    ("--min-length", "8"): "--min-length 8: must be below --max-length 8",
-    ("--json", "--scores"): "leave --scores out",
-    ("--block", "0"): "'--block': must be >= 1",
-    ("--block", "1.5"): "'--block': must be a whole number; see `attnkit generate --help`",
-}
-
-
-@pytest.mark.parametrize("words", REFUSED, ids=" ".join)
-def test_options_that_do_not_fit_are_refused(generate: Any, words: tuple[str, ...]) -> None:
-    done = generate(*words)
-    assert done.code == 2
-    assert REFUSED[words] in done.err
-    assert done.err.count("\n") == 1
-    assert done.out == ""
-
-
-def test_what_is_not_there_is_named(generate: Any, tmp_path: Path) -> None:
-    done = generate(str(tmp_path / "in.txt"))
-    assert done.code == 66
-    assert done.err.endswith("in.txt: cannot be read: No such file or directory\n")
-    done = generate(str(tmp_path))
-    assert done.code == 66
-    assert done.err.endswith("is a folder; a regular file is needed\n")
-    assert generate("a\0b").code == 66
-    code = main(["generate", str(tmp_path / "run")])
-    assert code == 66
-    assert generate("--device", "cuda:77").code == 69
-
-
 def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
     """The real command with pipes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

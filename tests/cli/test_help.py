@@ -105,28 +105,6 @@ def test_an_option_has_one_short_form_in_all_commands() -> None:
     assert {long: short for long, short in found.items() if len(short) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["trian"], "no such command 'trian'. Did you mean 'train'? See `attnkit --help`"),
-        (["--bold"], "no such option: --bold; see `attnkit --help`"),
-        (["train"], "missing argument 'RECIPE'; see `attnkit train --help`"),
-        (["train", "x", "--ofline"], "no such option: --ofline"),
-        (["train", "x", "--batch-size", "9"], "no such option: --batch-size; batches are counted"),
-        (["eval", "runs", "--save", "x"], "no such option: --save; results go to standard output"),
-        (["train", "x", "--seed", "one"], "invalid value for '--seed'"),
-        (["train", "a.yaml", "b.yaml"], "'b.yaml' is not KEY=VALUE"),
-    ],
-)
-def test_a_usage_error_is_one_line_that_says_what_is_right(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(f"attnkit: error: {message}")
-    assert shown.count("\n") == 1
-
-
 def bash(line: str) -> dict[str, str]:
     """What bash tells at the end of a line."""
     words = line.split(" ")

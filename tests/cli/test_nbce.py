@@ -9,7 +9,7 @@ import pytest
 from helpers.called import Done, called
 from helpers.trained import LENGTH, make_run
 
-from attnkit.cli import console, main, streams
+from attnkit.cli import console, streams
 from attnkit.nbce.answer import ask
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.opening import open_run
@@ -330,49 +330,6 @@ def test_control_characters_reach_no_terminal(nbce: Any) -> None:
     assert not any(sign in done.out for sign in "\x1b\x00\u202e")
 
 
-BAD = [
-    (("--context", "none.txt", "--prompt", "x"), 66, "none.txt: no such file"),
-    (("--contexts", "0.txt", "--prompt", "x"), 65, "0.txt:1:1: not JSON"),
-    (("--prompt", "x"), 2, "there is no context: give one with --context FILE"),
-    (("--context", "-", "--prompt", "x"), 2, "there is no context (1 empty)"),
-    (FILES, 2, "there is no prompt: add --prompt TEXT or --prompts FILE"),
-    ((*FILES, "--prompt", " "), 2, "prompt 1 is empty"),
-    ((*ASK, "--weights", "1,0,0"), 2, "weights are for pool 'weighted', not 'entropy'"),
-    ((*ASK, "--pool", "weighted", "--weights", "1,0"), 2, "weights: 2 given for 3 in all"),
-    ((*ASK, "--weights", "a,b,c"), 2, "--weights 'a,b,c': must be numbers such as 0.5"),
-    ((*ASK, "--pool", "entropie"), 2, "'entropie': did you mean entropy?"),
-    ((*ASK, "--beta", "-2"), 2, "beta must be at least -1, got -2"),
-    ((*ASK, "--top-p", "2"), 2, "top_p must be at least 0, at most 1, got 2"),
-    ((*ASK, "--baseline", "concta"), 2, "'concta': did you mean concat?"),
-    ((*ASK, "--baseline", "concat", "--alpha", "1"), 2, "of at least 0, for --baseline cad"),
-    ((*ASK, "--baseline", "cad", "--alpha", "-1"), 2, "--alpha -1: is a number of at least 0"),
-    ((*ASK, "--overlap", "2"), 2, "--overlap 2: add --window N"),
-    ((*ASK, "--window", "3", "--overlap", "3"), 2, "--overlap 3: must be below --window 3"),
-    ((*ASK, "--window", "0"), 2, "'--window': must be >= 1"),
-    ((*ASK, "--save", "t.txt"), 2, "--save t.txt: unknown suffix '.txt'; choose from .html"),
-    ((*ASK, "--save", "no/t.json"), 73, "no/t.json: cannot be created: there is no folder no"),
-    ((*ASK, "--seed", "2"), 2, "--seed is for sampling: add --sample"),
-    ((*ASK, "--beam", "2", "--temperature", "1"), 2, "--beam and sampling exclude each other"),
-    ((*ASK, "--context", "-", "--prompts", "-"), 2, "only one of --context, --contexts and"),
-    ((*ASK, "--pool", "best", "--trace"), 2, "--pool best merges nothing to trace"),
-    ((*FILES, "--prompt", "x", "--choices", "a"), 2, "--choices: give two or more answers"),
-    ((*ASK, "--choices", "a,b"), 2, "--max-length does nothing with --choices"),
-    ((*ASK, "--chat"), 2, "takes no chat or template: leave it out"),
-    ((*ASK, "--quantize", "8bit"), 2, "takes no quantization: leave it out"),
-    ((*ASK, "--quantize", "3bit"), 2, "'3bit': did you mean"),
-    ((*ASK, "--dtype", "bfloat16"), 2, "takes no dtype: leave it out"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "code", "message"), BAD, ids=lambda value: str(value)[-24:])
-def test_what_cannot_be_is_refused_in_one_line(
-    nbce: Any, words: tuple[str, ...], code: int, message: str
-) -> None:
-    done = nbce(*words)
-    assert (done.code, done.out) == (code, ""), done.err
-    assert message in done.refusal
-
-
 def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     nbce: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,8 +413,3 @@ def test_a_source_that_is_too_long_names_a_window_that_fits(nbce: Any) -> None:
     assert nbce(*asked, "--window", window[1], task="translation").code == 0
     done = nbce(*asked, "--window", str(int(window[1]) + 6), task="translation")
     assert done.code == 2
-
-
-def test_a_missing_model_is_named(capsys: Any) -> None:
-    assert main(["nbce", "./no-run", "--context", __file__, "--prompt", "x"]) == 66
-    assert "no-run" in capsys.readouterr().err

@@ -63,8 +63,3 @@ def test_a_template_changes_what_is_read(ask: Any, model: Path) -> None:
     code, _, err = ask("--template", "{prompt}")
     assert code == 2
     assert "a template needs {context} once and {prompt} behind it" in err
-
-
-def test_a_chat_without_a_template_is_refused(ask: Any) -> None:
-    code, _, err = ask("--chat")
-    assert (code, "has no chat template" in err) == (2, True)

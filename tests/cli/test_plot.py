@@ -51,27 +51,6 @@ def test_a_picture_has_the_size_that_is_asked_for(runs: Path, here: Caller, tmp_
     assert width == pytest.approx(3.3 * 72, rel=0.06)
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("runs", "--y", "overview,score"), 2, "overview and differences stand alone"),
-        (("runs", "--save", "p.svg", "--size", "3"), 2, "--size '3': must be two numbers"),
-        (("nowhere",), 66, "nowhere: no such folder of runs"),
-        (("runs", "--x", "hours"), 2, "--x 'hours': there are updates, tokens, time, parameters"),
-        (("runs", "--y", "los"), 2, "--y 'los': "),
-        (("runs", "--save", "p.jpg"), 2, "unknown suffix '.jpg'; choose from .png .svg .pdf"),
-        ((), 2, "missing argument"),
-    ],
-)
-def test_mistakes_are_one_line(
-    words: tuple[str, ...], code: int, said: str, runs: Path, here: Caller
-) -> None:
-    done = here("plot", *words)
-    assert done.code == code
-    assert said.lower() in done.err.lower()
-    assert done.err.count("\n") == 1
-
-
 def test_without_matplotlib_a_picture_is_refused_with_the_extra(
     runs: Path, command: Command, tmp_path: Path
 ) -> None:

@@ -115,30 +115,6 @@ def test_every_study_comes_in_every_format(
         assert max(map(len, shown)) <= width
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("noise", "run", "--sigma", "0"), 2, "--sigma 0: must be above 0 and at most 20"),
-        (("noise", "run", "--sigma", "a"), 2, "--sigma 'a': must be numbers such as 0.5,1,2"),
-        (("noise", "run", "--by", "head"), 2, "'--by': 'head': there are model, kind"),
-        (("noise", "run", "--seeds", "0"), 2, "'--seeds'"),
-        (("noise", "nowhere"), 66, "nowhere: no such run"),
-        (("noise", "run", "--split", "valid"), 66, "valid"),
-        (("entropy", "run", "--step", "3"), 66, "--step 3: run has no checkpoint of that step"),
-        (("entropy", "run", "--head", "9"), 2, "--head 9: encoder attention has heads 0, 1"),
-        (("rank", "no/run"), 66, "no/run: no such folder of runs"),
-        (("rank",), 2, "missing argument"),
-        (("noise",), 2, "missing argument"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(
-    probe: Any, words: tuple[str, ...], code: int, message: str
-) -> None:
-    done = probe(*words)
-    assert done.code == code
-    assert message in done.refusal
-
-
 def test_a_mechanism_without_scores_is_refused_before_any_scoring(
     probe: Any, tmp_path: Path
 ) -> None:

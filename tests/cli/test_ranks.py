@@ -159,18 +159,6 @@ def test_a_signal_stops_all_after_one_save(folder: Path) -> None:
     assert not run.finished
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--nproc", "2", "--jobs", "2"], "choose one of them"), (["--nproc", "0"], "--nproc")],
-)
-def test_what_cannot_be_is_refused_in_one_line(
-    folder: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = called(capsys, "train", str(folder / "short.yaml"), *words)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert said in done.refusal
-
-
 @pytest.mark.slow
 def test_ranks_refuse_in_one_line(folder: Path) -> None:
     words = ("train", "short.yaml", "--nproc", "2", "train.parallel=none", "--out", "refused")

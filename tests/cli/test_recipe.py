@@ -183,17 +183,6 @@ def test_explain_downloads_nothing_unless_it_is_asked_to(
     assert "without the data" in out
 
 
-@pytest.mark.slow
-def test_columns_of_a_list_are_chosen_and_a_wrong_name_gets_the_nearest(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    _, out, _ = run(capsys, "list", "--columns", "corpus", "--format", "csv")
-    assert out.splitlines()[0] == "recipe,corpus"
-    code, _, err = run(capsys, "list", "--columns", "variant")
-    assert code == 2
-    assert "--columns 'variant': did you mean variants?" in err
-
-
 def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:
     Path("folder").mkdir()
     assert run(capsys, "copy", "r.yaml", "mine.yaml") == (
@@ -232,30 +221,6 @@ def test_a_copy_finds_what_it_extends(capsys: pytest.CaptureFixture[str]) -> Non
 def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "schema")
     assert (code, json.loads(out)) == (0, json_schema())
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (
-            ["explain", "r.yaml", "train.setps=3"],
-            78,
-            "command line: train.setps: unknown key; did you mean train.steps?",
-        ),
-        (["explain", "gone.yaml"], 66, "this name; `attnkit recipe list`"),
-        (["show", "r.yaml", "--variant", "fsat"], 2, "r has no variant 'fsat'; did you mean fast?"),
-        (["copy", "quickstrt"], 66, "no recipe 'quickstrt': there is no such file"),
-        (["shwo"], 2, "show"),
-    ],
-)
-def test_errors_are_one_line_with_an_exit_code(
-    capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
-) -> None:
-    found, out, err = run(capsys, *words)
-    assert (found, out) == (code, "")
-    assert message in err
-    assert err.count("\n") == 1
-    assert err.startswith("attnkit: error: ")
 
 
 def test_all_problems_of_a_recipe_are_told_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:

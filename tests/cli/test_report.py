@@ -169,38 +169,6 @@ def test_a_language_model_has_maps_of_its_test_text(attnkit: Any, tmp_path: Path
     assert "maps-decoder-1.svg" in text
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("nowhere",), 66, "nowhere: no such folder of runs"),
-        (("other/runs",), 66, "not scored yet: run `attnkit eval other/runs/toy/unscored/seed-1`"),
-        (("runs", "asked/runs"), 2, "make a report for each task"),
-        (("runs", "-o", "r.txt"), 2, "unknown suffix '.txt'; choose from .html .htm .md"),
-        (("runs", "-o", "no/r.html"), 73, "there is no folder no"),
-        (("runs", "-o", "folder.md"), 73, "it is a folder"),
-        (("runs", "--no-maps", "--sentence", "a"), 2, "leave out --no-maps"),
-        (("runs", "--sentence", " "), 2, "the text is empty"),
-    ],
-)
-def test_refusals_are_one_line(
-    attnkit: Any, folder: Path, words: tuple[str, ...], code: int, message: str
-) -> None:
-    (folder / "folder.md").mkdir(exist_ok=True)
-    done = attnkit(*words)
-    assert done.code == code
-    assert message in done.refusal
-    assert done.out == ""
-    assert not (folder / "report.html").exists()
-
-
-def test_drawings_cannot_stand_where_a_file_is(attnkit: Any, tmp_path: Path) -> None:
-    (tmp_path / "r-figures").write_text("mine", encoding="utf-8")
-    done = attnkit("runs/toy", "--no-maps", "-o", str(tmp_path / "r.md"))
-    assert done.code == 73
-    assert "r-figures is not a folder" in done.refusal
-    assert not (tmp_path / "r.md").exists()
-
-
 @pytest.mark.slow
 def test_an_interrupted_writing_leaves_the_old_page(
     attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

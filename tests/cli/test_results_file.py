@@ -94,13 +94,6 @@ def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Ca
     assert "test: sources and references are not kept with results: " in done.refusal
 
 
-def test_what_was_not_scored_is_refused(here: Caller) -> None:
-    for words in (("search.beam=7",), ("--fresh",), ("--split", "valid")):
-        done = here("eval", GOOD_RESULTS, *words)
-        assert done.code == 66
-        assert WEIGHTS in done.refusal
-
-
 def test_compare_shows_sources_and_references_where_they_are_at_hand(here: Caller) -> None:
     runs = here("compare", "runs/toy/good", "runs/toy/bad", "--format", "jsonl")
     words = ("compare", GOOD_RESULTS, "results/toy/bad", "--format", "jsonl")
@@ -211,30 +204,6 @@ def test_damage_is_refused_in_one_line(here: Caller) -> None:
     assert "damaged" in here("runs", "results").out
 
 
-NEED_WEIGHTS = [
-    ("generate", GOOD_RESULTS),
-    ("visualize-attn", GOOD_RESULTS, "two cats"),
-    ("nbce", GOOD_RESULTS, "--context", "test.txt", "--prompt", "cats"),
-    ("export", GOOD_RESULTS, "--to", "onnx", "exported"),
-    ("probe", "heads", GOOD_RESULTS, "--split", "test"),
-    ("probe", "rank", "results"),
-    ("align", GOOD_RESULTS),
-    ("convert", GOOD_RESULTS, "--attention", "linear"),
-    ("bench", "decode", GOOD_RESULTS),
-    ("train", "quickstart", f"train.init={GOOD_RESULTS}"),
-]
-
-
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("words", NEED_WEIGHTS, ids=lambda words: " ".join(words[:2]))
-def test_what_needs_weights_is_refused(here: Caller, words: tuple[str, ...]) -> None:
-    before = sorted(Path().rglob("*"))
-    done = here(*words, stdin="two cats\n")
-    assert (done.code, done.out) == (66, ""), done.err
-    assert f"{GOOD_RESULTS}: {WEIGHTS}" in done.refusal or "/bad/" in done.refusal
-    assert sorted(Path().rglob("*")) == before
-
-
 def test_the_list_of_runs(here: Caller) -> None:
     shown = here("runs", "results")
     assert shown.code == 0, shown.err
@@ -242,25 +211,6 @@ def test_the_list_of_runs(here: Caller) -> None:
     assert here("runs", "clean", "results").err.endswith("nothing to remove\n")
     row = next(csv.DictReader(io.StringIO(here("runs", GOOD_RESULTS, "--format", "csv").out)))
     assert row["bytes"] == str(Path(GOOD_RESULTS).stat().st_size)
-
-
-def test_mistakes(here: Caller, tmp_path: Path) -> None:
-    def refused(code: int, message: str, *words: str) -> None:
-        done = here(*words)
-        assert (done.code, done.out) == (code, "")
-        assert message in done.refusal
-
-    pack = ("runs", "pack", "--results")
-    refused(2, "add --results", "runs", "pack", "runs")
-    refused(66, "absent: no such folder of runs", *pack, "absent")
-    (tmp_path / "new").mkdir()
-    trained.make_run(tmp_path / "new")
-    refused(66, "not scored yet: run `attnkit eval new/runs", *pack, "new/runs")
-    refused(73, "a second run of that name", *pack, "runs", "results/toy/good")
-    Path("file").touch()
-    refused(73, "file", *pack, "runs", "-o", "file")
-    refused(66, "absent.results.tar.xz: no such file", "eval", "absent.results.tar.xz")
-    refused(66, "absent.results.tar.xz: no such file", "verify", "absent.results.tar.xz")
 
 
 @pytest.mark.slow

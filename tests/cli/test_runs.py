@@ -134,22 +134,3 @@ def test_a_cleaned_run_is_skipped_by_the_next_training(tmp_path: Path, here: Cal
     assert "already trained" in done.err
     assert (tmp_path / "runs/tiny/base/seed-1/model.safetensors").read_bytes() == before
     assert "done" in here("runs").out
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("runs", "nowhere"), 66, "nowhere: no such folder of runs; `attnkit train RECIPE` makes"),
-        (("runs", "recipe.yaml"), 66, "recipe.yaml: is a file; a folder is needed; `attnkit train"),
-        (("runs", "clean", "nowhere"), 66, "nowhere: no such folder of runs"),
-        (("runs", "--format", "xml"), 2, "'--format': 'xml': there are table"),
-    ],
-)
-def test_mistakes_are_one_line(
-    words: tuple[str, ...], code: int, said: str, here: Caller, tmp_path: Path
-) -> None:
-    (tmp_path / "recipe.yaml").write_text("task: translation\n")
-    done = here(*words)
-    assert (done.code, done.out) == (code, "")
-    assert said in done.err
-    assert done.err.count("\n") == 1

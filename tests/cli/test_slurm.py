@@ -116,22 +116,3 @@ def test_the_script_has_the_plug_ins_of_its_own_command(
 ) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {"own": Path("own.py")})
     assert "train quickstart --plugin own.py ||" in here("slurm", "quickstart").out
-
-
-def test_mistakes_are_refused(here: Caller) -> None:
-    for words, why in {
-        ("quickstart", "--time", "soon"): "--time 'soon': must be as in Slurm",
-        ("quickstart", "--time", "4"): "--time 4: too short, as trainings stop 120 seconds before",
-        ("quickstart", "--time", "0:04:00"): "too short",
-        ("quickstart", "train.step=3"): "train.step",
-        ("quickstrat",): "quickstart",
-        ("quickstart", "--", "--nosuch"): "no such option: --nosuch",
-        ("quickstart", "--", "--jobs", "2"): "--jobs is not for a script",
-        ("quickstart", "--", "--nproc", "2"): "--nproc is not for a script",
-        ("quickstart", "--", "--fresh"): "--fresh would begin again whenever the job is requeued",
-        ("quickstart", "--", "--variant", "nosuch"): "nosuch",
-    }.items():
-        done = here("slurm", *words)
-        assert done.code in (2, 66, 78)
-        assert why in done.err
-        assert done.out == ""

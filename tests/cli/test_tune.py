@@ -132,26 +132,6 @@ def test_rows_that_were_not_tuned_say_so(here: Caller) -> None:
     assert "lr not tuned, but set by the recipe: 2e-3 (one); 1e-3 (two)" in on_one_line(other.out)
 
 
-@pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--tune-steps", "3"), 2, "--tune-steps 3: needs --tune KEY=V1,V2"),
-        (("--tune", "train.lr=1"), 2, "--tune train.lr=1: needs two values or more"),
-        (("--tune", "train.lrr=1,2"), 78, "train.lrr: unknown key; did you mean train.lr?"),
-        (("--tune", "search.beam=1,2"), 2, "only keys of train and model can be tuned"),
-        (("--tune", "train.lr=1,2", "--jobs", "9"), 2, "runs to train (variants times seeds): 6"),
-    ],
-)
-def test_what_cannot_be_tuned_is_one_line(
-    here: Caller, tmp_path: Path, words: tuple[str, ...], code: int, message: str
-) -> None:
-    done = here("train", "tiny.yaml", *words)
-    assert (done.code, done.out) == (code, "")
-    assert message in done.refusal
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_picture_of_a_sweep_has_a_line_for_each_variant(here: Caller, tmp_path: Path) -> None:

@@ -231,8 +231,3 @@ def test_answers_to_questions_are_asked_again(
     same = {row["kind"] for row in rows if row["state"] == "same"}
     assert same == {"file", "score", "output", "table"}
     assert not [row for row in rows if row["state"] != "same" and row["kind"] != "file"]
-
-
-def test_mistakes(attnkit: Any) -> None:
-    assert attnkit("nothing-of-that-name").code in (66, 78)
-    assert attnkit("quickstart").refusal.endswith("`attnkit train RECIPE` makes one")

@@ -13,7 +13,6 @@ from rich.cells import cell_len
 from attnkit.analysis import map_statistics
 from attnkit.analysis.map_statistics import AttentionSink
 from attnkit.analysis.maps import Token
-from attnkit.cli import main
 from attnkit.cli.commands import visualize_attn
 from attnkit.runs import Run
 
@@ -151,57 +150,11 @@ def test_files_hold_what_was_captured(show: Any) -> None:
     assert Path("m.svg").read_text(encoding="utf-8").startswith("<?xml")
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message"),
-    [
-        (("--layer", "7"), 2, "--layer 7: cross attention has only layer 0"),
-        (("--head", "2"), 2, "--head 2: cross attention has heads 0, 1"),
-        (("--head", "0-3"), 2, "--head 2: cross attention has heads 0, 1"),
-        (("--head", "1-0"), 2, "--head '1-0': must be numbers from 0, such as 3, 0-5 or 0,2,4"),
-        (("--layer", "first"), 2, "--layer 'first': must be numbers from 0"),
-        (("--save", "maps.jpg"), 2, "--save maps.jpg: unknown suffix '.jpg'; choose from .png"),
-        (("--save", "no/such/folder/a.html"), 73, "no/such/folder"),
-        (("--view", "all"), 2, "'--view': 'all': there are full, grid, numbers"),
-        (("--kind", "crosss"), 2, "'--kind': 'crosss': did you mean cross?"),
-        (("--target", "rote", "--max-length", "0"), 2, "--target fixes the output: leave out"),
-        (("--with", "other", "--save", "a.npz"), 2, "a.npz: .npz holds one model"),
-        (("--save", "."), 2, "unknown suffix ''"),
-        (("--with", "nothing/here/at/all"), 66, "nothing/here/at/all"),
-        (("--max-length", "0"), 2, "--max-length: must be a whole number >= 1"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_done_is_said_in_a_line(
-    show: Any, words: tuple[str, ...], code: int, message: str
-) -> None:
-    done = show(TEXT, *words)
-    assert done.code == code, done.err
-    assert message in done.err
-    assert done.err.count("error:") == 1
-    assert "Traceback" not in done.err
-    assert done.out == ""
-
-
 def test_no_text_is_refused_and_a_longer_one_than_trained_on_is_told(show: Any) -> None:
     assert show(" ").code == 2
     done = show("cat " * 100, "--view", "full")
     assert done.code == 0
     assert "training had at most 24" in done.err
-
-
-def test_a_file_that_cannot_be_is_refused_before_the_model_is_read(
-    tmp_path: Path, capsys: Any
-) -> None:
-    (tmp_path / "a.html").mkdir()
-    for file, why in (("no/b.html", "there is no folder"), ("a.html", "it is a folder")):
-        assert main(["visualize-attn", "no/run", TEXT, "--save", str(tmp_path / file)]) == 73
-        assert why in capsys.readouterr().err
-
-
-def test_a_kind_that_the_model_lacks_is_refused(show: Any, language_model: Run) -> None:
-    done = show("zwei", "--kind", "cross", of=language_model)
-    assert done.code == 2
-    assert "cross" in done.err
 
 
 def test_the_reference_is_exact_softmax_on_the_same_queries_and_keys(show: Any) -> None:
