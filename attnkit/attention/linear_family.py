@@ -23,7 +23,7 @@ class Kernel(Unscored):
     cost = "T*D*D"
     state = "constant"
     exponent: bool = False
-    """Whether phi_q and phi_k answer logarithms of the features.  They are then exponentiated under
+    """Whether phi_q and phi_k return logarithms of the features.  They are then exponentiated under
     shifts that cancel, so that nothing overflows or vanishes; those of keys come from the keys that
     a query may see."""
     chunk: int = 32
@@ -59,7 +59,7 @@ def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | 
     """Which of the keys that come with this call are real; None where all are known to be."""
     if mask.layout == "packed":
         return None
-    real = mask.valid[:, -k.shape[2] :]
+    real = mask.valid[:, -k.shape[2] :]  # the mask has cached keys as well
     if readable(real) and bool(real.all()):
         return None
     return real.expand(k.shape[0], -1)

@@ -118,7 +118,7 @@ def pads_last(mask: Mask) -> Int[Tensor, "b S"] | None:
 
 
 def with_pads_last(answer: Callable[..., Tensor], mask: Mask, *parts: Tensor) -> Tensor:
-    """`answer(valid, *parts)` with the pads behind the tokens of each row; columns come back.
+    """Call `answer(valid, *parts)` with pads moved behind the tokens of each row, and undo that.
 
     Parts are [B, H, S, *], and so is the answer; `valid` [b, S] is False on pads.
     """

@@ -113,7 +113,7 @@ class SliceLayer(nn.Module):
 
 
 def first_layer(reads: Literal["layer", "slice"], heads: int, width: int) -> nn.Module:
-    """What a Dense form computes of queries first: nothing where `layer.q` did, or W1 and b1."""
+    """The first layer of a Dense form: nothing where it is `layer.q`, else W1 and b1 by head."""
     return nn.Identity() if reads == "layer" else SliceLayer(heads, width)
 
 

@@ -97,10 +97,10 @@ class TanhScores(torch.autograd.Function):
                 g = grad[head, rows, queries]
                 to_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
                 room = torch.empty_like(units).flatten() if room is None else room
-                bends = room[: units.numel()].view_as(units)  # the first block is the largest
-                torch.addcmul(units, units, units, value=-1, out=bends).mul_(g.unsqueeze(-1))
-                to_left[head, rows, queries] = bends.sum(2)  # a query is in one block alone
-                to_right[head, rows] += bends.sum(1)  # a key is in all blocks of its row
+                slopes = room[: units.numel()].view_as(units)  # the first block is the largest
+                torch.addcmul(units, units, units, value=-1, out=slopes).mul_(g.unsqueeze(-1))
+                to_left[head, rows, queries] = slopes.sum(2)  # a query is in one block alone
+                to_right[head, rows] += slopes.sum(1)  # a key is in all blocks of its row
         factor = 4 * weight[:, None, None]
         return to_left * factor, to_right * factor, to_weight
 

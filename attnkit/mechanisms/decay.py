@@ -102,8 +102,7 @@ class Decay(Unscored):
 
 def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence for T tokens, q scaled: squares inside chunks, states between them."""
-    length = k.shape[2]
-    size = length if torch.compiler.is_exporting() else min(CHUNK, length)
+    length, size = k.shape[2], min(CHUNK, k.shape[2])
     if spare := -length % size:
         q, k, v, logs = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v, logs))
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))

@@ -125,9 +125,9 @@ class EntmaxWeights(torch.autograd.Function):
         share = derivative / total
         narrow = alpha - 1
         logs = torch.xlogy(weights, weights)  # 0 for a weight of 0
-        bend = (weights - share) / narrow**2
-        bend = bend - (logs - share * logs.sum(-1, keepdim=True)) / narrow
-        return to_scores, (grad * bend).sum_to_size(alpha.shape)
+        by_alpha = (weights - share) / narrow**2
+        by_alpha = by_alpha - (logs - share * logs.sum(-1, keepdim=True)) / narrow
+        return to_scores, (grad * by_alpha).sum_to_size(alpha.shape)
 
 
 class Entmax(ScaledDot):

@@ -205,7 +205,7 @@ class Nystrom(Unscored):
             return attend(q, k, v, visible)
         segments = Segments.of(mask, self.landmarks)
         q_marks, k_marks, used = segments.means(q), segments.means(k), segments.used
-        values = attend(q_marks, k, v, visible)
+        values = attend(q_marks, k, v, visible)  # [B, H, M, E]
         present = None
         if used is not None:
             present = (used | ~used.any(1, keepdim=True))[:, None, None, :]  # all in rows of pads

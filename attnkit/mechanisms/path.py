@@ -29,7 +29,7 @@ from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, o
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recomputed_blocks import RowBlock
-from attnkit.ops.recomputed_chunks import carried_on
+from attnkit.ops.recomputed_chunks import recomputed
 
 CHUNK = 64
 """Tokens of one triangular system."""
@@ -99,7 +99,7 @@ class Path(ScaledDot):
             part = None if factor is None else factor[:, :, chunk.first : chunk.last]
             return self.weigh(own, scores, seen, None, part).y, keys
 
-        y, past = carried_on(answers, chunks, past, (values, bias, q, k, w, strength))
+        y, past = recomputed(answers, chunks, past, (values, bias, q, k, w, strength))
         return Out(y, (past.to(v.dtype), values))
 
     @classmethod

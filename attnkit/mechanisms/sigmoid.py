@@ -52,7 +52,7 @@ class Sigmoid(ScaledDot):
             scores = scores + self.bias
         else:
             seen = mask.visible() if allowed is None else allowed.sum(-1)
-            scores = scores - seen.clamp_min(1).to(scores.dtype).log().unsqueeze(-1)
+            scores = scores - seen.clamp_min(1).to(scores.dtype).log().unsqueeze(-1)  # not log 0
         weights = scores.sigmoid()
         return weights if allowed is None else weights.masked_fill(~allowed, 0)
 

@@ -81,7 +81,7 @@ class Model(nn.Module, ABC):
     """From the last hidden state to the vocabulary."""
 
     def make_room(self, weights: Mapping[str, Tensor]) -> None:
-        """Give tables whose sizes depend on the training text those of stored weights."""
+        """Resize tables whose sizes depend on the training text to those of stored weights."""
 
     @abstractmethod
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:

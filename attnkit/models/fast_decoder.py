@@ -95,13 +95,13 @@ class FastState:
 
 
 def caches(both: Float[Tensor, "L 2 B H S D"]) -> list[Cache]:
-    """What each layer reads, without copies."""
+    """Keys and values of each layer, as views."""
     keys, values = both.flatten(2, 3).unbind(1)  # [L, B H, S, D] each
     return list(zip(keys.transpose(2, 3).unbind(), values.unbind(), strict=True))
 
 
 def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k S"]:
-    """Biases of sentences, for each head of each; of one sentence a product repeats them."""
+    """Biases of sentences for each of their heads; those of one sentence alone broadcast."""
     if biases.shape[0] == 1:
         return biases
     return biases[:, None].expand(-1, heads, -1, -1).flatten(0, 1)
@@ -119,7 +119,7 @@ def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
 
 
 def joined(parts: list[Tensor | None]) -> Any:
-    """A field of several layers; None where they have none."""
+    """One field of several layers, concatenated; None where they have none."""
     there = [part.detach() for part in parts if part is not None]
     return torch.cat(there) if there[1:] else next(iter(there), None)
 
@@ -127,8 +127,8 @@ def joined(parts: list[Tensor | None]) -> Any:
 class VocabularyProduct:
     """x W^T + b of a matrix larger than the caches next to a core.
 
-    oneDNN reads a copy in an order of its own, which it would else make for each product; for one
-    row, which needs no such order, the matrix itself.
+    oneDNN reads weights in an order of its own, and would make such a copy for each product: here
+    one is kept.  A single row needs no such order, and reads the matrix itself.
     """
 
     packed: Tensor | None = None
@@ -159,7 +159,7 @@ class FastAttention:
         self.scale = cast("Dot", layer.mechanism).scale
 
     def project(self, x: Float[Tensor, "R W"], sentences: int) -> Float[Tensor, "P B H K D"]:
-        """Queries, and of the past keys and values."""
+        """Queries, and in self-attention keys and values: P is 1 or 3."""
         shape = sentences, -1, self.parts, self.heads, x.shape[1] // self.heads
         return self.input(x).view(shape).permute(2, 0, 3, 1, 4)
 

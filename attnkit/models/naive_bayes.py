@@ -85,7 +85,7 @@ class NaiveBayes(CountedModel):
         self._made = None
 
     def pair_loss(self) -> Float[Tensor, ""]:
-        """Of the estimate skip-gram: nats a pair that was counted."""
+        """The loss of the estimate skip-gram: mean nats over the pairs that were counted."""
         assert self.joint is not None
         return -(self.joint * (self.past @ self.future.t()).log_softmax(-1)).sum()
 

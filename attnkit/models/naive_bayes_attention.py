@@ -52,8 +52,8 @@ class LatentLayers(nn.Module):
             out = layer(z, mask, state=state, prior=prior, first=first)
             if self.shared:
                 assert layer.v is not None
-                values = torch.unflatten(layer.v(z), 2, (layer.key_heads, -1))
-                values = values.repeat_interleave(layer.heads // layer.key_heads, 2)
+                values = torch.unflatten(layer.v(z), 2, (layer.key_heads, -1))  # [R, T, G, D]
+                values = values.repeat_interleave(layer.heads // layer.key_heads, 2)  # [R, T, H, D]
                 z = out.y + layer.o(values.flatten(2))
             else:
                 z = out.y
@@ -66,7 +66,7 @@ class NaiveBayesAttention(Transformer):
     """A decoder of attention alone; it reads as a Transformer's decoder does."""
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:
-        nn.Module.__init__(self)
+        nn.Module.__init__(self)  # not Transformer's, which builds blocks
         self.shape, self.length = "decoder", max_length
         width = model.width * (2 if model.naive_bayes.residual == "own" else 1)
         table = nn.Embedding(sizes[1], width)

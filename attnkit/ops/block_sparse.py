@@ -2,7 +2,7 @@
 
 Everything here takes q, k, v [B, H, T, D] of rows that are padded on the right only, so a distance
 between columns is a distance between positions, and `valid` [B or 1, T], None where no key is
-hidden.  Scores are q k / sqrt(D); a query that sees no key answers zero.
+hidden.  Scores are q k / sqrt(D); a query that sees no key gets zeros.
 
 - `near`: |i - j| <= window, a sliding window.  Blocks of queries against overlapping windows.
 - `strided`: |i - j| mod rate = 0.  `rate` dense attentions over sub-sequences.
@@ -197,7 +197,7 @@ def _combine(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tup
 
 
 def _groups(keys: Float[Tensor, "n H width D"]) -> Iterator[slice]:
-    """Runs of blocks whose windows fill a part of the cache."""
+    """Slices of blocks whose windows stay in the cache together."""
     size = max(1, GROUP // keys[0].numel())
     for first in range(0, len(keys), size):
         yield slice(first, first + size)

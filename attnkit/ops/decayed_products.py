@@ -81,7 +81,7 @@ def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor
 
 
 def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
-    """The products of each q, from rows of blocks that hold those of all."""
+    """Rows of blocks, each of which has all queries, as one matrix [*n, C, C] for each of these."""
     each = zip(*(row.chunk(queries, -2) for row in rows), strict=True)
     return [torch.cat(parts, -2) for parts in each]
 

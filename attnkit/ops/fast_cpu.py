@@ -35,7 +35,7 @@ def operator(name: str) -> Any:
     """A private operator of torch; None where this version has none of that name."""
     found: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)
+        found = getattr(found, part, None)  # None has no parts either
     return found
 
 

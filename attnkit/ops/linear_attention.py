@@ -38,7 +38,7 @@ class FeatureMaps(NamedTuple):
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:
-    """Sums are kept in float32 at least."""
+    """The type, or float32 instead of one with fewer bits: for sums and for logarithms."""
     return torch.promote_types(dtype, torch.float32)
 
 

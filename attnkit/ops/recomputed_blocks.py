@@ -116,7 +116,7 @@ class RecomputedBlocks(torch.autograd.Function):
         ]
         own = [x for x, need in zip(ctx.parameters, needed[len(given) :], strict=True) if need]
         sums: list[Tensor | None] = [None] * len(own)
-        places = [place for place in (0, 1, 3) if needed[place]]
+        places = [place for place in (0, 1, 3) if needed[place]]  # that of values is written out
         cpu, devices, states = ctx.random
         again = computing_with(ctx.own)
         with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), again:

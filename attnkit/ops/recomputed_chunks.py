@@ -16,7 +16,7 @@ it [B, H, S, D] and what it reads of values [B, H, S + C, E], of a bias [b, H, C
 other tensors [B, H, C, ...]."""
 
 
-def carried_on(
+def recomputed(
     answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, given: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
     """The answers of all chunks, [B, H, T, E], and the keys after the last one, [B, H, S, D].
@@ -33,7 +33,7 @@ def carried_on(
 def in_turn(
     answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, given: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
-    """The same, with all that the chunks form kept where there are gradients."""
+    """`recomputed` by plain autograd, which keeps all that the chunks form."""
     parts = list[Tensor]()
     for chunk in chunks:
         y, keys = answers(chunk, keys, cut(chunk, given))
@@ -67,7 +67,7 @@ class RecomputedChunks(torch.autograd.Function):
         keys: Tensor,
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """`tensors` are what `carried_on` is given."""
+        """`tensors` are what `recomputed` is given."""
         # all that stays is allocated first, so that each chunk's memory fits where others were
         sizes = [keys.shape[2], *(chunk.seen for chunk in chunks)]
         kept = keys.new_empty(*keys.shape[:2], sum(sizes), keys.shape[3])

@@ -191,7 +191,7 @@ def highest(
 def fold_places(
     height: int, width: int, length: int, rows: int
 ) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
-    """Of a folded row: its lines' first places; those beyond them in each of so many rows."""
+    """Where each line of a folded row begins, and the places of all rows that no line holds."""
     starts = torch.arange(rows)[:, None] * length
     rest = starts + torch.arange(height * width, length)  # fewer than the lines for each row
     return torch.arange(height)[:, None] * width, rest.flatten()

@@ -140,8 +140,8 @@ def candidates(
     """The best continuations of b sentences, each with W hypotheses: twice as many as beams.
 
     Their log-probabilities; their places (the beam that each continues, times the size of the
-    vocabulary, plus its token); whether some are equal and their choice is not exact.  Nobody waits
-    for a CPU: there the choice among equal scores is always exact.
+    vocabulary, plus its token); whether some are equal and their choice is not exact.  On a CPU,
+    which costs no wait, the choice among equal scores is always exact.
     """
     exact = exact or hidden.device.type == "cpu"
     width, beams, parts = 2 * spec.beam, live.shape[1], []
@@ -165,11 +165,11 @@ def decide(
     longest: int,
     spec: SearchConfig,
 ) -> tuple[Float[Tensor, "b K"], Int[Tensor, "b K"], FinishedHypotheses, Bool[Tensor, " n"]]:
-    """What the `candidates` of a vocabulary of `size` make of the `length`-th token of at most
-    `longest`: live hypotheses, their places, finished ones, and a status for the host.
+    """Sort the best `candidates` of token `length` (of at most `longest`) into live and finished.
 
-    The status says whether there were ties, whether there is a NaN, and which sentences are done
-    (or nothing of them: none is).  The arguments stay unchanged.
+    Returns the live hypotheses, their places, the finished ones, and a status for the host:
+    whether there were ties, whether there is a NaN, and which sentences are done (left out where
+    none is).  `size` is V.  The arguments stay unchanged.
     """
     beams, (logprob, place, tied) = spec.beam, best
     stops = place % size == EOS
@@ -193,9 +193,9 @@ def decide(
 def nothing_ends(
     stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses
 ) -> bool:
-    """Whether the step is a plain one, known on a CPU, which nobody waits for.
+    """Whether nothing ends or has ended, all sentences have candidates, and none is NaN.
 
-    Nothing ends or has ended, all sentences have candidates, and none is NaN.
+    False where the answer would mean waiting for a device.
     """
     if logprob.device.type != "cpu" or stops.any() or finished.ended.any():
         return False

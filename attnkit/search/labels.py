@@ -13,6 +13,7 @@ from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import Recipe, SearchConfig
+from attnkit.search.base import score_type
 from attnkit.search.decoding import (
     EMPTY_LINE,
     Engine,
@@ -118,14 +119,14 @@ def label_log_probs(
         count, rows = len(labels), len(source)
         if model.shape == "encoder":
             logits: Tensor = model(source, None)[:, 0, [ids[0] for ids in labels]]  # [B, L]
-            return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+            return logits.log_softmax(-1, dtype=score_type(logits))
         outputs = pad([[*ids, EOS] for ids in labels], source.device).repeat(rows, 1)  # [B L, T]
         inputs = torch.cat((outputs.new_full((len(outputs), 1), BOS), outputs[:, :-1]), 1)
         each = torch.arange(rows, device=source.device).repeat_interleave(count)
         logits, _ = model.step(inputs, model.start(source, rows=rows).select(each, None))
-        wide = torch.promote_types(logits.dtype, torch.float32)
-        logs = logits.log_softmax(-1, dtype=wide).gather(2, outputs[:, :, None])[:, :, 0]
-        scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)
+        logs = logits.log_softmax(-1, dtype=score_type(logits))  # [B L, T, V]
+        logs = logs.gather(2, outputs[:, :, None])[:, :, 0]  # [B L, T]
+        scores = logs.masked_fill(outputs == PAD, 0).sum(1).view(rows, count)  # [B, L]
     finally:
         model.train(training)
     return scores

@@ -15,8 +15,8 @@ def weights_of(model: nn.Module) -> Weights:
     return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
-def kept(weights: Weights) -> Weights:
-    """Copies that later updates leave alone, in main memory; shards stay where they are."""
+def snapshot(weights: Weights) -> Weights:
+    """Copies in main memory, which updates do not change; shards stay where they are."""
     parts = {name: tensor.detach() for name, tensor in weights.items()}
     return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
 
@@ -71,6 +71,6 @@ class Averaging:
         """Include the weights of the validation after `step` updates in the average."""
         if self.count == 1:
             return
-        self.recent[step] = kept(self._live)
+        self.recent[step] = snapshot(self._live)
         while len(self.recent) > self.count:
             del self.recent[min(self.recent)]

@@ -71,11 +71,11 @@ def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
     """All rows in order, many at a time."""
     many = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
     for first in range(0, len(rows), many):
-        _obey(job)
+        _check_stop(job)
         yield collate(rows, np.arange(first, min(first + many, len(rows))))
 
 
-def _obey(job: TrainingJob) -> None:
+def _check_stop(job: TrainingJob) -> None:
     if job.stop.requested:
         raise StoppedError(
             f"stopped by {job.stop.requested} while counting; run the same command again to start "
@@ -88,7 +88,7 @@ def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
     train, start = job.recipe.train, time.perf_counter()
     stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
     for step in range(1, train.steps + 1):
-        _obey(job)
+        _check_stop(job)
         rate = learning_rate(step, train, job.recipe.model.width)
         for group in stepper.param_groups:
             group["lr"] = rate

@@ -38,7 +38,7 @@ from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import Weights, kept, weights_of
+from attnkit.train.averaging import Weights, snapshot, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
@@ -120,7 +120,7 @@ class Training(TrainingState):
 
             check_ranks(job.recipe, job.prepared)
         super().__init__(job.recipe, job.prepared, job.device, job.precision)
-        self.parameters = [p for some in self.optimizer.param_groups for p in some["params"]]
+        self.parameters = [p for one in self.optimizer.param_groups for p in one["params"]]
         self._open_stream()
         self.saved: int | None = None
         self.writers: LogWriters | None = None
@@ -205,8 +205,8 @@ class Training(TrainingState):
         batches = self.stream.take(self.train.accumulate, group.rank(), group.world_size())
         tokens = self.sync_stats(sum(batch.tokens for batch in batches))
         step = self.progress.step + 1
-        for some in self.optimizer.param_groups:
-            some["lr"] = learning_rate(step, self.train, self.job.recipe.model.width)
+        for param_group in self.optimizer.param_groups:
+            param_group["lr"] = learning_rate(step, self.train, self.job.recipe.model.width)
         batch, options = None, options_at(step, self.train)
         try:
             for number, batch in enumerate(batches, 1):
@@ -304,7 +304,7 @@ class Training(TrainingState):
             ) from error
         best = progress.validated(MonitoredScore(value, sums.loss), monitor)
         if best and self.train.choose == "best":
-            self.best = kept(weights)
+            self.best = snapshot(weights)
         self._record(
             "valid",
             step=step,

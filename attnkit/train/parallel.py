@@ -52,7 +52,7 @@ def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) 
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     for part in (*(m for m in module.modules() if isinstance(m, Block)), module):
         sharded = fully_shard(part, mesh=mesh, mp_policy=policy)
-        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_gradient_divide_factor(1.0)  # a sum over ranks, not a mean
         sharded.set_force_sum_reduction_for_comms(True)
     return module
 
@@ -90,8 +90,8 @@ def full_state_dict(weights: Mapping[str, Tensor], everywhere: bool = True) -> d
     return found
 
 
-def like(stored: Tensor, live: Tensor) -> Tensor:
-    """A stored tensor as the live one is sharded."""
+def sharded_like(stored: Tensor, live: Tensor) -> Tensor:
+    """A stored tensor, sharded as the live one is."""
     if isinstance(live, DTensor):
         stored = stored.to(live.device)
         return distribute_tensor(stored, live.device_mesh, live.placements, src_data_rank=None)

@@ -44,7 +44,7 @@ class Casting(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         copies: dict[Tensor, Tensor] = {x: x.to(self.dtype) for x in self.inner.parameters()}
-        own = parameters_of(self.inner)
+        own = parameters_of(self.inner)  # tied ones in all their places
         with computing_with([one._replace(tensor=copies[one.tensor]) for one in own]):
             return self.inner(*arguments)
 

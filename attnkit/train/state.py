@@ -16,7 +16,7 @@ from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
 from attnkit.train import checkpoint
-from attnkit.train.averaging import Averaging, Weights, kept, weights_of
+from attnkit.train.averaging import Averaging, Weights, snapshot, weights_of
 from attnkit.train.optimiser import optimizer
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import MonitoredScore, Validator
@@ -120,7 +120,7 @@ class TrainingState:
         self.averaging = Averaging(self.train, self.model)
 
     def sync_stats(self, number: int = 0) -> int:
-        """The sum of a number over ranks, which also learn the sum of their parts of the loss."""
+        """The sum of a number over ranks; what each has in `part` is added to every `interval`."""
         if not group.is_distributed():
             return number
         sums = group.all_reduce_sum(
@@ -133,7 +133,7 @@ class TrainingState:
     def full_state_dict(self, weights: Weights, everywhere: bool = True) -> Weights:
         """The same with sharded tensors gathered; all ranks call it.
 
-        Those of all ranks, or where they are not wanted `everywhere` of the main one.
+        Unless they are wanted `everywhere`, the main process alone gets them.
         """
         if not self.sharded:
             return weights
@@ -151,9 +151,10 @@ class TrainingState:
         weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}
         if not self.sharded:
             return weights
-        from attnkit.train.parallel import like
+        from attnkit.train.parallel import sharded_like
 
-        return {name: like(weights[name], live) for name, live in weights_of(self.model).items()}
+        live = weights_of(self.model)
+        return {name: sharded_like(weights[name], tensor) for name, tensor in live.items()}
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, perhaps sharded, and the rest of it as plain values."""
@@ -190,7 +191,7 @@ class TrainingState:
             if self.averaging.moving is not None:
                 _copy(self.averaging.moving, tensors, "ema.")
             if any(name.startswith("best.") for name in tensors):
-                self.best = kept(weights_of(self.model))
+                self.best = snapshot(weights_of(self.model))
                 _copy(self.best, tensors, "best.")
             self._forget_other_best()
             generator = {"rng.cpu": torch.get_rng_state()}
@@ -242,7 +243,7 @@ def _copy(live: Weights, stored: Weights, prefix: str) -> None:
             if (new.shape, new.dtype) != (tensor.shape, tensor.dtype):
                 raise ValueError(f"{prefix}{name} is {new.dtype} {list(new.shape)}")
             if hasattr(tensor, "device_mesh"):
-                from attnkit.train.parallel import like
+                from attnkit.train.parallel import sharded_like
 
-                new = like(new, tensor)
+                new = sharded_like(new, tensor)
             tensor.copy_(new)

@@ -74,7 +74,7 @@ def test_gradients_of_chunks_meet_the_noise_of_the_answers(monkeypatch: pytest.M
     found = []
     for kept in (False, True):
         if kept:
-            monkeypatch.setattr(path, "carried_on", recomputed_chunks.in_turn)
+            monkeypatch.setattr(path, "recomputed", recomputed_chunks.in_turn)
         torch.manual_seed(6)
         y = made(x, Mask.packed(150, x.device, causal=True)).y
         found.append([y, *torch.autograd.grad(y.sin().sum(), [x, *made.parameters()])])
