@@ -34,6 +34,7 @@ class Mask(NamedTuple):
         """Self-attention of `queries` tokens whose first one is column `start` of the keys.
 
         `valid` covers all keys, cached ones included; rows may be padded left, right or in between.
+        Raises ValueError for queries that do not lie among the keys.
         """
         if start < 0 or start + queries > valid.shape[1]:
             raise ValueError(

@@ -117,7 +117,7 @@ class Scored(Attention):
         if factor is not None and self.homogeneous and q is not None:  # `fused` stays possible
             q, factor = q * factor, None
         noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
-        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
+        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None  # not `fused`
         plain = plain or not (prior is bias is factor is None)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask)

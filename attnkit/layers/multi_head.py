@@ -154,6 +154,9 @@ class MultiHead(nn.Module):
         each row of memory or state (beams): queries are folded, keys are never copied.  `values`,
         beside the memory, is what values are projected from instead of it.  `first` are the values
         of the first layer of self-attention, for the option value_residual.
+
+        Raises ValueError for a mask of other tokens than these, and for a memory that is missing or
+        too much; UsageError for a mask that the mechanism cannot take.
         """
         rows = self._check(x, mask, memory, state)
         kept = None
@@ -214,7 +217,7 @@ class MultiHead(nn.Module):
         for name, given in (("q", x), ("k", source), ("v", source if values is None else values)):
             layer = getattr(self, name)
             projected[name] = None if layer is None or given is None else layer(given)
-        real = real_keys(mask, x[:, None]) if self.convolutions else None  # [R, 1, T, W] as keys
+        real = real_keys(mask, x[:, None]) if self.convolutions else None  # as keys: [R, 1, T, W]
         kept, ends = kept or (None,) * len(self.convolutions), []
         for (name, convolution), before in zip(self.convolutions.items(), kept, strict=True):
             projected[name], end = convolution(projected[name], real, before)

@@ -112,7 +112,7 @@ class Relative(nn.Module):
 
 def sinusoids(positions: Int[Tensor, "b T"], width: int) -> Float[Tensor, "b T W"]:
     """Fixed position vectors (Vaswani et al. 2017, section 3.5): sines first, then cosines."""
-    half = (width + 1) // 2
+    half = (width + 1) // 2  # one too many where the width is odd: cut off below
     scale = torch.exp(torch.arange(half, device=positions.device) * (-math.log(10000.0) / half))
     angles = positions[..., None] * scale  # [b, T, W/2]
     return torch.cat((angles.sin(), angles.cos()), -1)[..., :width]

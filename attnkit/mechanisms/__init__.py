@@ -101,7 +101,7 @@ def load(word: str) -> "type[Attention]":
 
 
 def word_of(mechanism: "type[Attention]") -> str:
-    """The recipe word of a class; the name of one that is no recipe's, as it is."""
+    """The recipe word of a class, or its own name where recipes have no word for it."""
     module = mechanism.__module__
     for word in (*shipped(), *plugged()):
         if module in (f"{__name__}.{word.replace('-', '_')}", module_name(word)):

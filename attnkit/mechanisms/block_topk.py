@@ -164,7 +164,7 @@ def _partial(
     tiles[total] = 0  # choices that do not count
     start, tile_start = number.cumsum(0) - number, tiles.cumsum(0) - tiles
     sorted_owner = owner[by_block]
-    rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]  # in its block
+    rank = torch.arange(len(owner), device=q.device) - start[sorted_owner]  # within its block
     place = tile_start[sorted_owner] * size + rank
     place = place.masked_fill(sorted_owner == total, 0)  # read too, but masked in the end
     slot = torch.empty_like(place).scatter_(0, by_block, place)  # where each pair is treated
@@ -173,10 +173,10 @@ def _partial(
         nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
         return nothing, q.new_full(chosen.shape, -torch.inf)
     held = counts.flatten()
-    reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare: query 0
+    reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare slots: query 0
     row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]  # the query of a pair
     reader[slot[held]] = row[held]
-    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # of a tile
+    block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # each tile's
     rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)
     scores = rows @ keys.index_select(0, block).transpose(-1, -2)  # [tiles, rows, block]
     scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)

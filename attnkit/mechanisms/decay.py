@@ -107,7 +107,7 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> tup
         q, k, v, logs = (F.pad(x, (0, 0, 0, spare)) for x in (q, k, v, logs))
     q, k, v, logs = (torch.unflatten(x, 2, (-1, size)) for x in (q, k, v, logs))
     total = logs.cumsum(-2)  # [B, H, chunks, C, 1 or D]
-    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # from the start, to the end
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
     (squares,) = decayed_products([q], k, total)
     fresh = (k * until).transpose(-1, -2) @ v  # [B, H, chunks, D, E]
     states = list[Tensor]()

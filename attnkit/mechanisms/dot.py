@@ -29,7 +29,7 @@ def fused_dot(
     if few_scores(q, k):
         return None
     packed = mask.layout == "packed"
-    causal = packed and mask.causal and q.shape[2] == k.shape[2]  # torch's starts at the top left
+    causal = packed and mask.causal and q.shape[2] == k.shape[2]  # is_causal aligns top left
     allowed = None if packed and (causal or not mask.causal) else mask.dense()
     grouped = k.shape[1] != q.shape[1]
     y = F.scaled_dot_product_attention(

@@ -54,6 +54,7 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[
 
 
 def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tensor:
+    """Weights, before they are divided by their sum, by Newton's steps of tau [b, H, T, 1]."""
     fixed = alpha if isinstance(alpha, float) else None
     two, half = fixed == 2, fixed == 1.5
     tau = torch.full_like(z[..., :1], -1)  # at or below the threshold: the best key has 0
@@ -65,7 +66,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
             count = (above > 0).sum(-1, keepdim=True)
             step = (above.sum(-1, keepdim=True) - 1) / count.clamp_min(1)
         elif half:
-            norm = torch.linalg.vector_norm(above, dim=-1, keepdim=True)  # p = 2
+            norm = torch.linalg.vector_norm(above, dim=-1, keepdim=True)  # power 2: Euclidean
             step = (norm - 1) * norm / above.sum(-1, keepdim=True).clamp_min(tiny)
         else:
             derivative = above ** (power - 1)
@@ -82,6 +83,7 @@ def _by_newton(z: Tensor, power: float | Tensor, alpha: float | Tensor) -> Tenso
 
 
 def _by_halves(z: Tensor, power: float | Tensor) -> Tensor:
+    """The same by bisection."""
     low = torch.full_like(z[..., :1], -1)  # the best key has 0: the threshold is in [-1, 0)
     step = torch.ones_like(low)
     for _ in range(HALVINGS):

@@ -109,7 +109,7 @@ class FixedPattern(Scored):
         for name in set(self.patterns):
             cubed = base(name, j, n)
             logarithm = torch.zeros_like(j, dtype=kind) if cubed is None else cubed.to(kind).log()
-            found[name] = (3 * logarithm).expand(n.shape[0], i.shape[1], j.shape[2])  # a cube's
+            found[name] = (3 * logarithm).expand(n.shape[0], i.shape[1], j.shape[2])  # log of cube
         return torch.stack([found[name] for name in self.patterns], 1)
 
     def allowed(self, mask: Mask) -> Bool[Tensor, "b H T S"]:

@@ -44,7 +44,7 @@ class Fourier(Unscored):
             return Out(v, None)
         if unpadded(mask):
             y = torch.fft.fft(x, dim=2).real
-        elif not readable(valid):  # lengths are not known here: by the matrix
+        elif not readable(valid):  # without lengths: the dense form
             y = waves(mask).to(x.dtype) @ x
         else:
             y = with_pads_last(lambda _, tokens: transformed(tokens, valid), mask, x)
@@ -71,5 +71,6 @@ def transformed(
 def waves(mask: Mask) -> Float[Tensor, "b 1 T S"]:
     """The matrix of cosines; 0 for pads."""
     count = mask.valid.sum(1).clamp_min(1)[:, None, None, None]
-    turns = (mask.q_pos[:, None, :, None] * mask.k_pos[:, None, None, :]) % count  # exact in ints
+    # modulo n in whole numbers: the cosine of a large float would lose digits
+    turns = (mask.q_pos[:, None, :, None] * mask.k_pos[:, None, None, :]) % count
     return (turns * (2 * math.pi / count.double())).cos() * mask.valid[:, None, None, :]

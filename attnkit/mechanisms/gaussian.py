@@ -56,7 +56,7 @@ class Gaussian(Scored):
         # kernels want one width for all three, a multiple of 8
         spare = -(k.shape[-1] + len(terms)) % 8
         k = F.pad(torch.cat((k, *terms), -1), (0, spare))
-        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))  # 1 meets each term
+        q = F.pad(F.pad(q, (0, len(terms)), value=1.0), (0, spare))  # 1 adds each term
         y = fused_dot(q, k, F.pad(v, (0, k.shape[-1] - v.shape[-1])), mask, 1.0)
         return None if y is None else y[..., : v.shape[-1]]
 

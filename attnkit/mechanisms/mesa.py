@@ -115,7 +115,7 @@ def solved(
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
     q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)
     total = logs.cumsum(-2)  # [B, H, blocks, C, 1]
-    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # from the start, to the end
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
     written = k * strength
     fresh = (written * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
     states = list[Tensor]()

@@ -62,6 +62,7 @@ class Mixture(Scored):
         queries, keys = (() if x is None else torch.split(x, self.shape.heads, 1) for x in (q, k))
         first_q, first_k, each = 0, 0, list[Tensor]()
         for part in self._scored():
+            # slices of x, for parts that read them, are the last heads of the queries
             own_q: Any = queries[first_q] if "q" in part.uses else queries[-1] if queries else None
             own_k: Any = part.cached_keys(keys[first_k]) if "k" in part.uses else None
             each.append(part.scores(own_q, own_k, mask))

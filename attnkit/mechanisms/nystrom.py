@@ -52,7 +52,7 @@ class Segments(NamedTuple):
     @classmethod
     def of(cls, mask: Mask, most: int) -> "Segments":
         """Segments of real tokens, at most `most` a row and fewer than columns."""
-        if mask.k_pos.shape[1] % most == 0 and unpadded(mask):
+        if mask.k_pos.shape[1] % most == 0 and unpadded(mask):  # runs of equal length
             return cls(most)
         real = mask.valid.sum(1, keepdim=True)  # [b, 1]
         own = real.clamp_max(most)
@@ -85,7 +85,7 @@ def newton(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
 
 def start(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
     """Where the iteration begins."""
-    sizes = kernel.sum(-1).amax(-1) * kernel.sum(-2).amax(-1)  # inf- and 1-norm: no entry is < 0
+    sizes = kernel.sum(-1).amax(-1) * kernel.sum(-2).amax(-1)  # |A|_inf |A|_1, as A >= 0
     return kernel.transpose(-1, -2) / sizes.masked_fill(sizes == 0, 1)[..., None, None]
 
 
@@ -208,7 +208,7 @@ class Nystrom(Unscored):
         values = attend(q_marks, k, v, visible)  # [B, H, M, E]
         present = None
         if used is not None:
-            present = (used | ~used.any(1, keepdim=True))[:, None, None, :]  # all in rows of pads
+            present = (used | ~used.any(1, keepdim=True))[:, None, None, :]  # rows of pads see all
         if self.pinv != "none":
             kernel = weights_of(q_marks, k_marks, present)  # [B, H, M, M]
             if used is not None:
@@ -217,7 +217,7 @@ class Nystrom(Unscored):
             inverse = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
             values = (inverse @ values.to(wide.dtype)).to(values.dtype)
         if segments.short is not None:
-            values = torch.where(segments.short, segments.means(v), values)  # one token each: exact
+            values = torch.where(segments.short, segments.means(v), values)  # a landmark a token
         # F (Z (B V)), not (F Z) (B V): the same product, but no [T, M] matrix needs to be kept
         return attend(q, k_marks, values, present)
 

@@ -136,7 +136,7 @@ class Performer(Kernel):
         self.calls.fill_(count)
         self._counted = (self.calls._version, count, seed)
         if count % self.redraw_every == 0:
-            turn = seed + count // self.redraw_every  # known again after a resumption
+            turn = seed + count // self.redraw_every  # both are saved: a resumed run draws the same
             projection.copy_(directions(projection.shape[0], projection.shape[1], turn))
 
     @classmethod

@@ -86,7 +86,7 @@ def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) 
     word = getattr(model.attention, role).name
     length = _positions(model, recipe.data.max_length)
     cross, causal = role == "cross", role == "decoder"
-    with torch.device("meta"), torch.random.fork_rng(devices=[]):  # draws change nothing
+    with torch.device("meta"), torch.random.fork_rng(devices=[]):  # global RNG as before
         try:
             for depth in range(len(mechanisms.layer_schedule(word, options))):
                 MultiHead.build(

@@ -85,7 +85,10 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def start(self, source: Int[Tensor, "B S"] | None, rows: int | None = None) -> Decode:
-        """Read the source; with source None, begin `rows` empty rows."""
+        """Read the source; with source None, begin `rows` empty rows.
+
+        Raises ValueError where the model lacks a source that it needs, or writes no text.
+        """
 
     @abstractmethod
     def advance(

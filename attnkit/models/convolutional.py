@@ -21,7 +21,7 @@ HALF = math.sqrt(0.5)
 """A sum of two inputs of equal variance times this keeps it (section 3.4)."""
 
 Source = tuple[Float[Tensor, "B S W"], Float[Tensor, "B S W"]]
-"""The outputs z of the encoder, and z + e with the embeddings e: what keys and values are of."""
+"""Outputs z of the encoder, which keys are made of, and z + e with the embeddings, for values."""
 
 
 class GatedConvolution(nn.Module):

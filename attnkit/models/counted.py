@@ -89,5 +89,5 @@ def add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
 def _add(
     counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]
 ) -> None:
-    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # places in [V V]
+    pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # flat, of [V, V]
     counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))

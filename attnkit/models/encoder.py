@@ -15,8 +15,8 @@ from attnkit.recipe import schema
 
 
 class EncoderModel(Model):
-    """The encoder of the Transformer, whose weights are called as there; or its decoder, which
-    hides later tokens, where `model.shape` says so.
+    """The encoder of the Transformer, with the same names of weights; or, where `model.shape` is
+    decoder, its decoder, which hides later tokens.
     """
 
     shape = "encoder"

@@ -59,7 +59,7 @@ class NaiveBayes(CountedModel):
         if self.how.residual == "own":
             self.register_buffer("neighbours", torch.zeros(size, size))
         self.register_buffer("joint", None, persistent=False)
-        self._made: tuple[Tensor, Tensor, Tensor] | None = None  # until tables or device change
+        self._made: tuple[Tensor, Tensor, Tensor] | None = None  # made by `_tables`, if up to date
 
     def count(self, batches: Iterable[Batch]) -> None:
         """Set the tables; for skip-gram then lower `pair_loss`, and `settle`."""
@@ -152,7 +152,7 @@ class NaiveBayes(CountedModel):
             count, weight, pooled = state
             if self.how.pool in ("mean", "weighted"):
                 pooled = pooled / weight.clamp_min(torch.finfo(weight.dtype).tiny)[:, None]
-            pooled = torch.where(count[:, None] > 0, pooled, 0.0)  # nothing is pooled yet: p(x)
+            pooled = torch.where(count[:, None] > 0, pooled, 0.0)  # nothing pooled yet: p(x) alone
             factor = count if self.how.beta == "exact" else 1 + self.how.beta
             factor = torch.as_tensor(factor, dtype=rows.dtype, device=rows.device)
             logits = factor.reshape(-1, 1) * pooled + self.unigram
@@ -180,7 +180,7 @@ class NaiveBayes(CountedModel):
             if pool == "weighted" and self.how.weights == "entropy":
                 fresh = fresh * torch.exp(-entropy)
             elif pool == "weighted":
-                fade = torch.where(real, self.how.decay, 1.0).to(kept.dtype)
+                fade = torch.where(real, self.how.decay, 1.0).to(kept.dtype)  # pads fade nothing
                 weight, kept = weight * fade, kept * fade[:, None]
             weight, kept = weight + fresh, torch.addcmul(kept, fresh[:, None], row)
         return count + real.to(count.dtype), weight, kept

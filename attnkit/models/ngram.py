@@ -115,10 +115,10 @@ class NGram(CountedModel):
         """log p(c | ab) from log p(c | b); the same where the pair never came."""
         place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
         known = self.contexts[place] == pairs  # [N]
-        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)
+        counts = torch.where(known, self.starts[place + 1] - self.starts[place], 0)  # [N]: tokens
         rows = torch.repeat_interleave(torch.arange(len(pairs), device=pairs.device), counts)
         inside = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-        entries = self.starts[place][rows] + inside
+        entries = self.starts[place][rows] + inside  # places in `tokens` and `shares`
         shares = lower.exp() * torch.where(known, self.backoffs[place], 1.0)[:, None]
         shares.index_put_((rows, self.tokens[entries]), self.shares[entries], accumulate=True)
         return shares.log()

@@ -96,7 +96,7 @@ class RecurrentModel(EncoderDecoder):
         one, given = Mask.cross(mask.valid, 1), memory
         read, outputs = list[Tensor](), list[Tensor]()
         mechanism = self.attention.mechanism
-        recorded, mechanism.recorded = mechanism.recorded, False
+        recorded, mechanism.recorded = mechanism.recorded, False  # recorded in the end
         for token in torch.split(x, 1, 1):
             query, cells = self._recur(torch.cat((token, fed[:, None]), -1), cells)
             out = self.attention(query, one, memory=given, state=memory_states)

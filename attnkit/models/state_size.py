@@ -19,7 +19,7 @@ def state_bytes(recipe: schema.Recipe, length: int) -> int | None:
     model = recipe.model
     if model.type != "transformer" or model.shape != "decoder":
         return None
-    with torch.random.fork_rng(devices=[]), torch.no_grad():  # its draws change nothing
+    with torch.random.fork_rng(devices=[]), torch.no_grad():  # the global RNG stays as it is
         room = max(length, 2 * (recipe.data.max_length + 1))  # as the model has
         stack = Stack(model, "decoder", room, None, cross=False).eval()
         mask = Mask.packed(length, torch.device("cpu"), causal=True)

@@ -134,7 +134,7 @@ class Transformer(Model):
             Mask.cross(valid, ids.shape[1]),
             memory_states,
         )
-        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # read for its width: tokens so far
+        seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # its width counts the tokens
         return x, Decode((states, seen), (valid, None, memory_states))
 
     def hidden(

@@ -72,7 +72,7 @@ def joint(q: Heads, k: Heads, v: Heads, valid: Real | None, rate: int, causal: b
     rows, _, length, _ = q.shape
     band = Band.of(rate - 1, length, causal=causal)
     distance = band.distances(q.device)
-    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0 is a stride
+    pattern = (distance > 0 if causal else distance != 0) & (distance.abs() < rate)  # 0: a stride
     strides = _in_strides(q, valid, rate, causal)
     allowed = band.allowed(pattern, valid, rows, length)
     if flash_usable(q):
@@ -169,7 +169,7 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
     if part.causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)  # [t, s]
         scores = scores.masked_fill(later, -torch.inf)
-    scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # for the sums over keys
+    scores = scores.to(torch.promote_types(q.dtype, torch.float32))  # 16-bit sums are too coarse
     logs = scores.logsumexp(-1, keepdim=True)  # [N, h, t, 1]
     y = (scores - logs).exp().to(q.dtype) @ values  # [N, h, t, D]
     logs = logs if blind is None else logs.masked_fill(blind, -torch.inf)

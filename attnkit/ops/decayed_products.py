@@ -63,7 +63,7 @@ def _divided(queries: Sequence[Tensor], k: Tensor, total: Tensor) -> list[Tensor
     if size <= SMALLEST:
         return [plain(q, k, total) for q in queries]
     step = SMALLEST if size <= BLOCK else BLOCK
-    if spare := -size % step:  # by the last sum: exp of a rise to 0 would overflow
+    if spare := -size % step:  # repeats the last sum, as exp(0 - sum) might overflow
         *queries, k = (F.pad(x, (0, 0, 0, spare)) for x in (*queries, k))
         total = torch.cat((total, total[..., -1:, :].expand(*total.shape[:-2], spare, -1)), -2)
     *blocks, of_keys, decays = (torch.unflatten(x, -2, (-1, step)) for x in (*queries, k, total))
@@ -88,7 +88,7 @@ def _apart(rows: Sequence[Tensor], queries: int) -> list[Tensor]:
 
 def _mild(total: Float[Tensor, "*n C D"], step: int) -> bool:
     """Whether the decay within blocks of so many tokens is known to be in range."""
-    if not fast_cpu.usable(total, autocast=True):  # elsewhere reading values would wait
+    if not fast_cpu.usable(total, autocast=True):  # reading values would synchronize
         return False
     size = total.shape[-2]
     ends = [min(size, start + step) - 1 for start in range(0, size, step)]

@@ -20,7 +20,8 @@ PLAIN_ELSEWHERE = 256 * 256
 compiled, and where the plain forms are asked for."""
 
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
-"""Fused attention.  Unlike other fused kernels, it answers a query without keys with zeros."""
+"""Fused attention.  A query without keys gets zeros, unlike from other fused kernels, and 0 as the
+logarithm of its softmax sum."""
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward"
 PRODUCT = "mkldnn._linear_pointwise.default"
 """oneDNN's x W^T + b."""
@@ -35,7 +36,7 @@ def operator(name: str) -> Any:
     """A private operator of torch; None where this version has none of that name."""
     found: Any = torch.ops
     for part in name.split("."):
-        found = getattr(found, part, None)  # None has no parts either
+        found = getattr(found, part, None)  # of None: None again
     return found
 
 

@@ -219,8 +219,8 @@ def _causal_exponents(
     while half < size:
         parts.append(_second_halves(q, k, values, half))
         half *= 2
-    top = torch.stack([unit for _, unit in parts]).amax(0)
-    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)  # one unit
+    top = torch.stack([unit for _, unit in parts]).amax(0)  # the unit of the sum of all parts
+    u = torch.stack([part * (unit - finite(top)).exp() for part, unit in parts]).sum(0)
     return quotient(u), sums
 
 

@@ -115,6 +115,6 @@ class _Product(torch.autograd.Function):
         x_grad = onednn_product(grad, weight.t()) if to_x else None
         if not to_weight:
             return x_grad, None, flat.sum(0) if to_bias else None
-        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))  # it takes no plain ones
+        to_mkldnn = (part.to_mkldnn() for part in (flat, rows, weight))  # their layout is required
         weight_grad, bias_grad = operator(WEIGHT_GRADIENTS)(*to_mkldnn, to_bias)
         return x_grad, weight_grad.to_dense(), bias_grad.to_dense() if to_bias else None

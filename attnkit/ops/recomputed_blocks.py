@@ -74,7 +74,7 @@ def in_turn(weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor
 
 
 def autocast_as_now(device: str) -> AbstractContextManager[Any]:
-    """Autocast as it is set now, for later."""
+    """Autocast as it is set now, for the backward pass, which runs outside of it."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext()
     on = torch.is_autocast_enabled(device)
@@ -116,7 +116,7 @@ class RecomputedBlocks(torch.autograd.Function):
         ]
         own = [x for x, need in zip(ctx.parameters, needed[len(given) :], strict=True) if need]
         sums: list[Tensor | None] = [None] * len(own)
-        places = [place for place in (0, 1, 3) if needed[place]]  # that of values is written out
+        places = [place for place in (0, 1, 3) if needed[place]]  # of values: computed below
         cpu, devices, states = ctx.random
         again = computing_with(ctx.own)
         with torch.random.fork_rng(devices), ctx.autocast, torch.enable_grad(), again:
@@ -132,7 +132,7 @@ class RecomputedBlocks(torch.autograd.Function):
                     above = grad[:, :, block.first : block.last]
                     if into[2] is not None:
                         into[2] += value_gradient(weights, above, values.shape[1])
-                    if not weights.requires_grad:  # as in fixed patterns: values alone do
+                    if not weights.requires_grad:  # e.g. fixed patterns: only values do
                         continue
                     slope = dot_scores(above, values).sum_to_size(weights.shape).to(weights.dtype)
                 found = torch.autograd.grad(weights, [*sources, *own], slope, allow_unused=True)

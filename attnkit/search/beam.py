@@ -101,7 +101,7 @@ class Trellis:
         done, places = self.finished, self.spec.n_best
         beams = torch.arange(self.spec.beam, device=self.live.device).expand_as(self.live)
         cut = self.longest * (self.live > -math.inf).long()  # lengths of those without EOS
-        length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()
+        length = torch.cat(((done.length - 1).clamp_min(0), cut), 1).tolist()  # without EOS
         # tokens from the beam of the last one back to the first
         shape = (len(self.steps), *self.live.shape)
         places_of = torch.zeros(shape, dtype=torch.long, device=self.live.device)

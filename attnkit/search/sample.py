@@ -63,7 +63,7 @@ def sample_tokens(
     else:
         values, ids, _ = base.top(scaled, spec.top_k or NUCLEUS, exact=True)
         total = (values if spec.top_k else scaled).exp().sum(1)  # [R], what top-p takes a share of
-        token, short = sample_nucleus(values, ids, total, times, spec.top_p)  # short: of mass
+        token, short = sample_nucleus(values, ids, total, times, spec.top_p)  # short of mass
         rows = short.nonzero().squeeze(1)
         if not spec.top_k and len(rows) and scaled.shape[1] > NUCLEUS:
             ordered, ids = scaled[rows].sort(dim=1, descending=True, stable=True)

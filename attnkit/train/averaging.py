@@ -11,7 +11,7 @@ Weights = dict[str, Tensor]
 def weights_of(model: nn.Module) -> Weights:
     """The state of a model as a flat mapping; tied weights once, under their first name."""
     state = model.state_dict(keep_vars=True)
-    first = {id(tensor): name for name, tensor in reversed(state.items())}  # the first overwrites
+    first = {id(tensor): name for name, tensor in reversed(state.items())}  # the first name wins
     return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 

@@ -62,7 +62,7 @@ def save(
             safetensors has no such type of tensor.
     """
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
-    if json.loads(text) != state or len(text) > files.JSON_LIMIT:  # tuples, integer keys
+    if json.loads(text) != state or len(text) > files.JSON_LIMIT:  # e.g. tuples, integer keys
         raise TypeError("the state of a checkpoint must be plain JSON of at most 4 MiB")
     if (bad := tensors.not_finite(values)) is not None:
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
@@ -232,13 +232,13 @@ def check_log(run: "Run") -> bool:
 
 
 def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:
-    """Have the manifest and every table say that a training went on otherwise after a step."""
+    """Note in the manifest, for all tables, that a key had another value after a step."""
     change = {"step": step, "key": key, "old": str(old), "new": str(new)}
     run.update(changes=[*run.manifest.get("changes", []), change])
 
 
 def record_processes(run: "Run", step: int, now: int) -> None:
-    """The same where more or fewer processes go on than began."""
+    """The same for another number of processes than the training began with."""
     before = run.manifest.get("world_size", 1)
     if before == now:
         return

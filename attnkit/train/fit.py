@@ -210,7 +210,7 @@ class Training(TrainingState):
         batch, options = None, options_at(step, self.train)
         try:
             for number, batch in enumerate(batches, 1):
-                if group.is_distributed():
+                if group.is_distributed():  # dropout by the place in the plan, whatever the rank
                     torch.manual_seed(int(np.random.SeedSequence(batch.place).generate_state(1)[0]))
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)

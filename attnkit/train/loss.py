@@ -111,7 +111,7 @@ class _SmoothedLoss(torch.autograd.Function):
         weighted, log_p, norm = sums.unbind()
         total, nll = (smoothing - 1) * weighted, -log_p
         if smoothed is not None:
-            total = total + smoothing * norm + all_hidden @ smoothed  # the mean of norm - logits
+            total = total + smoothing * norm + all_hidden @ smoothed  # smoothing x mean of -log p
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         ctx.mark_non_differentiable(nll)

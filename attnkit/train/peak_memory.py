@@ -20,7 +20,7 @@ def reset_peak_memory(device: str) -> int | None:
         return None
     release_freed_memory()
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM falls to VmRSS
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, VmHWM
     except OSError:
         return None
     return process_memory("VmRSS")

@@ -44,7 +44,7 @@ class Casting(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         copies: dict[Tensor, Tensor] = {x: x.to(self.dtype) for x in self.inner.parameters()}
-        own = parameters_of(self.inner)  # tied ones in all their places
+        own = parameters_of(self.inner)  # tied parameters in all their places
         with computing_with([one._replace(tensor=copies[one.tensor]) for one in own]):
             return self.inner(*arguments)
 
@@ -66,7 +66,7 @@ class GradientWorker:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self._losses: nn.Module = ModelWithLoss(model, compiled=compiled)
         among = group.is_distributed()
-        if dtype != torch.float32 and not (among and parallel == "fsdp"):
+        if dtype != torch.float32 and not (among and parallel == "fsdp"):  # FSDP casts
             self._losses = Casting(self._losses, dtype)
         if among:
             from attnkit.train.parallel import wrap

@@ -68,7 +68,7 @@ class Validator:
 
     def __init__(self, recipe: schema.Recipe, model: Model, prepared: PreparedData) -> None:
         self.recipe, self.tokenizer, self.encoded = recipe, prepared.tokenizer, prepared.valid
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)  # candidates go into it
+        self.model = copy.deepcopy(model).eval().requires_grad_(False)  # to load candidates into
         self.monitor = recipe.train.monitor
         decodes = self.monitor not in ("loss", "accuracy")
         self.rows = list(prepared.corpus.rows("valid")) if decodes else []
