@@ -117,19 +117,20 @@ class Scored(Attention):
         if factor is not None and self.homogeneous and q is not None:  # `fused` stays possible
             q, factor = q * factor, None
         noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
-        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None  # not `fused`
+        # a fused kernel has none of these
+        plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
         plain = plain or not (prior is bias is factor is None)
         if not plain and q is not None and keys is not None:
             y = self.fused(q, keys, values, mask)
             if y is not None:
                 return Out(y, state)
-        queries, row = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores a query
+        queries, per_query = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores
         call = call._replace(q=q, bias=bias)
         if not self.in_blocks(call, queries, values.shape[2]):
             raw_scores = self.scores(q, keys, mask)  # type: ignore[arg-type]
             return self.weigh(call, raw_scores, values, state, factor)
         # 2 at least: `allowed` takes a lone query of a packed mask for the last one
-        size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // row)
+        size = max(2, (BLOCK if values.device.type == "cpu" else DEVICE_BLOCK) // per_query)
         # keys behind the last query of a causal block are hidden from all of them
         behind, blocks = mask.causal and queries == values.shape[2], list[RowBlock]()
         for first in reversed(range(0, queries, size)):  # those that see most keys come first

@@ -66,7 +66,7 @@ class Pattern(Scored):
         seen = self._behind(mask.q_pos)
         if not mask.causal:
             last = mask.valid.sum(1, keepdim=True) - 1
-            seen = seen + self._behind((last - mask.q_pos).clamp_min(0)) - 1
+            seen = seen + self._behind((last - mask.q_pos).clamp_min(0)) - 1  # itself once
         return seen.unsqueeze(1)
 
     def _behind(self, position: Int[Tensor, "b T"]) -> Int[Tensor, "b T"]:

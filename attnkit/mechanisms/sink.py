@@ -65,7 +65,7 @@ class SunkSoftmax(torch.autograd.Function):
             grad, q, k, v, y, total, 0.0, ctx.causal, attn_mask=bias[0] if bias else None
         )
         share = (z.to(total.dtype)[:, None] - total).exp()  # what the sink takes
-        to_z = -(share * (grad * y).sum(-1)).sum((0, 2))
+        to_z = -(share * (grad * y).sum(-1)).sum((0, 2))  # dy / dz = -share y
         return (*grads, to_z.to(z.dtype), None, None)
 
 

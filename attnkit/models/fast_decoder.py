@@ -68,7 +68,7 @@ class FastState:
         self.used, self.length = used + beams, self.length + 1
         if self.used > room:
             more = VECTOR * beams  # for VECTOR steps more
-            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0
+            self.own, self.size = F.pad(self.own, (0, 0, 0, more)), 0  # its views are stale
             self.past = F.pad(self.past, (0, more), value=-torch.inf)
         past = self.past.view(sentences, beams, -1)  # [B, K, room]
         past.diagonal(used, 1, 2).zero_()  # each sees its own token
@@ -89,7 +89,7 @@ class FastState:
             for part in (self.own, self.memory):
                 part.index_copy_(2, places, part.index_select(2, moved))
             self.own, self.memory = self.own[:, :, :size], self.memory[:, :, :size]
-            self.memory_caches, self.size = caches(self.memory), 0
+            self.memory_caches, self.size = caches(self.memory), 0  # own views are stale
             self.pads_of_heads = for_heads(self.pads[:, None], self.heads)
         return self
 
@@ -142,7 +142,7 @@ class VocabularyProduct:
     def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
         if not self.packs:
             return self.plain(x)
-        if x.shape[0] == 1:
+        if x.shape[0] == 1:  # a matrix-vector product
             return onednn_product(x, self.weight, self.bias)
         if self.packed is None:
             self.packed = operator(PACK)(self.weight)

@@ -155,7 +155,7 @@ def causal_sums(
     if exponent and moderate(phi, old):
         # without shifts all chunks are two products; with them a chunk is cut in halves again and
         # again, which takes 1.6 times as long (a Performer trained on 2,048 tokens)
-        plain = None if old is None else (old[0], None)
+        plain = None if old is None else (old[0], None)  # `moderate` says that its peaks are 0
         features, phi = shifted_exp(features), phi.exp()
         y, (total, _) = causal_sums(features, phi, values, plain, False, chunk)
         return y, (total, total.new_zeros(total.shape[:3]))  # peaks of 0: in units of e^0
@@ -210,12 +210,13 @@ def _causal_exponents(
     for own, peak in zip(outer.unbind(2), peaks.unbind(2), strict=True):
         before.append(sums)
         sums = merge(sums, (own, peak))
+    # parts: sums [B, H, chunks, C, E + 1] and units [..., 1], first those of the chunks before
     entry = torch.stack([peak for _, peak in before if peak is not None], 2)
     features, unit = _in_units(q + entry.unsqueeze(3))  # [B, H, chunks, C, M], [..., C, 1]
     parts = [(features @ torch.stack([part for part, _ in before], 2), unit)]
     features, unit = _in_units(q + k)  # the query's own key
     parts.append((features.sum(-1, keepdim=True) * values, unit))
-    half = 1
+    half = 1  # a pair of positions i < j is split by one size of halves: none counts twice
     while half < size:
         parts.append(_second_halves(q, k, values, half))
         half *= 2

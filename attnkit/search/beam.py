@@ -183,6 +183,7 @@ def decide(
     # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
+    # no live hypothesis can score more, since log-probabilities only fall
     bound = live[:, 0] / (longest if spec.length_penalty > 0 else length + 1) ** spec.length_penalty
     done = (finished.ended >= beams) | (finished.score[:, -1] >= bound)
     status = torch.cat((torch.stack((tied, live.isnan().any())), done))

@@ -71,7 +71,7 @@ def save(
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
     files.make_folder(run.checkpoints, fs, parents=False)
-    before = next((old for old, _ in _steps(run) if old < step), step)
+    before = next((old for old, _ in _steps(run) if old < step), step)  # stays, to fall back to
     with files.writing(final):
         try:
             if prepared.exists():

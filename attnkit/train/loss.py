@@ -106,8 +106,8 @@ class _SmoothedLoss(torch.autograd.Function):
                 gradient *= (1 - smoothing) * weights + smoothing  # TaiLr weights the target's part
             gradient.scatter_add_(1, y, (smoothing - 1) * weights)  # less the target's share
             narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = product(narrow, weight.t(), added)
-            grad_weight += product(h.t(), narrow.t())
+            grad_hidden[part] = product(narrow, weight.t(), added)  # `added`: the part of smoothing
+            grad_weight += product(h.t(), narrow.t())  # [W, V]
         weighted, log_p, norm = sums.unbind()
         total, nll = (smoothing - 1) * weighted, -log_p
         if smoothed is not None:
