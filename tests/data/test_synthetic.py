@@ -84,7 +84,7 @@ def with_combinations(module: ModuleType, split: str) -> list[tuple[Row, Sequenc
     for _ in range(module.SIZES[split]):
         writer.used = []
         rows.append((writer.row(), tuple(writer.used)))
-    assert [row for row, _ in rows] == list(module.rows(split, module.SIZES[split], 1))
+    assert [row for row, _ in rows[:200]] == list(module.rows(split, 200, 1))
     return rows
 
 

@@ -83,20 +83,6 @@ def test_scores_of_earlier_layers_are_added_alike() -> None:
     close(out.scores, parts.pre_softmax_attn)
 
 
-def test_carried_scores_hold_the_mask_and_the_bias_there_and_neither_here() -> None:
-    """RealFormer carries unmasked scores: else a bias is added once more in every layer."""
-    layer = ours("scaled-dot", residual_scores=True)
-    x, mask = tokens(1, 5), Mask.of(everything(1, 5), 5, causal=True)
-    bias = Alibi(HEADS)(mask, x.dtype)
-    _, parts = theirs(layer, causal=True)(x, attn_bias=bias, return_intermediates=True)
-    out = layer(x, mask, bias=bias)
-    assert out.scores is not None
-    assert out.scores.abs().max() < 1e3
-    assert parts.pre_softmax_attn.abs().max() > 1e30
-    seen = mask.dense().expand_as(bias)
-    close(parts.pre_softmax_attn[seen], (out.scores + bias)[seen])
-
-
 @pytest.mark.parametrize("heads", [4, 8])
 def test_alibi_is_equal_for_powers_of_two(heads: int) -> None:
     made = peer("x_transformers.x_transformers").AlibiPositionalBias(heads)

@@ -442,42 +442,6 @@ def test_perplexities_of_different_vocabularies_are_not_compared(make: Callable[
     assert first["word-perplexity"].signature == second["word-perplexity"].signature
 
 
-def test_runs_side_by_side(make: Callable[..., Run]) -> None:
-    runs = [make(variant, seed) for variant in ("vanilla", "linear") for seed in (1, 2)]
-    for run in runs:
-        evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
-    rows = [row for run in runs for row in saved_rows(run)]
-    result = side_by_side(rows, first_baselines(rows), resamples=50).json()
-    assert result["baseline"] == "vanilla"
-    assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
-        ("vanilla", 1), ("vanilla", 2), ("linear", 1), ("linear", 2),
-    ]  # fmt: skip
-    assert [(c["variant"], c["metric"]) for c in result["comparisons"]] == [
-        ("linear", "bleu"), ("linear", "chrf"), ("linear", "perplexity"),
-    ]  # fmt: skip
-    for record in result["comparisons"]:
-        values = [row["metrics"][record["metric"]]["score"] for row in result["rows"]]
-        expected = np.mean(values[2:]) - np.mean(values[:2])
-        assert record["difference"] == pytest.approx(expected)
-        assert 0 < record["p"] <= record["p_corrected"] <= 1
-        assert record["seed_degrees"] == 2
-    json.dumps(result, allow_nan=False)
-    rows = [row.only(["chrf"]) for row in rows]
-    chosen = side_by_side(rows, first_baselines(rows, "linear"), resamples=0).json()
-    assert chosen["baseline"] == "linear"
-    (only,) = chosen["comparisons"]
-    assert (only["variant"], only["metric"], only["p"]) == ("vanilla", "chrf", None)
-    assert chosen["best"] == []
-
-
-def test_the_baseline_is_the_chosen_variant_else_the_first(make: Callable[..., Run]) -> None:
-    runs = [make("a"), make("b")]
-    entries = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0] for run in runs]
-    assert first_baselines(entries) == {"toy": "a"}
-    assert first_baselines(entries, "b") == {"toy": "b"}
-    assert first_baselines(entries, {"toy": "b", "other": "x"}) == {"toy": "b"}
-
-
 def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(
     make: Callable[..., Run],
 ) -> None:

@@ -8,7 +8,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sacrebleu.utils import smart_open
 
-from attnkit.errors import DataError, MissingInputError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.outputs import read_outputs, score_files
 
@@ -28,21 +27,6 @@ def test_lines_are_those_that_sacrebleu_reads(
         expected = [line.rstrip() for line in file]
     assert read_outputs(str(path), NOTHING) == expected
     assert read_outputs("-", io.BytesIO(text.encode())) == expected
-
-
-def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfone\ntwo\n")
-    assert read_outputs(str(tmp_path / "a"), NOTHING) == ["one", "two"]
-
-
-def test_malformed_standard_input_names_the_line() -> None:
-    with pytest.raises(DataError, match="standard input:2:2: malformed UTF-8"):
-        read_outputs("-", io.BytesIO(b"a\nb\xff\n"))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="none"):
-        read_outputs(str(tmp_path / "none"), NOTHING)
 
 
 def test_files_with_the_same_stem_are_named_by_their_paths(tmp_path: Path) -> None:

@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-import pytest
 from helpers import questioned
 from helpers.scored import scored_run
-from helpers.trained import make_run
 
-from attnkit.errors import MissingInputError
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.evaluation import evaluate
@@ -39,9 +36,3 @@ def test_answers_come_back_with_method_and_contexts(tmp_path: Path) -> None:
     assert {(one.method, one.contexts) for one in saved} == {
         (method, count) for method in ("entropy", "mean", "concat", "none") for count in (1, 2, 4)
     }
-
-
-def test_a_run_without_scores_is_told_what_to_do(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    with pytest.raises(MissingInputError, match=r"not scored yet: run `attnkit eval .*` first"):
-        saved_rows(run)

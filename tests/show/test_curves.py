@@ -94,10 +94,6 @@ def test_lengths_that_double_stand_evenly_and_are_labels_themselves() -> None:
     assert horizontal(plot, [x for x, _ in line], 4, 0.0).ticks == (64, 256, 1024, 4096)
 
 
-def test_ascii_is_ascii() -> None:
-    assert drawn(CurvesChart([LOSS, SCORE]), 160, None, ascii_only=True).isascii()
-
-
 def test_a_variant_has_one_letter_in_all_charts() -> None:
     other = Curves("validation loss", "updates", (LOSS.series[1],), True)
     text = drawn(CurvesChart([LOSS, other]), 60, None)

@@ -5,15 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import strategies as st
 
-from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
+from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
-from attnkit.scoring import check_available, score
+from attnkit.scoring import score
 
 NAMES = ["embedding-average", "embedding-greedy", "embedding-extrema"]
 VECTORS = "x 1 0\ny 0 1\nz -2 1\nw 3 3\n"
-NUMBERS = st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3)
 
 
 def values(folder: Path, text: str, *references: str, vectors: str = VECTORS) -> list[float]:
@@ -82,17 +80,3 @@ def test_a_file_that_is_no_good_is_one_line(tmp_path: Path, content: str, messag
         values(tmp_path, "x", "x", vectors=content)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("vectors", "kind", "message"),
-    [
-        (None, UsageError, "embedding-greedy needs word vectors: give their file by eval.vectors"),
-        ("nowhere", MissingInputError, "word vectors: .*nowhere"),
-    ],
-)
-def test_vectors_that_are_not_there_are_noticed_before_the_work(
-    vectors: str | None, kind: type[AttnkitError], message: str
-) -> None:
-    with pytest.raises(kind, match=message):
-        check_available(["bleu", "embedding-greedy"], EvalConfig(vectors=vectors))

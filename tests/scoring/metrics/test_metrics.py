@@ -1,9 +1,6 @@
 """Scores agree with sacrebleu's command, with rouge-score and with numbers worked by hand."""
 
-import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,32 +21,6 @@ def sentences(count: int, seed: int) -> list[str]:
     """Lines of 0 to 19 words."""
     draw, words = random.Random(seed), TEXT_OF_WORDS.split()
     return [" ".join(draw.choices(words, k=draw.randrange(20))) for _ in range(count)]
-
-
-def sacrebleu_command(folder: Path, hyp: str, refs: list[str], *options: str) -> dict[str, float]:
-    """Scores that the `sacrebleu` command prints, by its own names."""
-    names = []
-    for number, text in enumerate([hyp, *refs]):
-        (folder / str(number)).write_text(text, encoding="utf-8", newline="")
-        names.append(str(folder / str(number)))
-    command = [sys.executable, "-m", "sacrebleu", *names[1:], "-i", names[0], "-w", "6", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    printed = json.loads(done.stdout)
-    rows = printed if isinstance(printed, list) else [printed]
-    return {row["name"]: row["score"] for row in rows}
-
-
-def test_scores_are_those_of_the_sacrebleu_command_to_the_last_digit(tmp_path: Path) -> None:
-    hypotheses, references = sentences(60, 1), [sentences(60, 2), sentences(60, 3)]
-    streams = ["".join(f"{line}\n" for line in stream) for stream in [hypotheses, *references]]
-    printed = sacrebleu_command(tmp_path, streams[0], streams[1:], "-m", "bleu", "chrf", "ter")
-    ours = score(
-        ["bleu", "chrf", "ter"], hypotheses, list(zip(*references, strict=True)), EvalConfig()
-    )
-    names = {"BLEU": "bleu", "chrF2": "chrf", "TER": "ter"}
-    assert {name: f"{ours[names[name]].value:.6f}" for name in printed} == {
-        name: f"{printed[name]:.6f}" for name in names
-    }
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "intl", "zh", "char", "none"])
