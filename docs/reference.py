@@ -16,6 +16,7 @@ import publish
 import recall
 
 from attnkit import cli
+from attnkit.mechanisms import facts, names
 from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.metrics import METRICS, MetricFacts
 from attnkit.recipe.values import phrase
@@ -40,9 +41,15 @@ def _printed(form: str) -> str:
 
 
 def mechanisms(page: str) -> str:
-    """docs/mechanisms.md with the table that `attnkit mechanisms --format markdown` prints."""
+    """docs/mechanisms.md with the table that `attnkit mechanisms --format markdown` prints.
+
+    Also with the list of those whose heads may share keys.
+    """
     table = _printed("markdown").partition("\n\n")[0]
-    return re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
+    page = re.sub(r"\| mechanism \|.*?\n(?=\n)", lambda _: table + "\n", page, flags=re.DOTALL)
+    words = [f"`{word}`" for word in names() if "key_heads" in facts(word).options]
+    listed = f"(grouped-query attention); {', '.join(words[:-1])} and {words[-1]} only |"
+    return re.sub(r"\(grouped-query attention\); .*? only \|", lambda _: listed, page)
 
 
 def choosing(page: str) -> str:
@@ -55,12 +62,12 @@ def choosing(page: str) -> str:
         f"| {' | '.join([*heads, *(title for _, _, title in asked)])} |\n",
         f"|{' --- |' * 3}{' ---: |' * (2 + len(asked))}\n",
     ]
-    for facts in json.loads(_printed("json"))["rows"]:
-        word = facts["mechanism"]
+    for row in json.loads(_printed("json"))["rows"]:
+        word = row["mechanism"]
         causal = word in times["causal"]
         points = times["causal" if causal else "full"].get(word, {})
-        places = [name for name in ("encoder", "decoder", "cross") if facts[name] == "yes"]
-        cells = [f"`{word}`", ", ".join(places), facts["decoding"]]
+        places = [name for name in ("encoder", "decoder", "cross") if row[name] == "yes"]
+        cells = [f"`{word}`", ", ".join(places), row["decoding"]]
         cells += [_number(points.get(length, {}).get("ratio")) for length in ("128", "2048")]
         seeds = [tasks[task].get(word, {}).get(length) for task, length, _ in asked]
         cells += [recall.cell(one) if one else "" for one in seeds]
@@ -76,10 +83,13 @@ def _number(value: float | None) -> str:
 
 def metrics(page: str) -> str:
     """docs/metrics.md with a table of the metrics as they are declared."""
-    lines = ["| metric | in tables | definition | range | source |", "|---|---|---|---|---|"]
-    for name, facts in METRICS.items():
-        needs = f"; needs {facts.needs}" if facts.needs else ""
-        cells = (f"`{name}`", facts.title, facts.meaning + needs, _range(facts), facts.source)
+    heads = ("metric", "in tables", "definition", "words by", "range", "source")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for name, known in METRICS.items():
+        needs = f"; needs {known.needs}" if known.needs else ""
+        cut_by = f"`{known.cut_by}`" if known.cut_by else ""
+        cells = [f"`{name}`", known.title, known.meaning + needs, cut_by, _range(known)]
+        cells.append(known.source)
         lines.append(f"| {' | '.join(cells)} |")
     table = "\n".join(lines) + "\n"
     return re.sub(r"\| metric \|.*?\n(?=\n)", lambda _: table, page, flags=re.DOTALL)

@@ -87,7 +87,10 @@ class Scored(Attention):
         v: Float[Tensor, "B H S E"],
         mask: Mask,
     ) -> Float[Tensor, "B H T E"] | None:
-        """The answer without forming the matrix, or None to take the plain path."""
+        """The answer without forming the matrix, or None to take the plain path.
+
+        It equals `scores` and `normalise` on the same q and k, which is as `cached_keys` made it.
+        """
         return None
 
     def added(

@@ -47,6 +47,9 @@ class MetricFacts:
     """What it needs besides attnkit and the references."""
     resampled: bool = True
     """Whether the score is a function of sums over sentences, which the paired bootstrap needs."""
+    cut_by: Literal["tokenize", "words", ""] = ""
+    """The key of `eval` that says how the words it counts are cut: `tokenize` (`Words`, by the
+    first sacrebleu tokenizer), or `words` (its own two ways); empty where it counts none."""
 
 
 _SACREBLEU = "sacrebleu (Post 2018)"
@@ -64,7 +67,7 @@ METRICS: dict[str, MetricFacts] = {
     "bleu": MetricFacts(
         "BLEU", "sacrebleu_scores",
         "geometric mean of the precisions of 1- to 4-grams, times the brevity penalty, over the "
-        "whole corpus", _PAPINENI,
+        "whole corpus", _PAPINENI, cut_by="tokenize",
     ),
     "chrf": MetricFacts(
         "chrF", "sacrebleu_scores",
@@ -74,68 +77,74 @@ METRICS: dict[str, MetricFacts] = {
     "ter": MetricFacts(
         "TER", "sacrebleu_scores",
         "edits (insertions, deletions, substitutions, shifts) per reference word",
-        f"Snover et al. 2006; {_SACREBLEU}", "0 and up", "lower",
+        f"Snover et al. 2006; {_SACREBLEU}", "0 and up", "lower", cut_by="words",
     ),
-    "rouge1": MetricFacts("ROUGE-1", "rouge", f"unigrams in common: {_F}", _LIN),
-    "rouge2": MetricFacts("ROUGE-2", "rouge", f"bigrams in common: {_F}", _LIN),
-    "rougeL": MetricFacts("ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN),
+    "rouge1": MetricFacts("ROUGE-1", "rouge", f"unigrams in common: {_F}", _LIN, cut_by="words"),
+    "rouge2": MetricFacts("ROUGE-2", "rouge", f"bigrams in common: {_F}", _LIN, cut_by="words"),
+    "rougeL": MetricFacts(
+        "ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN, cut_by="words",
+    ),
     "rougeLsum": MetricFacts(
         "ROUGE-Lsum", "rouge",
         f"union of the longest common subsequences of sentences (`eval.sentences`): {_F}", _LIN,
+        cut_by="words",
     ),
     "bleu1": MetricFacts(
-        "BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI,
+        "BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI, cut_by="tokenize",
     ),
     "bleu4": MetricFacts(
         "BLEU-4", "sacrebleu_scores",
         "the same number as bleu; stands beside bleu1 in comparisons of dialogue", _PAPINENI,
+        cut_by="tokenize",
     ),
     "meteor": MetricFacts(
         "METEOR", "meteor",
         "unigrams matched by form, Porter stem or WordNet synonym: F measure with recall weighted "
         "nine times, less a penalty for scattered matches; the best reference of each line, "
         "averaged over the lines; for English", "Lavie and Agarwal 2007; nltk",
-        needs="WordNet (`python -m nltk.downloader wordnet`)",
+        needs="WordNet (`python -m nltk.downloader wordnet`)", cut_by="tokenize",
     ),
     "cider": MetricFacts(
         "CIDEr-D", "cider",
         "similarity of the 1- to 4-grams, weighted by how few lines have them in their "
         "references; averaged over references and lines; words in lower case without punctuation. "
         "The value is 100 times that of coco-caption, as papers print it",
-        "Vedantam et al. 2015", "0 to 1000",
+        "Vedantam et al. 2015", "0 to 1000", cut_by="tokenize",
     ),
     "embedding-average": MetricFacts(
         "Embedding Average", "embedding", "cosine between the mean word vectors of both texts",
-        _LIU, _COSINE, needs=_VECTORS,
+        _LIU, _COSINE, needs=_VECTORS, cut_by="tokenize",
     ),
     "embedding-greedy": MetricFacts(
         "Greedy Matching", "embedding",
         "each word's highest cosine with a word of the other text, averaged over the words, and "
         "over both directions", f"Rus and Lintean 2012; {_LIU}", _COSINE, needs=_VECTORS,
+        cut_by="tokenize",
     ),
     "embedding-extrema": MetricFacts(
         "Vector Extrema", "embedding",
         "cosine between the vectors that have, in each dimension, the value farthest from zero",
-        f"Forgues et al. 2014; {_LIU}", _COSINE, needs=_VECTORS,
+        f"Forgues et al. 2014; {_LIU}", _COSINE, needs=_VECTORS, cut_by="tokenize",
     ),
     "distinct-1": MetricFacts(
         "distinct-1", "diversity", "number of different words in all outputs, per 100 words", _LI,
-        resampled=False,
+        resampled=False, cut_by="tokenize",
     ),
     "distinct-2": MetricFacts(
         "distinct-2", "diversity", "number of different bigrams in all outputs, per 100 words", _LI,
-        resampled=False,
+        resampled=False, cut_by="tokenize",
     ),
     "seq-rep-4": MetricFacts(
         "seq-rep-4", "diversity",
         "repetition: share of the 4-grams of an output that occurred before in it, averaged over "
         "the outputs; 0 for outputs shorter than four words", "Welleck et al. 2020",
-        better="lower",
+        better="lower", cut_by="tokenize",
     ),
     "length-ratio": MetricFacts(
         "length ratio", "sacrebleu_scores",
         "words of all outputs per 100 words of the references (of several the one nearest in "
         "length), the ratio that sacrebleu prints with BLEU", _SACREBLEU, "0 and up", "neither",
+        cut_by="tokenize",
     ),
     "exact-match": MetricFacts(
         "exact match", "answers", "share of outputs that equal a reference, any white space "
@@ -144,22 +153,22 @@ METRICS: dict[str, MetricFacts] = {
     "answer-match": MetricFacts(
         "answer match", "answers",
         "share of answers that equal a reference; case, punctuation and articles do not count",
-        _SQUAD,
+        _SQUAD, cut_by="words",
     ),
     "answer-f1": MetricFacts(
         "F1", "answers", "F measure of the words of an answer, normalised as in answer-match",
-        _SQUAD,
+        _SQUAD, cut_by="words",
     ),
     "answer-contained": MetricFacts(
         "answer contained", "answers",
         "share of answers that contain a reference as a run of whole words, normalised as in "
         "answer-match: fair to models that answer in sentences, but a longer answer contains more",
-        "Mallen et al. 2023",
+        "Mallen et al. 2023", cut_by="words",
     ),
     "context-found": MetricFacts(
         "context found", "answers",
         "share of questions for which the chosen context contains an answer", "",
-        reads="contexts", needs="a question-answering recipe",
+        reads="contexts", needs="a question-answering recipe", cut_by="words",
     ),
     "label-accuracy": MetricFacts(
         "accuracy", "labels", "share of inputs that get their label", "",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import regex
 
-from attnkit.recipe.metrics import METRICS, base_metric, metric_facts
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.tokenizers import UNSPACED
 
@@ -16,13 +16,9 @@ SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 """Marks that a sentencepiece, BPE or WordPiece model leaves on text that was not detokenized."""
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
-OF_TOKENIZER = [
-    name for name, facts in METRICS.items()
-    if facts.family in ("sacrebleu_scores", "meteor", "cider", "embedding", "diversity")
-    and name not in ("chrf", "ter")
-]  # fmt: skip
-"""Metrics of the words that a tokenizer of BLEU cuts."""
-OF_CLASSIC_WORDS = ("ter", "answer-f1", "answer-contained", "context-found")
+WHOLE = (*ROUGE, "answer-match")
+"""Metrics that uncut clauses do not mislead: ROUGE has a warning of its own, the other compares
+whole answers."""
 AT_SPACES = ("13a", "intl")
 """Tokenizers of BLEU that know no words of unspaced scripts."""
 LOST = 0.005
@@ -94,8 +90,11 @@ def unread_text(
     unspaced = sum(len(run) for text in texts for run in _RUNS.findall(text))
     if unspaced <= UNCUT * total or "none" in eval.tokenizers:
         return out
-    of_words = [name for name in names if name in OF_TOKENIZER and first in AT_SPACES]
-    classic = [name for name in names if name in OF_CLASSIC_WORDS and eval.words == "classic"]
+    at_spaces = {"tokenize": first in AT_SPACES, "words": eval.words == "classic"}
+    of_words, classic = (
+        [name for name in names if METRICS[name].cut_by == key and uncut and name not in WHOLE]
+        for key, uncut in at_spaces.items()
+    )
     for found, name, instead in (
         (of_words, f"tokenizer {first}", BY_TOKENIZER),
         (classic, "the classic tokenizer", BY_UNICODE),

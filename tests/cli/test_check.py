@@ -61,6 +61,7 @@ def test_every_layer_of_those_that_take_turns_is_measured(
     code, out, err = run(capsys, "interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
     assert code == 1
     assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: the fut" in err
+    assert err.count("to mend future: give a key the weight 0 where ") == 1
     assert "encoder" not in err
     assert "broken" in next(line for line in out.splitlines() if line.startswith("future"))
     worked = next(line.split() for line in out.splitlines() if line.startswith("worked"))
@@ -85,4 +86,5 @@ def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixt
     code, _, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "csv")
     assert code == 1
     assert "broken, encoder: map: RuntimeError: " in err
+    assert "to mend" not in err
     assert "bug" not in err

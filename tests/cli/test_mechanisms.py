@@ -32,16 +32,19 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
 def test_every_file_names_its_formula_its_source_and_a_worked_number(word: str) -> None:
     facts = mechanisms.facts(word)
     first = facts.doc.partition("\n")[0]
-    assert first == f"{facts.title}: {facts.formula}."
-    assert facts.title
-    assert len(facts.formula) > 5
-    assert len(facts.source) > 15
-    assert any(year.isdecimal() for year in facts.source.replace(",", " ").split())
-    assert any(letter.isdecimal() for letter in facts.worked)
+    told = f"{facts.path}: the first line of the docstring must be `Title: formula.`"
+    assert first == f"{facts.title}: {facts.formula}.", told
+    assert facts.title, told
+    assert len(facts.formula) > 5, told
+    told = f"{facts.path}: the docstring needs `Source: Author et al. YEAR, ...`"
+    assert len(facts.source) > 15, told
+    assert any(year.isdecimal() for year in facts.source.replace(",", " ").split()), told
+    told = f"{facts.path}: the docstring needs a paragraph `Worked number: ...` with numbers"
+    assert any(letter.isdecimal() for letter in facts.worked), told
     assert facts.cost
     assert facts.map in ("exact", "effective")
     assert facts.state in ("growing", "constant")
-    assert facts.why or (facts.causal and facts.cross)
+    assert facts.why or (facts.causal and facts.cross), f"{facts.path}: `why` must give the reason"
 
 
 @pytest.mark.parametrize("word", [word for word in WORDS if mechanisms.facts(word).causal])

@@ -35,6 +35,7 @@ def test_the_contracts_are_kept(
                 patch.setattr(entmax, "NEWTON", 2)
                 patch.setattr(entmax, "HALVINGS", 2)
             result = run(contract, subject)
-        assert result.state != "broken", (contract.name, result.text)
+        broken = f"{subject.name}: {contract.name}: {result.text}; to mend it, {contract.advice}"
+        assert result.state != "broken", broken
         if result.state == "not applicable":
-            assert result.text in EXCUSES.get(contract.name, ())
+            assert result.text in EXCUSES.get(contract.name, ()), contract.name

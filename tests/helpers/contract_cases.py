@@ -109,6 +109,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Beside the defaults and every other value of options that are true or false or one of a few."""
+ANY_NUMBER = {("forgetting", "gate_bias"), ("sigmoid", "bias")}
+"""Options that take negative numbers, too."""
 OPTION_INDEPENDENT = {"worked", "device", "saved", "same", "limits", "bias"}
 """What a mechanism keeps or breaks whatever its options: run over the first of them."""
 NUMBERS = {"finite", "precise", "gradients", "map"}

@@ -43,13 +43,17 @@ def check(
     title = " ".join([word, *(options or ())])
     output.write_tables([table(title, results)], format)
     broken = [
-        f"broken, {role}: {result.contract.name}: {result.text}"
+        (role, result)
         for role, of_role in results.items()
         for result in of_role
         if result.state == "broken"
     ]
-    for text in broken:
-        console.say(text)
+    for role, result in broken:
+        console.say(f"broken, {role}: {result.contract.name}: {result.text}")
+    # an error of the mechanism says by itself what is wrong
+    measured = (result.contract for _, result in broken if result.measured is not None)
+    for contract in dict.fromkeys(measured):
+        console.say(f"to mend {contract.name}: {contract.advice}")
     return 1 if broken else 0
 
 

@@ -14,6 +14,7 @@ from attnkit.cli.options import argument, flag, value
 from attnkit.cli.progress_bar import loading, progress_bar
 from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
 from attnkit.errors import UsageError
+from attnkit.recipe.metrics import metrics_that_read
 from attnkit.text import hint, quoted
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
 """Options that do nothing with --hyp."""
 OF_MODELS = ("dtype", "chat", "template")  # options that need --model
+
+
+def _listed(what: str) -> str:
+    """Metrics that read outputs, contexts, labels or probabilities."""
+    return ", ".join(metrics_that_read(what))
 
 
 class EvalRequest(NamedTuple):
@@ -59,13 +65,9 @@ def eval(
     split: list[str] | None = value("S", "Split to score. [default: the recipe's]"),
     metrics: str | None = value(
         "M,...",
-        "bleu, chrf, ter, rouge (rouge1, rouge2, rougeL, rougeLsum), bleu1, bleu4, meteor, "
-        "cider, embedding-average, embedding-greedy, embedding-extrema, distinct-1, "
-        "distinct-2, seq-rep-4, length-ratio, exact-match; for a model accuracy, "
-        "balanced-accuracy, perplexity, word-perplexity, calibration-error, total-variation; "
-        "for question answering "
-        "answer-match, answer-f1, answer-contained, context-found; for classification "
-        "label-accuracy, matthews, f1. "
+        f"{_listed('outputs')}; rouge, the four ROUGE metrics; for a model "
+        f"{_listed('probabilities')}; "
+        f"for question answering {_listed('contexts')}; for classification {_listed('labels')}. "
         "[default: the recipe's, or bleu]",
         autocompletion=completion.metrics,
     ),

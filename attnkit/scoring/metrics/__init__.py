@@ -4,27 +4,22 @@ A score is a function of summed per-sentence statistics (n-gram counts, edits, F
 table of statistics gives the corpus score and every bootstrap resample of it.  All scores are on
 the 0-100 scale but perplexity (CIDEr-D, 100 times the number of its paper, reaches 1000), and each
 carries a signature that says how it was computed.  Nothing is ever downloaded.
+
+A family has `scores`, and `check` where a metric needs what may not be there.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from types import ModuleType
 
 from attnkit.errors import DataError, UsageError
 from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read
 from attnkit.recipe.schema import EvalConfig, Recipe
-from attnkit.scoring.metrics import (
-    answers,
-    cider,
-    diversity,
-    embedding,
-    meteor,
-    plugin_metrics,
-    rouge,
-    sacrebleu_scores,
-)
+from attnkit.scoring.metrics import plugin_metrics
 from attnkit.scoring.metrics.answers import context_found
 from attnkit.scoring.metrics.base import References, Score, Statistics, reducer
 from attnkit.scoring.metrics.labels import label_scores
+from attnkit.scoring.metrics.tokenizers import check_tokenizer
 from attnkit.text import hint, quoted
 
 __all__ = [
@@ -40,8 +35,6 @@ LABELS = metrics_that_read("labels")
 """Metrics of the label that was chosen, in classification."""
 TEACHER_FORCED = metrics_that_read("probabilities")
 """Metrics of the model's probabilities while it reads the reference."""
-FAMILIES = (sacrebleu_scores, rouge, meteor, cider, embedding, diversity, answers, plugin_metrics)
-"""Each has `scores`, and `check` where a metric needs what may not be there."""
 
 
 def is_text(name: str) -> bool:
@@ -74,6 +67,8 @@ def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
         UsageError: unknown metric or tokenizer; a metric that needs word vectors has none.
     """
     for family, names in _by_family(metrics).items():
+        if any(METRICS[name].cut_by == "tokenize" for name in names):
+            check_tokenizer(eval.tokenizers[0])
         if hasattr(family, "check"):
             family.check(names, eval)
 
@@ -121,9 +116,9 @@ def score(
 
 def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:
     """The metrics of output text by the module that computes them."""
-    modules = {family.__name__.rpartition(".")[2]: family for family in FAMILIES}
     out: dict[ModuleType, list[str]] = {}
     for name in expand(metrics):
         if is_text(name):
-            out.setdefault(modules[METRICS[name].family], []).append(name)
+            family = import_module(f"{__name__}.{METRICS[name].family}")
+            out.setdefault(family, []).append(name)
     return out

@@ -17,7 +17,7 @@ from attnkit.data.formats import read_lines
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import VERSION, References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import Words, check_words
+from attnkit.scoring.metrics.tokenizers import Words
 from attnkit.storage.files import check_file, sha256_file
 from attnkit.text import quoted
 
@@ -31,11 +31,10 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
     """Read the file of vectors once.
 
     Raises:
-        UsageError: none is given; also as `check_words`.
+        UsageError: none is given.
         MissingInputError: there is no such file.
         DataError: it is malformed (file:line).
     """
-    check_words(names, eval)
     if eval.vectors is None:
         raise UsageError(
             f"{names[0]} needs word vectors: give their file by eval.vectors in the recipe, or by "

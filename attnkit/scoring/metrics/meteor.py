@@ -13,12 +13,11 @@ from typing import Any
 from attnkit.errors import UnavailableError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring.metrics.base import References, Score, reference_count
-from attnkit.scoring.metrics.tokenizers import Words, cached_stemmer, check_words
+from attnkit.scoring.metrics.tokenizers import Words, cached_stemmer
 
 
 def check(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse to go on without WordNet.  Raises UnavailableError; also as `check_words`."""
-    check_words(names, eval)
+    """Refuse to go on without WordNet.  Raises UnavailableError."""
     _wordnet()
 
 

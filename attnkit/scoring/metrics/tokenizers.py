@@ -49,11 +49,6 @@ def check_tokenizer(name: str) -> None:
             )
 
 
-def check_words(names: Sequence[str], eval: EvalConfig) -> None:
-    """Refuse metrics whose words cannot be cut.  Raises as `check_tokenizer`."""
-    check_tokenizer(eval.tokenizers[0])
-
-
 def sacrebleu_metric(
     name: str,
     tokenize: str = "none",

@@ -13,6 +13,7 @@ from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import TEACHER_FORCED, TEXT, Score, expand, score
+from attnkit.scoring.metrics import check_available
 
 TEXT_OF_WORDS = "the dog cat runs over a red bridge , and Anna's bike stops . \u00fcber Stra\u00dfe"
 
@@ -124,14 +125,13 @@ def test_texts_that_equal_their_references_have_the_best_score(everything: EvalC
     )
     for name, value in whole.items():
         facts = METRICS[name]
-        if name.startswith(("distinct", "seq-rep")):
+        if facts.family == "diversity":
             assert value.value == mixed[name].value
         elif name == "meteor":
             assert 99 < value.value < 100  # the penalty of one chunk
-        elif name == "ter":
-            assert value.value == 0
         else:
-            assert value.value == pytest.approx(1000 if name == "cider" else 100), name
+            best = 0 if facts.better == "lower" else 1000 if name == "cider" else 100
+            assert value.value == pytest.approx(best), name
         if facts.better == "higher":
             assert mixed[name].value <= value.value + 1e-9
 
@@ -169,13 +169,10 @@ def test_japanese_and_korean_are_cut_by_mecab() -> None:
 
 def test_empty_hypotheses_and_references_score_without_error(everything: EvalConfig) -> None:
     ours = score(TEXT, ["", ""], [["a b"], [""]], everything)
-    assert {name: value.value for name, value in ours.items()} == {
-        "bleu": 0, "chrf": 0, "ter": 100, "rouge1": 0, "rouge2": 0, "rougeL": 0, "rougeLsum": 0,
-        "bleu1": 0, "bleu4": 0, "exact-match": 50, "answer-match": 50, "answer-f1": 0,
-        "answer-contained": 0,
-        "meteor": 0, "cider": 0, "embedding-average": 0, "embedding-greedy": 0,
-        "embedding-extrema": 0, "distinct-1": 0, "distinct-2": 0, "seq-rep-4": 0, "length-ratio": 0,
+    assert {name: value.value for name, value in ours.items() if value.value} == {
+        "ter": 100, "exact-match": 50, "answer-match": 50,
     }  # fmt: skip
+    assert ours.keys() == {*TEXT}
 
 
 def test_metrics_of_the_model_are_left_out_of_text_scores() -> None:
@@ -205,6 +202,11 @@ def test_a_tokenizer_that_would_download_is_refused(
     monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path))
     with pytest.raises(UnavailableError, match="scoring never downloads"):
         score(["bleu"], ["a"], [["a"]], EvalConfig(tokenize="flores200"))
+    cut = [name for name in TEXT if METRICS[name].cut_by == "tokenize"]
+    assert {"cider", "distinct-2"} < {*cut}
+    for name in cut:
+        with pytest.raises(UnavailableError, match="scoring never downloads"):
+            check_available([name], EvalConfig(tokenize="flores200"))
 
 
 @pytest.mark.parametrize(
