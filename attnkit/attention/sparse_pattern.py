@@ -121,7 +121,7 @@ class Pattern(Scored):
             behind = torch.cat((behind, far))
         if mask.layout == "any":
             position = mask.q_pos - behind  # [b, n]
-            count = mask.valid.cumsum(1)
+            count = mask.valid.cumsum(1)  # tokens up to each column [b, S]
             column = torch.searchsorted(count, position.clamp_min(0) + 1)  # of the token there
             column = column.clamp_max(length - 1)  # a row of pads alone has none
             allowed = (position >= 0) & mask.valid.gather(1, column)

@@ -107,7 +107,7 @@ class Relative(nn.Module):
         """The table's entry for each pair of positions."""
         ahead = mask.k_pos[:, None, :] - mask.q_pos[:, :, None]  # [b, T, S]
         bias: Tensor = self.table(self.bucket(ahead))  # [b, T, S, H]
-        return bias.permute(0, 3, 1, 2).to(dtype)
+        return bias.permute(0, 3, 1, 2).to(dtype)  # [b, H, T, S]
 
 
 def sinusoids(positions: Int[Tensor, "b T"], width: int) -> Float[Tensor, "b T W"]:

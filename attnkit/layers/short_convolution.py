@@ -36,9 +36,8 @@ class ShortConvolution(nn.Module):
         if real is not None:
             # pads go before all tokens, those of earlier calls included
             real = real.expand(x.shape[0], -1)
-            row = _columns(
-                row, F.pad(real, (size - 1, 0), value=True).int().argsort(dim=1, stable=True)
-            )
+            tokens = F.pad(real, (size - 1, 0), value=True)  # [B, size - 1 + T]
+            row = _columns(row, tokens.int().argsort(dim=1, stable=True))
             order = real.int().argsort(dim=1, stable=True)  # stable: tokens keep their order
         y = row[:, :length] * self.weight[:, 0]
         for i in range(1, size):

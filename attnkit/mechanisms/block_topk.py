@@ -172,12 +172,12 @@ def _partial(
     if not count:
         nothing = q.new_zeros((*chosen.shape, values.shape[-1]))
         return nothing, q.new_full(chosen.shape, -torch.inf)
-    held = counts.flatten()
+    held = counts.flatten()  # the choices that count
     reader = torch.zeros(count * size, dtype=torch.long, device=q.device)  # spare slots: query 0
     row = torch.arange(len(owner), device=q.device) // chosen.shape[-1]  # the query of a pair
     reader[slot[held]] = row[held]
     block = torch.arange(total + 1, device=q.device).repeat_interleave(tiles)  # each tile's
-    rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)
+    rows = q.flatten(0, 2).index_select(0, reader).view(count, size, -1)  # [tiles, rows, D]
     scores = rows @ keys.index_select(0, block).transpose(-1, -2)  # [tiles, rows, block]
     scores = scores.masked_fill(~real[block].unsqueeze(1), -torch.inf)
     log = scores.logsumexp(-1).flatten()

@@ -50,6 +50,7 @@ def entmax_weights(z: Float[Tensor, "b H T S"], alpha: float | Tensor) -> Float[
         weights = _by_halves(z, power)
     else:
         weights = _by_newton(z, power, alpha)
+    # rows sum to 1 up to the error of the threshold; those without keys sum to 0, and stay 0
     return weights.div_(weights.sum(-1, keepdim=True).clamp_min(torch.finfo(z.dtype).tiny))
 
 

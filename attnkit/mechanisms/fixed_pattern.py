@@ -59,7 +59,7 @@ def base(name: str, j: Tensor, n: Tensor) -> Tensor | None:
     """What is cubed into the weight of key j, or None where all weights are equal."""
     if name in ("left", "end"):
         return j + 1
-    return (n - j).clamp_min(1) if name in ("right", "start") else None
+    return (n - j).clamp_min(1) if name in ("right", "start") else None  # keys behind n are masked
 
 
 def places(mask: Mask) -> tuple[Tensor, Tensor, Tensor]:

@@ -212,8 +212,8 @@ class Nystrom(Unscored):
         if self.pinv != "none":
             kernel = weights_of(q_marks, k_marks, present)  # [B, H, M, M]
             if used is not None:
-                kernel = kernel.masked_fill(~used[:, None, :, None], 0)
-            wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))
+                kernel = kernel.masked_fill(~used[:, None, :, None], 0)  # `newton` keeps zeros
+            wide = kernel.to(torch.promote_types(kernel.dtype, torch.float32))  # for the inverse
             inverse = newton(wide) if self.pinv == "iterative" else torch.linalg.pinv(wide)
             values = (inverse @ values.to(wide.dtype)).to(values.dtype)
         if segments.short is not None:

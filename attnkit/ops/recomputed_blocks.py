@@ -129,13 +129,13 @@ class RecomputedBlocks(torch.autograd.Function):
                 into, values = parts(totals, block), read[2]
                 assert values is not None
                 with torch.no_grad():
-                    above = grad[:, :, block.first : block.last]
+                    dy = grad[:, :, block.first : block.last]
                     if into[2] is not None:
-                        into[2] += value_gradient(weights, above, values.shape[1])
+                        into[2] += value_gradient(weights, dy, values.shape[1])
                     if not weights.requires_grad:  # e.g. fixed patterns: only values do
                         continue
-                    slope = dot_scores(above, values).sum_to_size(weights.shape).to(weights.dtype)
-                found = torch.autograd.grad(weights, [*sources, *own], slope, allow_unused=True)
+                    dw = dot_scores(dy, values).sum_to_size(weights.shape).to(weights.dtype)
+                found = torch.autograd.grad(weights, [*sources, *own], dw, allow_unused=True)
                 with torch.no_grad():
                     for place, one in zip(places, found, strict=False):
                         if one is not None:

@@ -88,7 +88,7 @@ class RecomputedChunks(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, above: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, dkeys: Tensor) -> tuple[Tensor | None, ...]:
         """From the last chunk to the first; each draws the noise that it drew before."""
         *tensors, kept = ctx.saved_tensors
         before = torch.split(kept, ctx.sizes, 2)[:-1]
@@ -110,8 +110,8 @@ class RecomputedChunks(torch.autograd.Function):
                 made = ctx.answers(chunk, keys, read)
                 own = grad[:, :, chunk.first : chunk.last]
                 sources = [keys, *(x for x, _ in wanted)]
-                above, *found = torch.autograd.grad(made, sources, (own, above))
+                dkeys, *found = torch.autograd.grad(made, sources, (own, dkeys))
                 with torch.no_grad():
                     for (_, into), one in zip(wanted, found, strict=True):
                         into += one
-        return None, None, above if ctx.needs_input_grad[2] else None, *totals
+        return None, None, dkeys if ctx.needs_input_grad[2] else None, *totals

@@ -34,7 +34,7 @@ class TeacherForcedSums(NamedTuple):
     @property
     def perplexity(self) -> float:
         """exp(loss); infinite where that is no float."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.exp(self.loss) if self.loss < 700 else math.inf  # e^710 is no float
 
 
 class MonitoredScore(NamedTuple):
