@@ -1,57 +1,25 @@
-"""Words for the shell's TAB key: read from recipes, folders and the schema, never from models."""
+"""Words for the shell's TAB key: read from recipes and the schema; it offers files itself."""
 
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import typer
 
 from attnkit.errors import AttnkitError
 
-MOST_FOLDERS, DEEPEST = 2000, 6
-"""Folders that are looked into for runs, and levels of them."""
-
 
 def recipes() -> list[str]:
-    """Names of the shipped recipes; the shell itself offers files."""
+    """Names of the shipped recipes."""
     from attnkit.recipe import shipped
 
     return [*shipped()]
 
 
-def runs(incomplete: str) -> list[str]:
-    """Folders of single runs, below the folder that was typed or that of all runs; `demo`."""
-    return [*_below(incomplete), *["demo"] * (0 < len(incomplete) <= 4)]
-
-
-def folders(incomplete: str) -> list[str]:
-    """Runs, and the folders that hold them."""
-    least = incomplete.count("/") + 1
-    found = [path.split("/") for path in _below(incomplete)]
-    return sorted({"/".join(p[:size]) for p in found for size in range(least, len(p) + 1)})
-
-
-def targets(incomplete: str) -> list[str]:
-    """What `attnkit eval` scores, and the keys that it changes."""
+def targets() -> list[str]:
+    """Recipes that `attnkit eval` scores, and the keys that it changes."""
     from attnkit.recipe.settings import AFTER_TRAINING
 
     words = [word for word in keys() if word.startswith(AFTER_TRAINING)]
-    return [*recipes(), *folders(incomplete), *words]
-
-
-def _below(incomplete: str) -> Iterator[str]:
-    """The paths of runs as they would be typed."""
-    from attnkit.runs.layout import MANIFEST, RECIPE
-
-    before, slash, _ = incomplete.rpartition("/")
-    top = f"{before if slash else 'runs'}/"
-    for looked, (here, inside, files) in enumerate(os.walk(os.path.expanduser(top))):
-        path = top + os.path.relpath(here, os.path.expanduser(top))
-        if MANIFEST in files and RECIPE in files:
-            yield path.removesuffix("/.")
-        if looked > MOST_FOLDERS:
-            return
-        ends = MANIFEST in files or path.count("/") - top.count("/") >= DEEPEST
-        inside[:] = [] if ends else sorted(name for name in inside if not name.startswith("."))
+    return [*recipes(), *words]
 
 
 def mechanisms() -> list[str]:

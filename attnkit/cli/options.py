@@ -161,19 +161,11 @@ Variants = Annotated[
 ]
 RunFolder = Annotated[
     Path,
-    Argument(
-        metavar="RUN",
-        help="Folder of a finished run (seed-N).",
-        autocompletion=completion.runs,
-    ),
+    Argument(metavar="RUN", help="Folder of a finished run (seed-N)."),
 ]
 ModelName = Annotated[
     str,
-    Argument(
-        metavar="MODEL",
-        help="A finished run, or a Hugging Face model (name or folder).",
-        autocompletion=completion.runs,
-    ),
+    Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder)."),
 ]
 NUMBERS = "from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"
 Layers = Annotated[list[str] | None, Option("--layer", metavar="L", help=f"Layer, {NUMBERS}")]

@@ -18,9 +18,7 @@ EXAMPLES = 3
 
 def compare(
     runs: list[Path] = argument(
-        "RUN",
-        "A scored run, or a folder of them; the first is the baseline.",
-        autocompletion=completion.folders,
+        "RUN", "A scored run, or a folder of them; the first is the baseline."
     ),
     *,
     split: str | None = value(

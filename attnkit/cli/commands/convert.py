@@ -16,7 +16,6 @@ def convert(
     model: Path = argument(
         "MODEL",
         "Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub name.",
-        autocompletion=completion.runs,
     ),
     overrides: list[str] | None = argument(
         "KEY=VALUE",

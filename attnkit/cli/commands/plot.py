@@ -9,9 +9,7 @@ from attnkit.text import nearest, quoted
 
 
 def plot(
-    folders: list[Path] = argument(
-        "RUNS", "Folders of one or more runs, finished or not.", autocompletion=completion.folders
-    ),
+    folders: list[Path] = argument("RUNS", "Folders of one or more runs, finished or not."),
     *,
     y: str | None = value(
         "NAME,...",

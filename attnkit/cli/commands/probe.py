@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, value
 from attnkit.cli.progress_bar import progress_bar
 
@@ -203,9 +203,7 @@ def entropy(
 
 @app.command()
 def rank(
-    folders: list[Path] = argument(
-        "RUNS", "Folders of one or more finished runs.", autocompletion=completion.folders
-    ),
+    folders: list[Path] = argument("RUNS", "Folders of one or more finished runs."),
     *,
     split: Split = "valid",
     rows: Rows = None,

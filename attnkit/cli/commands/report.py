@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnkit.cli import completion, console, options
+from attnkit.cli import console, options
 from attnkit.cli import output as files
 from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
@@ -16,9 +16,7 @@ PAGES, MARKDOWN = (".html", ".htm"), ".md"
 
 
 def report(
-    folders: list[str] = argument(
-        "RUNS", "Folders of one or more scored runs.", autocompletion=completion.folders
-    ),
+    folders: list[str] = argument("RUNS", "Folders of one or more scored runs."),
     *,
     output: Path = value(
         "FILE",

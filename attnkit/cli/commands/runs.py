@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.help import Group
 from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 LIST = "list"
 Folder = Annotated[
     Path,
-    Argument(
-        metavar="DIR", help="Folder of runs. [default: runs]", autocompletion=completion.folders
-    ),
+    Argument(metavar="DIR", help="Folder of runs. [default: runs]"),
 ]
 
 
@@ -100,9 +98,7 @@ def clean(
 
 @app.command("pack")
 def pack(
-    folders: list[str] = argument(
-        "RUN", "A finished run, or a folder of several.", autocompletion=completion.folders
-    ),
+    folders: list[str] = argument("RUN", "A finished run, or a folder of several."),
     *,
     output: Path = value(
         "DIR", "Write below this folder.", "--output", "-o", default=Path("results")
