@@ -12,13 +12,23 @@ from attnkit.errors import AttnkitError, UsageError
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 Plugins = str | Path | Sequence[str | Path]
+SWITCHES = ("sample", "chat", "fresh", "allow_change", "offline")
+"""Options of the command line without a value."""
 
 
 def in_python(message: str) -> str:
-    """A message whose remedies are options of the command line, with those of the functions."""
+    """A message whose remedies are options of the command line, as keyword arguments."""
     message = message.replace("`attnkit train RECIPE`", "attnkit.train(RECIPE)")
-    message = message.replace("--plugin", "plugins")
-    return re.sub(r"--([a-z][a-z-]*)", lambda found: found[1].replace("-", "_"), message)
+    message = message.replace("--plugin", "--plugins")
+
+    def keyword(found: re.Match[str]) -> str:
+        name, value = found[1].replace("-", "_"), found[2]
+        if value is None:
+            return f"{name}=True" if name in SWITCHES else name
+        number = re.fullmatch("[0-9.]*[0-9]", value)
+        return f"{name}={value}" if number or value.isupper() else f"{name}={value!r}"
+
+    return re.sub(r"--([a-z][a-z-]*)(?: ([A-Z]+\b|[0-9.]*[0-9]\b|\S+\.py\b))?", keyword, message)
 
 
 def for_callers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

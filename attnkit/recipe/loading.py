@@ -195,17 +195,6 @@ def load_resolved(
     return built.recipe
 
 
-def chain(path: Path) -> list[tuple[Path, str | None]]:
-    """A recipe file and those that it extends, one after the other; each with what it extends.
-
-    Raises RecipeError, MissingInputError.
-    """
-    return [
-        (one.path, one.extends.text if isinstance(one.extends, Scalar) else None)
-        for one in _documents(path)
-    ]
-
-
 def _documents(path: Path) -> list[Document]:
     """A recipe file, the one that it extends, and so on."""
     documents = [_document(path)]

@@ -154,10 +154,6 @@ class AttentionConfig(Section):
         """The options that are set, by name."""
         return dict(self.__pydantic_extra__ or {})
 
-    def as_written(self) -> str | dict[str, Any]:
-        """The name, or a mapping of it and the options where some are set."""
-        return {"name": self.name, **options} if (options := self.options()) else self.name
-
 
 class Roles(Section):
     """The attention mechanism of each place in the model."""

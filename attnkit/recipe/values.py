@@ -128,9 +128,10 @@ def phrase(schema: Json) -> str:
             return f"a list of {len(items)}: [{', '.join(items)}]"
         return f"a list{least}: [{phrase(schema.get('items', {})).removeprefix('a ')}, ...]"
     if schema.get("type") == "object":
-        keys = schema.get("properties")
-        each = f", each {phrase(schema['additionalProperties'])}" if not keys else ""
-        return f"a mapping of {', '.join(keys)}" if keys else f"a mapping{least}{each}"
+        if keys := schema.get("properties"):
+            each = (f"{key} ({phrase(part)})" for key, part in keys.items())
+            return f"a mapping of {', '.join(each)}"
+        return f"a mapping{least}, each {phrase(schema['additionalProperties'])}"
     bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items()
               if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
     return " ".join([_KINDS.get(schema.get("type", ""), "a value"), " and ".join(bounds)]).strip()

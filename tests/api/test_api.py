@@ -216,7 +216,7 @@ def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
         (
             lambda m: m.generate("x", top_p=0.5),
             UsageError,
-            "top_p is for sampling: add sample",
+            "top_p is for sampling: add sample=True",
         ),
         (lambda m: m.generate("x", beam=0), UsageError, "beam: must be a whole number >= 1"),
         (lambda m: m.attention(" "), UsageError, "empty"),
@@ -255,8 +255,9 @@ def test_errors_are_in_the_callers_terms(
 def test_remedies_of_the_command_line_become_keywords() -> None:
     text = "add --plugin own/cosine.py, --fresh or --data-dir; --beam 3 needs --allow-change"
     assert in_python(text) == (
-        "add plugins own/cosine.py, fresh or data_dir; beam 3 needs allow_change"
+        "add plugins='own/cosine.py', fresh=True or data_dir; beam=3 needs allow_change=True"
     )
+    assert in_python("one comes by --plugin FILE") == "one comes by plugins=FILE"
 
 
 def test_the_name_demo_gives_way_to_a_folder_of_that_name(

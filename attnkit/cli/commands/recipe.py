@@ -178,17 +178,17 @@ def _read(path: Path) -> str:
 
 def _moved(source: Path, target: Path) -> str:
     """The text of a recipe for another folder, from where what it extends is found, too."""
-    from attnkit.recipe import chain, library
+    from attnkit.recipe import library, resolve
 
-    (_, name), *above = chain(source)
     text = _read(source)
-    if name is None:
-        return text
-    parent = os.path.relpath(above[0][0], target.parent)
-    if above[0][0].is_relative_to(library()):
-        parent = above[0][0].relative_to(library()).with_suffix("").as_posix()
     value = r"""(?m)^extends:[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#]+)"""
-    return re.sub(value, lambda _: f"extends: {json.dumps(parent)}", text, count=1)
+    if (found := re.search(value, text)) is None:
+        return text
+    above = resolve(found[1].strip("\"'"), source.parent)
+    name = os.path.relpath(above, target.parent)
+    if above.is_relative_to(library()):
+        name = above.relative_to(library()).with_suffix("").as_posix()
+    return text[: found.start(1)] + json.dumps(name) + text[found.end(1) :]
 
 
 def _duration(path: Path) -> str:
