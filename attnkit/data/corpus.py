@@ -337,7 +337,8 @@ def _of_card(
     columns = card.columns
     fields = (columns.get("source", "source"), columns.get("target", "target"))
     if card.task == "translation":
-        fields = (columns.get(languages[0] or "", ""), columns.get(languages[1] or "", ""))
+        source, target = (language or "" for language in languages)
+        fields = (columns.get(source, source), columns.get(target, target))
     if card.format == "lines":  # the files of the chosen languages side by side
         chosen = [language for language in languages if language is not None]
         kind = "lines" if len(chosen) == 2 else "plain"

@@ -9,7 +9,7 @@ from importlib.resources import files
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from attnkit.errors import RecipeError
 from attnkit.recipe.schema import Task
@@ -102,11 +102,17 @@ class Card(_CardPart):
     """The corpus word of recipes: the name of the card's file."""
     title: str
     task: Task
-    format: Literal["lines", "jsonl", "plain", "parlai", "generated"]
-    """lines: aligned files, one for each language; the others have one file a split."""
+    """That of its recipes; all corpora serve language-modeling, too."""
+    format: Literal["lines", "jsonl", "csv", "tsv", "parquet", "plain", "parlai", "generated"]
+    """lines: aligned files, one for each language; generated: none; the others: one file a split,
+    with a row each of named fields (jsonl, csv, tsv, parquet), of a text (plain), or of a dialogue
+    (parlai)."""
     languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    columns: dict[str, str] = {}
-    """JSONL only: the field of each language, or of `source` and `target`."""
+    """Of a translation, the words that `data.source` and `data.target` may be; else what texts
+    consist of."""
+    columns: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = {}
+    """The field of each language, or of `source` and `target`, where it is called otherwise.  In
+    CSV and TSV without a line of names it is a number, from 1."""
     labels: tuple[str, ...] = ()
     """Classification: the labels in order; a row may have the number of one instead, from 0."""
     folder: str | None = None
@@ -157,10 +163,18 @@ def row_length(name: str | None) -> RowLength | None:
 def load(name: str) -> Card:
     """The card of a corpus.
 
-    Raises RecipeError: there is no such card (the nearest name is given).
+    Raises RecipeError: there is no such card (the nearest name is given), or it is malformed.
     """
     if name not in names():
         near = hint(name, names(), "`attnkit recipe list --corpora` lists them")
         raise RecipeError(f"no corpus is called {quoted(name)}; {near}")
-    text = (files("attnkit.data") / "cards" / f"{name}.yaml").read_text("utf-8")
-    return Card.model_validate({"name": name, **yaml.safe_load(text)})
+    path = files("attnkit.data") / "cards" / f"{name}.yaml"
+    try:
+        return Card.model_validate({"name": name, **yaml.safe_load(path.read_text("utf-8"))})
+    except (yaml.YAMLError, TypeError) as error:
+        raise RecipeError(f"{path}: no YAML with keys: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        fault = error.errors()[0]
+        got = "" if fault["type"] == "missing" else f", got {fault['input']!r:.60}"
+        key = ".".join(map(str, fault["loc"]))
+        raise RecipeError(f"{path}: {key}: {fault['msg']}{got}") from None

@@ -3,8 +3,9 @@
 Each has one JSON form, which `attnkit eval --format json` prints and docs/comparing.md describes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import mean
 from typing import Any, NamedTuple
 
 from attnkit.recipe import RecipeFile, flat
@@ -186,7 +187,8 @@ class ScoreRow:
             "recipe": system.recipe, "variant": system.variant, "seed": system.seed,
             "split": self.split, **({} if self.length is None else {"length": self.length}),
             "metrics": metrics, "sentences": self.sentences,
-            "empty_references": self.empty_references, "parameters": system.parameters,
+            "empty_references": self.empty_references,
+            **{column.key: column.value(self) for column in COST_COLUMNS},
         }  # fmt: skip
         tail: dict[str, Any] = {"warnings": [*self.warnings]}
         if self.method is not None:
@@ -202,7 +204,6 @@ class ScoreRow:
             **({"tuned": system.tuned.model_dump()} if system.tuned else {}),
             **({"train_lr": system.lr} if system.lr else {}),
             "changes": [change.model_dump() for change in system.changes],
-            "decode_sentences_per_second": self.sentences_per_second,
             "decode_tokens_per_second": self.tokens_per_second,
             "run": system.run, "run_id": self.run_id, "weights": self.weights,
             "search": self.search, "search_from": self.search_from,
@@ -220,6 +221,34 @@ class ScoreRow:
         named |= {} if self.length is None else {"length": self.length}
         asked = {"method": self.method, "contexts": self.contexts}
         return named | ({} if self.contexts is None else asked)
+
+
+class CostColumn(NamedTuple):
+    """A column of tables after the scores, and its key in JSON and CSV."""
+
+    title: str
+    """In tables; `--columns` has hyphens for its spaces."""
+    key: str
+    """In JSON and CSV."""
+    priority: int
+    """Columns of a higher number go first where a screen is narrow; in LaTeX those above 1 go."""
+    value: Callable[[ScoreRow], float | None]
+    """Of one row; None where it was not measured.  A column without any value is not shown."""
+    of_seeds: Callable[[Sequence[float]], float] = mean
+    """What stands for the values of all seeds."""
+    in_bytes: bool = False
+
+
+COST_COLUMNS = (
+    CostColumn("parameters", "parameters", 2, lambda row: row.system.parameters),
+    CostColumn("train tokens/s", "train_tokens_per_second", 3,
+               lambda row: row.system.cost.tokens_per_second),
+    CostColumn("decode sentences/s", "decode_sentences_per_second", 3,
+               lambda row: row.sentences_per_second),
+    CostColumn("peak memory", "train_peak_memory_bytes", 4,
+               lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True),
+)  # fmt: skip
+"""In their order."""
 
 
 @dataclass(frozen=True)

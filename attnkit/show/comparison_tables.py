@@ -1,11 +1,11 @@
 """Systems side by side as a table."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import mean, stdev
 from typing import NamedTuple
 
 from attnkit.recipe.metrics import metric_facts
-from attnkit.scoring.results import Comparison, ScoreRow
+from attnkit.scoring.results import COST_COLUMNS, Comparison, CostColumn, ScoreRow
 from attnkit.scoring.significance import UNTESTED, Difference
 from attnkit.show.comparison_notes import (
     changes_of,
@@ -18,32 +18,6 @@ from attnkit.show.comparison_notes import (
 from attnkit.show.differences import difference_text, signed
 from attnkit.show.quantities import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
-
-
-class CostColumn(NamedTuple):
-    """A column after the scores."""
-
-    title: str
-    key: str
-    """Its key in JSON and CSV: that of `ScoreRow.json`."""
-    priority: int
-    """Columns of a higher number go first where a screen is narrow; in LaTeX those above 1 go."""
-    value: Callable[[ScoreRow], float | None]
-    """Of one row; None where it was not measured."""
-    of_seeds: Callable[[Sequence[float]], float] = mean
-    """What stands for the values of all seeds."""
-    in_bytes: bool = False
-
-
-COST_COLUMNS = (
-    CostColumn("parameters", "parameters", 2, lambda row: row.system.parameters),
-    CostColumn("train tokens/s", "train_tokens_per_second", 3,
-               lambda row: row.system.cost.tokens_per_second),
-    CostColumn("decode sentences/s", "decode_sentences_per_second", 3,
-               lambda row: row.sentences_per_second),
-    CostColumn("peak memory", "train_peak_memory_bytes", 4,
-               lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True),
-)  # fmt: skip
 
 
 class Key(NamedTuple):

@@ -155,6 +155,19 @@ def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]
     assert list(one.rows("train")) == [Row("", "c"), Row("", "d")]
 
 
+@pytest.mark.parametrize(
+    ("head", "more"),
+    [("de\ten\n", {}), ("d\te\n", {"columns": {"en": "e", "de": "d"}}),
+     ("", {"columns": {"en": 2, "de": 1}})],
+)  # fmt: skip
+def test_columns_of_a_card_are_its_languages_or_what_it_says(
+    folder: Path, card: dict[str, Any], head: str, more: dict[str, Any]
+) -> None:
+    write(folder / "data" / "tiny" / "rows.tsv", f"{head}c\ta\n")
+    card |= {"format": "tsv", "splits": {"train": {"rows": {"path": "rows.tsv"}}}, **more}
+    assert list(tiny(folder).rows("train")) == [Row("a", "c")]
+
+
 def test_files_are_found_in_the_cache_too(folder: Path, card: dict[str, Any]) -> None:
     (folder / "data" / "tiny" / "train.de").rename(folder / "de")
     write(folder / "cache" / "corpora" / "tiny" / "train.de", (folder / "de").read_bytes())

@@ -5,7 +5,7 @@ from typing import Any
 
 from attnkit.data.synthetic.known_source import SOURCES
 from attnkit.data.synthetic.marked import MarkedRows
-from attnkit.data.synthetic.recall import RecallRows
+from attnkit.data.synthetic.recall import TASKS, RecallRows
 from attnkit.recipe.corpus_cards import Card
 
 
@@ -19,7 +19,7 @@ def generator_of(card: Card) -> Any:
     """
     if card.marked:
         return MarkedRows(card.name, card.marked)
-    if card.length:
+    if card.name in TASKS and card.length:
         return RecallRows(card.name, card.length)
-    name = card.name.removeprefix("toy-")
+    name = card.name.removeprefix("toy-").replace("-", "_")
     return SOURCES.get(card.name) or import_module(f"attnkit.data.synthetic.{name}")
