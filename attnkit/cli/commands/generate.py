@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,13 @@ from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.cli.output import finite
 from attnkit.distributed import group
-from attnkit.errors import UsageError
+from attnkit.errors import (
+    DataError,
+    OutputError,
+    OutputPathError,
+    UnavailableError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from attnkit.models import Model
@@ -48,9 +55,10 @@ def generate(
     block: int | None = value(
         "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
     ),
-    engine: Literal["attnkit", "ctranslate2"] = value(
+    engine: Literal["attnkit", "ctranslate2", "auto"] = value(
         "ENGINE",
-        "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once.",
+        "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
+        "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
         default="attnkit",
     ),
     precision: Literal["fp32", "bf16", "fp16", "int8"] = value(
@@ -106,6 +114,10 @@ def generate(
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         size = block or (1 if typed else BLOCK)
+        if engine == "auto":
+            alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
+            text_alone = spec.n_best == 1 and not scores and not as_json
+            engine = "auto" if alone and text_alone and _is_same(recipe, spec) else "attnkit"
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
@@ -135,15 +147,12 @@ def _warn(counts: "LineCounts", longest: int) -> None:
 def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int) -> None:
     """Refuse what CTranslate2 cannot do, before anything is read."""
     from attnkit.export.exporting import check
-    from attnkit.recipe.export_rules import export_issue
 
     if nproc > 1:
         raise UsageError("--nproc is for --engine attnkit; leave one of them out")
     if precision != "fp32":
         raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
-    lacks = "sampling with the seeds of attnkit" if spec.method == "sample" else ""
-    lacks = "task: classification" if recipe.task == "classification" else lacks
-    if lacks := export_issue(recipe, "ctranslate2") or lacks:
+    if lacks := _lacks(recipe, spec):
         raise UsageError(f"--engine ctranslate2 does not have {lacks}; leave --engine out")
     check("ctranslate2")
     if spec.min_length or spec.no_repeat_ngram:
@@ -153,6 +162,22 @@ def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc:
         )
 
 
+def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
+    """What of a recipe or a search CTranslate2 does not have; "" where nothing."""
+    from attnkit.recipe.export_rules import export_issue
+
+    return export_issue(recipe, "ctranslate2") or (
+        "task: classification" if recipe.task == "classification"
+        else "sampling with the seeds of attnkit" if spec.method == "sample" else ""
+    )  # fmt: skip
+
+
+def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
+    """Whether CTranslate2 is installed and has this search, with the same text as attnkit's."""
+    differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
+    return not differs and find_spec("ctranslate2") is not None
+
+
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
     from attnkit.memory import keep_freed_memory
     from attnkit.models.precision import lower_precision
@@ -160,7 +185,12 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
     if engine != "attnkit":
         from attnkit.export.to_ctranslate2 import opened
 
-        return opened(run, device)
+        try:
+            return opened(run, device)
+        except (DataError, OutputError, OutputPathError, UnavailableError) as error:
+            if engine == "ctranslate2":
+                raise
+            console.warn(f"attnkit decodes, since CTranslate2 cannot: {error}")
     if device == "cpu":
         keep_freed_memory()
     model = run.model(device)
