@@ -16,19 +16,17 @@ from torch import Tensor
 
 from attnkit import __version__
 from attnkit.analysis.inputs import InputBuilder, ModelInput, describe_search, tokens_of
-from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token, check_weights
 from attnkit.analysis.recorder import LayerMaps, choose_layers, half_l1_distance, record
 from attnkit.data.text_form import clean
 from attnkit.data.tokenizer import EOS
 from attnkit.device import pick_device
-from attnkit.errors import DataError, NotFiniteError, UsageError
+from attnkit.errors import NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.runs.layout import MODEL
 from attnkit.search.decoding import pad
 
-TEXT_WEIGHTS = 2**30
-"""Attention weights of one text, at most: 4.3 GB."""
 BATCH_WEIGHTS = 2**24
 """Attention weights of a batch of texts: 64 MB."""
 BATCH_TOKENS = 4096
@@ -154,12 +152,7 @@ class MapReader:
         sizes: dict[Kind, int] = {"encoder": source**2, "decoder": row**2, "cross": source * ids}
         layer = self.recipe.model.heads * max(sizes[kind] for kind in self.maps_of)
         weights = max(sum(many * sizes[kind] for kind, many in self.maps_of.items()), layer)
-        if weights > TEXT_WEIGHTS:
-            needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
-            raise DataError(
-                f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB"
-                " are made: shorten it, or choose some by --kind, --layer and --head"
-            )
+        check_weights(weights, name, "shorten it, or choose some by --kind, --layer and --head")
 
     @torch.inference_mode()
     def _pass(self, batch: Sequence[ModelInput]) -> dict[Kind, list[RecordedLayer]]:

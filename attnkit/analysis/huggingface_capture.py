@@ -1,20 +1,16 @@
 """Maps of a text that a Hugging Face model reads, in the same form as those of our own runs.
 
 The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
-transformers holds those of all layers until the pass ends, which is too much for long texts: so a
-short pass finds which module returns each, and in the real one those that are not wanted are
-dropped at once.
 """
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
 from attnkit.analysis.inputs import describe_search
@@ -25,6 +21,7 @@ from attnkit.analysis.maps import (
     MapLayer,
     Step,
     Token,
+    check_weights,
     indices_of,
 )
 from attnkit.errors import (
@@ -55,8 +52,6 @@ GREEDY = SearchConfig(method="greedy")
 """The default search of an encoder-decoder."""
 HIGHEST_WEIGHT = 1.01
 """Above 1 by more than bfloat16 rounds."""
-SHORT = 4
-"""Tokens of the pass that finds which layers and heads there are."""
 
 
 class HuggingFaceInput(NamedTuple):
@@ -97,7 +92,8 @@ def capture(
 
     Raises:
         UsageError: no text, a target or search for an encoder, or no such kind, layer or head.
-        DataError: the text is longer than the model reads, or the model gives no weights.
+        DataError: the text is longer than the model reads, its maps exceed `maps.TEXT_WEIGHTS`, or
+            the model gives no weights.
         NotFiniteError: the weights are NaN or infinite.
         MemoryLimitError: the maps do not fit.
     """
@@ -106,97 +102,22 @@ def capture(
         raise UsageError(f"--kind {other[0]}: this model has {' and '.join(fields)} attention only")
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
-        source = builder.source(text)
-        short = source._replace(source=source.source[:SHORT], ids=source.ids[:SHORT])
-        first, places = _found_places(model, builder.arguments(short))
-        chosen = {
-            kind: _choose(model, kind, some, layers, heads)
-            for kind, some in first.items()
-            if kinds is None or kind in kinds
-        }
-        read = builder.with_output(source, text, target, search)
-        unwanted = {
-            place
-            for kind, some in places.items()
-            for row, place in enumerate(some)
-            if kind not in chosen or row not in chosen[kind][0].values()
-        }
-        found = _weights(model, builder.arguments(read), unwanted)
-        axes = builder.axes(read, step)
+        read = builder.with_output(builder.source(text), text, target, search)
+        _check_memory(model, read)
+        found, axes = _weights(model, builder.arguments(read)), builder.axes(read, step)
     maps = {
-        kind: _maps(model, kind, found[kind], *chosen[kind], axes[kind], step) for kind in chosen
+        kind: _maps(model, kind, some, *_choose(model, kind, some, layers, heads), axes[kind], step)
+        for kind, some in found.items()
+        if kinds is None or kind in kinds
     }
     note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
 
-class WeightsSource(NamedTuple):
-    """Where the weights of a layer are returned first."""
-
-    module: nn.Module
-    call: int
-    """A module may run more than once."""
-    slot: int
-    """In the tuple that it returns."""
-
-
-def _found_places(
-    model: Pretrained, inputs: dict[str, Tensor]
-) -> tuple[dict[Kind, list[Tensor]], dict[Kind, list[WeightsSource | None]]]:
-    """The weights of a pass, and the place of each; None where the model makes it of others."""
-    places: dict[int, tuple[WeightsSource, Tensor]] = {}
-
-    def note(place: WeightsSource, value: Tensor) -> Tensor:
-        # the tensor is held too, so that no other gets its identity
-        places.setdefault(id(value), (place, value))
-        return value
-
-    with _returned_tensors(model.model, note):
-        found = _weights(model, inputs)
-    nowhere = (None, None)
-    return found, {
-        k: [places.get(id(one), nowhere)[0] for one in some] for k, some in found.items()
-    }
-
-
-@contextmanager
-def _returned_tensors(
-    network: nn.Module, change: Callable[[WeightsSource, Tensor], Tensor]
-) -> Iterator[None]:
-    """While the context lasts, 4-dimensional tensors in tuples of modules go through `change`."""
-    calls: Counter[nn.Module] = Counter()
-
-    def hook(module: nn.Module, _: Any, output: Any) -> Any:
-        if not isinstance(output, tuple) or hasattr(output, "_fields"):
-            return None
-        call = calls[module]
-        calls[module] += 1
-        return tuple(
-            change(WeightsSource(module, call, slot), value)
-            if isinstance(value, Tensor) and value.ndim == 4
-            else value
-            for slot, value in enumerate(output)
-        )
-
-    with ExitStack() as hooks:
-        for module in network.modules():  # before the hooks by which the model itself collects
-            hooks.callback(module.register_forward_hook(hook, prepend=True).remove)
-        yield
-
-
-def _weights(
-    model: Pretrained, inputs: dict[str, Tensor], unwanted: Collection[WeightsSource | None] = ()
-) -> dict[Kind, list[Tensor]]:
-    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind.
-
-    Those of `unwanted` places have no queries and keys.
-    """
+def _weights(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
+    """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind."""
     options = {} if model.shape == "encoder" else {"use_cache": False}
-
-    def drop(place: WeightsSource, value: Tensor) -> Tensor:
-        return value.new_empty((*value.shape[:2], 0, 0)) if place in unwanted else value
-
-    with model.eager(), _returned_tensors(model.model, drop):
+    with model.eager():
         output = model.model.base_model(
             **inputs,
             attention_mask=torch.ones_like(inputs["input_ids"]),
@@ -208,6 +129,15 @@ def _weights(
         kind: [maps for maps in output.get(field) or () if maps is not None]
         for kind, field in FIELDS[model.shape].items()
     }
+
+
+def _check_memory(model: Pretrained, read: HuggingFaceInput) -> None:
+    """Refuse a text whose maps would fill the memory: transformers holds those of all layers."""
+    sides = len(read.source), len(read.ids)
+    config = model.model.config.get_text_config()
+    maps = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
+    squares = [sides[0] ** 2, sides[1] ** 2, sides[0] * sides[1]]
+    check_weights(maps * sum(squares), "the text", "shorten it")
 
 
 def _choose(

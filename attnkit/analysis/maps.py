@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -22,6 +22,8 @@ STEPS: tuple[Step, ...] = ("output", "input")
 token that the step predicts (output), as in Bahdanau et al. 2015, figure 3, or the token that it
 reads, which is the one before (input)."""
 
+TEXT_WEIGHTS = 2**30
+"""Attention weights of one text, at most: 4.3 GB."""
 _BYTES = re.compile("(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -165,6 +167,16 @@ class Capture:
     reference: "Capture | None" = None
     """If requested: what exact softmax attention makes of the same queries and keys, for the layers
     that have both."""
+
+
+def check_weights(weights: int, name: str, advice: str) -> None:
+    """Refuse a text whose maps would have so many weights.  Raises DataError."""
+    if weights > TEXT_WEIGHTS:
+        needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
+        raise DataError(
+            f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB are made: "
+            f"{advice}"
+        )
 
 
 def choose_indices(

@@ -172,22 +172,13 @@ def test_layers_and_heads_are_those_of_the_whole(opened: Any) -> None:
     assert maps.layers[0].exact
 
 
-def test_only_the_wanted_layers_stay_in_memory(
+def test_maps_that_would_fill_the_memory_are_refused(
     opened: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from attnkit.analysis import huggingface_capture
-
-    sizes: list[list[int]] = []
-    plain = huggingface_capture._weights
-
-    def spy(*args: Any) -> Any:
-        returned = plain(*args)
-        sizes.append([maps.numel() > 0 for maps in returned["decoder"]])
-        return returned
-
-    monkeypatch.setattr(huggingface_capture, "_weights", spy)
-    capture(opened("bloom"), TEXT, layers=[1])
-    assert sizes[-1] == [False, True, False]
+    monkeypatch.setattr("attnkit.analysis.maps.TEXT_WEIGHTS", 3 * 4 * 6**2 - 1)
+    assert len(opened("gpt2").tokenizer("The " * 3)["input_ids"]) == 6
+    with pytest.raises(DataError, match="the text: its maps would take .* shorten it$"):
+        capture(opened("gpt2"), "The " * 3)
 
 
 def test_layers_without_attention_keep_their_numbers(opened: Any) -> None:
