@@ -117,3 +117,19 @@ class RecipeError(AttnkitError):
     """A recipe is malformed or asks for the impossible."""
 
     code = 78
+
+
+def understood(
+    error: BaseException, batch_tokens: int | None = None, accumulate: int = 1
+) -> AttnkitError | None:
+    """What an error means to a user; None: a bug.  `memory_advice` takes the other arguments."""
+    if isinstance(error, AttnkitError):
+        return error
+    if out_of_memory(error):
+        return MemoryLimitError(f"out of memory: {memory_advice(batch_tokens, accumulate)}")
+    if isinstance(error, OSError) and write_failed(error):
+        where = error.filename or "standard output"
+        return OutputError(f"{where}: writing failed: {error.strerror}")
+    if isinstance(error, OSError) and unreachable(error):
+        return MissingInputError(f"{error.filename}: cannot be reached: {error.strerror}")
+    return None

@@ -17,15 +17,7 @@ import typer
 
 from attnkit import __version__
 from attnkit.cli import streams
-from attnkit.errors import (
-    AttnkitError,
-    StoppedError,
-    UsageError,
-    memory_advice,
-    out_of_memory,
-    unreachable,
-    write_failed,
-)
+from attnkit.errors import AttnkitError, StoppedError, UsageError, understood
 from attnkit.text import hint, safe_text
 
 if TYPE_CHECKING:
@@ -130,9 +122,6 @@ def outcome(error: BaseException) -> Outcome:
     match error:
         case StoppedError():
             return Outcome(error.code, (str(error),))
-        case AttnkitError():
-            lines = str(error).split("\n")
-            return Outcome(error.code, tuple(f"error: {line}" for line in lines if line))
         case typer.Exit():
             return Outcome(error.exit_code)
         case SystemExit() if error.code not in ENDED and (whose := _plugin_error(error)):
@@ -145,15 +134,11 @@ def outcome(error: BaseException) -> Outcome:
             return Outcome(130, ENDED[130])
         case BrokenPipeError():
             return Outcome(141)
-        case OSError() if write_failed(error):
-            where = error.filename or "standard output"
-            return Outcome(74, (f"error: {where}: writing failed: {error.strerror}",))
-        case OSError() if unreachable(error):
-            return Outcome(66, (f"error: {error.filename}: cannot be reached: {error.strerror}",))
-    if isinstance(error, ParserError):
-        return _usage(error)
-    if out_of_memory(error):
-        return Outcome(71, (f"error: out of memory: {memory_advice()}",))
+        case ParserError():
+            return _usage(error)
+    if known := understood(error):
+        lines = str(known).split("\n")
+        return Outcome(known.code, tuple(f"error: {line}" for line in lines if line))
     bug = f"this is a bug in attnkit {__version__}: please report it"
     return Outcome(1, (f"error: {_plugin_error(error) or bug}",), True)
 

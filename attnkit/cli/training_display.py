@@ -10,13 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from attnkit.cli import console, output, streams
-from attnkit.errors import (
-    AttnkitError,
-    MemoryLimitError,
-    StoppedError,
-    memory_advice,
-    out_of_memory,
-)
+from attnkit.errors import AttnkitError, StoppedError, understood
 from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
 
@@ -83,8 +77,9 @@ def follow(
     """
     from attnkit.train.signals import StopSignals
 
-    shown = not (as_json or quiet)
-    live = LiveBoard(board) if shown and streams.terminal(sys.stderr) else None
+    live = None
+    if not (as_json or quiet) and streams.terminal(sys.stderr):
+        live = LiveBoard(board)
     scored: list[events.ScoredEvent] = []
     failed: list[str] = []
 
@@ -97,10 +92,7 @@ def follow(
             for line in log_lines(event):
                 console.say(line)
         if isinstance(event, events.ScoredEvent):
-            if not event.unfinished:
-                scored.append(event)
-            elif shown:
-                _print_first_look(event)
+            scored.append(event)
         elif isinstance(event, events.FailedEvent) and not quiet:
             failed.append(f"{event.variant} seed {event.seed}")
 
@@ -120,13 +112,11 @@ def follow(
             if stop.requested:
                 raise StoppedError(f"stopped by {stop.requested} before training; run this again")
             start(emit, notice=notice)
-    except (MemoryError, RuntimeError) as error:
-        if out_of_memory(error):
-            advice = memory_advice(spec.batch_tokens, spec.accumulate)
-            raise MemoryLimitError(f"out of memory: {advice}") from error
-        raise
-    except AttnkitError as error:
-        raise _told(error, failed, len(board.runs)) from None
+    except Exception as error:
+        known = understood(error, spec.batch_tokens, spec.accumulate)
+        if known is None:
+            raise
+        raise _told(known, failed, len(board.runs)) from None
     finally:  # what was trained is compared although others failed
         if scored and not as_json:
             _print_tables(scored[-1], quiet)
@@ -142,14 +132,6 @@ def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError
         count = f"{len(failed)} of {runs} runs failed"
         return type(error)(f"{count}, for the reasons above: {', '.join(failed)}")
     return error
-
-
-def _print_first_look(event: events.ScoredEvent) -> None:
-    """A table of the first runs, without its notes, on standard error while others are trained."""
-    from attnkit.show.axis_tables import tables
-
-    note = f"so far; unfinished runs: {event.unfinished}"
-    console.stderr().print(replace(tables(event.comparison)[0], notes=(note,)))
 
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:

@@ -33,7 +33,8 @@ SPLIT_NAMES = {"train": ("train",), "valid": ("validation", "valid", "dev"), "te
 """What a split may be called in a data set of Hugging Face."""
 DATASET_ROWS = "rows.jsonl"
 
-_digests: dict[tuple[str, int, int, int], str] = {}
+known_digests: dict[tuple[str, int, int, int], str] = {}
+"""Of files that were read before, by path, size and times."""
 
 
 def file_digest(path: Path) -> str:
@@ -43,12 +44,12 @@ def file_digest(path: Path) -> str:
     """
     status = check_file(path)
     state = os.path.abspath(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    if state in _digests:
-        return _digests[state]
+    if state in known_digests:
+        return known_digests[state]
     digest = sha256_file(path)
     # A file written a moment ago may change again within one tick of the clock.
     if time.time_ns() - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED:
-        _digests[state] = digest
+        known_digests[state] = digest
     return digest
 
 

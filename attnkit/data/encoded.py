@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from attnkit.data.corpus_files import file_digest
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import EOS
 from attnkit.errors import DataError
 from attnkit.storage.cache import read_note
-from attnkit.storage.files import sha256_file, sha256_json
+from attnkit.storage.files import sha256_json
 
 FORMAT = 2
 """Raised when folders change; part of their names."""
@@ -133,7 +134,7 @@ class Encoded:
 
     @classmethod
     def open(cls, path: Path) -> "Encoded":
-        """Map a finished folder; every byte is compared with its SHA-256 first.
+        """Map a finished folder; its files are compared with their SHA-256 first.
 
         Raises:
             DataError: a file is missing, damaged or of another format.
@@ -146,7 +147,7 @@ class Encoded:
         files, counts = content.files, content.counts
         dtype = {"uint16": "<u2", "uint32": "<u4"}[content.dtype]
         with ThreadPoolExecutor() as pool:  # hashing leaves Python to others
-            found = pool.map(sha256_file, map(path.joinpath, files))
+            found = pool.map(file_digest, map(path.joinpath, files))
         for (name, expected), actual in zip(files.items(), found, strict=True):
             if actual != expected:
                 raise DataError(f"{path / name}: content does not match its SHA-256")

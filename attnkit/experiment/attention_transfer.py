@@ -7,7 +7,7 @@ trains feature maps; here all weights of the layers are trained.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from inspect import signature
@@ -26,8 +26,8 @@ from attnkit.layers import MultiHead
 from attnkit.models import Model
 from attnkit.train.events import Emit, ProgressEvent
 
-RATE = 1e-2
-"""Learning rate of the first update."""
+MATCHING = "mean squared error"
+"""The loss of attention transfer."""
 EVERY = 1.0
 """Seconds between two events."""
 Place = tuple[Kind, int]
@@ -44,16 +44,6 @@ class LayerCall(NamedTuple):
     y: Float[Tensor, "B T W"]
     real: Bool[Tensor, "B T"]
     """False on pads."""
-
-
-class Update(NamedTuple):
-    """One update of weights."""
-
-    loss: float
-    """Before the update."""
-    lr: float
-    tokens: int
-    """Of its batch."""
 
 
 def stages(transfer: int, tune: int) -> list[str]:
@@ -114,56 +104,41 @@ def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, "
     return torch.stack(losses).mean()
 
 
-def transfer(
-    student: Model, teacher: Model, kinds: Sequence[str], take: Callable[[], Batch], updates: int
-) -> Iterator[Update]:
-    """Train the student's layers of these kinds in place; the learning rate falls linearly.
-
-    Args:
-        student, teacher: both in evaluation mode, so that nothing is dropped or drawn.
-        take: gives the next batch.
-    """
-    ours, theirs = layers_of(student, kinds), layers_of(teacher, kinds)
-    weights = dict.fromkeys(weight for layer in ours.values() for weight in layer.parameters())
-    optimizer = torch.optim.Adam(list(weights), lr=RATE, fused=True)
-    for update in range(updates):
-        rate = RATE * (1 - update / updates)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        batch = take()
-        loss = matching_loss(ours, layer_calls(teacher, theirs, batch))
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        yield Update(loss.item(), rate, batch.tokens)
-
-
 def make_updates(
-    made: Iterable[Update],
-    updates: int,
     loss_name: str,
-    check: Callable[[int, float], object],
+    weights: Iterable[Tensor],
+    updates: int,
+    rate: Callable[[int], float],
+    learn: Callable[[], tuple[float, int]],
     emit: Emit,
+    *,
+    fused: bool = False,
 ) -> list[float]:
-    """Make updates and tell how far they are; their losses.
+    """Make updates by Adam and tell how far they are; the loss before each.
 
     Args:
-        made: makes an update for each item that is taken.
-        updates: how many items it has.
         loss_name: what the loss is.
-        check: called with the number of each update and its loss; raises where it cannot go on.
+        weights: what is trained.
+        updates: how many there are.
+        rate: the learning rate of an update, counted from 1.
+        learn: computes the gradients of the next batch; its loss and tokens.
         emit: called with `ProgressEvent`s.
+        fused: by the implementation in one pass.
     """
+    optimizer = torch.optim.Adam([*dict.fromkeys(weights)], fused=fused)
     losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
-    for done, update in enumerate(made, 1):
-        losses.append(update.loss)
-        tokens += update.tokens
-        check(done, update.loss)
+    for done in range(1, updates + 1):
+        optimizer.param_groups[0]["lr"] = lr = rate(done)
+        optimizer.zero_grad()
+        loss, learnt = learn()
+        optimizer.step()
+        losses.append(loss)
+        tokens += learnt
         seconds = time.perf_counter() - begin
         if seconds - told > EVERY or done == updates:
             told, left = seconds, seconds / done * (updates - done)
             speed = tokens / seconds
-            emit(ProgressEvent(done, updates, *update[:2], speed, None, left, loss_name))
+            emit(ProgressEvent(done, updates, loss, lr, speed, None, left, loss_name))
     return losses
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from attnkit.data.batch import Batch
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import RecipeError, UsageError
-from attnkit.experiment import attention_transfer, initial_weights
+from attnkit.experiment import attention_transfer as transferring
+from attnkit.experiment import initial_weights
 from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
@@ -39,6 +39,8 @@ from attnkit.train.signals import StopSignals
 
 ENTRY = "converted"
 """What the manifest calls the run that one was made of, and how."""
+RATE = 1e-2
+"""Learning rate of the first update of attention transfer."""
 MAP_BATCHES = 32
 """Batches of the training text over which maps are averaged, at most."""
 Made = tuple[Model, dict[str, Any]]
@@ -68,12 +70,17 @@ class ConversionSettings:
     offline: bool = False
 
     @property
+    def name(self) -> str:
+        """That of the runs."""
+        return self.run.name
+
+    @property
     def stages(self) -> list[str]:
         """The variants of the runs that are made, named by their variant and new mechanisms."""
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
         words = dict.fromkeys(getattr(new.attention, place).name for place in places)
-        names = attention_transfer.stages(self.transfer, self.tune)
+        names = transferring.stages(self.transfer, self.tune)
         return ["-".join((self.run.variant, *words, stage)) for stage in names]
 
 
@@ -275,16 +282,16 @@ class _Conversion:
         swapped = swap(old, model)
         counts = [f"{len(swapped[kind])} {word}" for kind, word in KINDS_OF_WEIGHTS.items()]
         emit(NoteEvent(f"weights: {', '.join(counts)}"))
-        layers = attention_transfer.layers_of(model, self.kinds)
+        layers = transferring.layers_of(model, self.kinds)
         able = {place: layer.mechanism for place, layer in layers.items()
                 if layer.mechanism.adopts_maps}  # fmt: skip
         if able:
             stream = self._batches(emit)
             taken = stream.take(min(MAP_BATCHES, len(stream.batches)))
-            theirs = attention_transfer.layers_of(self.teacher, self.kinds)
+            theirs = transferring.layers_of(self.teacher, self.kinds)
             chosen = {place: theirs[place] for place in able}
             positions = next(iter(able.values())).shape.max_length
-            maps = attention_transfer.averaged_maps(self.teacher, chosen, taken, positions)
+            maps = transferring.averaged_maps(self.teacher, chosen, taken, positions)
             for place, mechanism in able.items():
                 mechanism.adopt_maps(maps[place].cpu())
             count = sum(len(batch.rows) for batch in taken)
@@ -292,24 +299,34 @@ class _Conversion:
         return model, {**swapped, "layers_with_averaged_maps": len(able)}
 
     def _transfer(self, last: Run, run: Run, emit: Emit) -> Made:
-        """The last model after attention transfer."""
+        """The last model after attention transfer, by a learning rate that falls linearly."""
         stream = self._batches(emit)
         device, updates = str(self.experiment.device), self.settings.transfer
         model = last.model(device)
         size = sum(weight.numel() for weight in model.parameters())
         emit(events.StartedEvent(run.name, updates, size, device, "fp32"))
+        # both in evaluation mode, so that nothing is dropped or drawn
+        ours, theirs = (transferring.layers_of(one, self.kinds) for one in (model, self.teacher))
 
-        def take() -> Batch:
-            (batch,) = stream.take(1)
-            return batch
-
-        def check(done: int, loss: float) -> None:
+        def learn() -> tuple[float, int]:
             obey(self.stop, "during attention transfer, which starts over with the same command")
+            (batch,) = stream.take(1)
+            calls = transferring.layer_calls(self.teacher, theirs, batch)
+            loss = transferring.matching_loss(ours, calls)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.item(), batch.tokens
 
-        made = attention_transfer.transfer(model, self.teacher, self.kinds, take, updates)
-        losses = attention_transfer.make_updates(made, updates, "mean squared error", check, emit)
+        losses = transferring.make_updates(
+            transferring.MATCHING,
+            (weight for layer in ours.values() for weight in layer.parameters()),
+            updates,
+            lambda done: RATE * (1 - (done - 1) / updates),
+            learn,
+            emit,
+            fused=True,
+        )
         ends = {"first": losses[0], "last": mean(losses[-10:])}
-        told = f"mean squared error of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
+        told = f"{transferring.MATCHING} of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
         emit(NoteEvent(told))
         return model, {"mean_squared_error": ends}
 

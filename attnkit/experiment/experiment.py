@@ -51,9 +51,6 @@ from attnkit.train.fit import TrainingJob, fit
 from attnkit.train.log_writers import check_installed
 from attnkit.train.signals import StopSignals
 
-FIRST_LOOK = 2
-"""Runs that are compared while the others are trained, so that there is soon something to see."""
-
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
 STOPPED = "while preparing the data; run the same command again"
@@ -65,8 +62,12 @@ Key = tuple[str, int]
 class Experiment:
     """All trainings of one command, and what they share."""
 
-    def __init__(self, settings: TrainingSettings, stop: StopSignals, emit: Emit) -> None:
+    def __init__(
+        self, settings: TrainingSettings, stop: StopSignals, emit: Emit, *, checked: bool = False
+    ) -> None:
+        """`checked`: another process has looked through the splits."""
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
+        self.checked = checked
         self.device = torch.device(pick_device(settings.device))
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.precision = settings.precision
@@ -109,7 +110,8 @@ class Experiment:
 
             def work() -> PreparedData:
                 how: Any = {**self.data_from, "progress": progress}
-                check_splits(recipe, **how)
+                if not self.checked:
+                    check_splits(recipe, **how)
                 return prepare(recipe, tokenizer=tokenizer, **how)
 
             self._prepared[key] = interruptible(work, self.stop, STOPPED)
@@ -155,10 +157,8 @@ class Experiment:
         device = str(self.device)
         return evaluate_run(run, recipe, device=device, progress=progress, **self.data_from)
 
-    def compare(
-        self, planned: Sequence[Key], rows: Sequence[ScoreRow], unfinished: int = 0
-    ) -> Comparison | None:
-        """Scored runs side by side, while others are `unfinished`; trials are not scored."""
+    def compare(self, planned: Sequence[Key], rows: Sequence[ScoreRow]) -> Comparison | None:
+        """Scored runs side by side; trials are not scored."""
         if self.settings.trials or not group.is_main_process():
             return None
         trained = {variant for variant, _ in planned}
@@ -171,7 +171,7 @@ class Experiment:
             resamples=settings.bootstrap,
             margins=Margins.of(settings),
         )
-        self.emit(events.ScoredEvent(result, unfinished))
+        self.emit(events.ScoredEvent(result))
         return result
 
 

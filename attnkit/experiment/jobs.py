@@ -16,8 +16,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from multiprocessing import current_process, forkserver, get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -27,21 +26,17 @@ from unittest.mock import patch
 import torch
 
 from attnkit import mechanisms
+from attnkit.data.corpus_files import known_digests
 from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.errors import (
     AttnkitError,
     MemoryLimitError,
-    MissingInputError,
-    OutputError,
     StoppedError,
-    memory_advice,
-    out_of_memory,
-    unreachable,
-    write_failed,
+    understood,
 )
 from attnkit.experiment import cost
-from attnkit.experiment.experiment import FIRST_LOOK, Experiment, Key, RunTraining
+from attnkit.experiment.experiment import Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.stopping import PATIENCE
 from attnkit.memory import free_memory, release_freed_memory
@@ -69,6 +64,8 @@ class Start(NamedTuple):
     settings: TrainingSettings
     threads: int
     plugins: tuple[Path, ...]
+    digests: Mapping[Any, str] = {}
+    """Of the files that this process has read."""
 
 
 class TrainingEnd(NamedTuple):
@@ -118,8 +115,8 @@ def train_side_by_side(
         settings = replace(settings, precision=experiment.precision)
         _start_server(threads)
         emit(NoteEvent(f"starting {jobs} processes", passing=True))
-        start = Start(settings, threads, tuple(mechanisms.plugged().values()))
-        return Jobs(experiment, start, planned, jobs).run()
+        start = Start(settings, threads, tuple(mechanisms.plugged().values()), known_digests)
+        return run_jobs(experiment, start, planned, jobs)
 
 
 def check_memory(
@@ -197,7 +194,8 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
                 torch.set_num_threads(start.threads)
             for path in start.plugins:
                 mechanisms.plug_in(path)
-            experiment = Experiment(start.settings, stop, send)
+            known_digests.update(start.digests)
+            experiment = Experiment(start.settings, stop, send, checked=True)
             experiment.keep_memory()
             run = RunTraining(experiment, variant, seed)
             end = TrainingEnd(rows=run.evaluate(run.train()))
@@ -208,17 +206,8 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
 
 def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
     """How a run ended that raised an error."""
-    if isinstance(error, AttnkitError):
-        return TrainingEnd(error)
-    if out_of_memory(error):
-        advice = memory_advice(recipe.train.batch_tokens, recipe.train.accumulate)
-        return TrainingEnd(MemoryLimitError(f"out of memory: {advice}"))
-    if isinstance(error, OSError) and write_failed(error):
-        where = error.filename or "a file"
-        return TrainingEnd(OutputError(f"{where}: writing failed: {error.strerror}"))
-    if isinstance(error, OSError) and unreachable(error):
-        text = f"{error.filename}: cannot be reached: {error.strerror}"
-        return TrainingEnd(MissingInputError(text))
+    if known := understood(error, recipe.train.batch_tokens, recipe.train.accumulate):
+        return TrainingEnd(known)
     whose = mechanisms.plugin_error(error)
     text = whose or f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"
     details = "".join(traceback.format_exception(error)).rstrip("\n")
@@ -241,25 +230,19 @@ def end_of_process(code: int, output: Path) -> TrainingEnd:
     return TrainingEnd(AttnkitError(f"its process died of {name}; {again}"), details)
 
 
-@dataclass
 class Job:
     """One process as the parent sees it."""
 
-    process: Any
-    connection: Connection
-    output: Path
-    key: Key
-
-    @classmethod
-    def start(cls, start: Start, output: Path, key: Key) -> "Job":
+    def __init__(self, start: Start, output: Path, key: Key) -> None:
         """A new process for this run."""
-        connection, theirs = CONTEXT.Pipe()
+        self.key, self.output = key, output
+        self.connection, theirs = CONTEXT.Pipe()
         output.touch()
-        process = CONTEXT.Process(target=serve, args=(theirs, output, start, *key), daemon=True)
+        args = (theirs, output, start, *key)
+        self.process: Any = CONTEXT.Process(target=serve, args=args, daemon=True)
         with starting_processes():
-            process.start()
+            self.process.start()
         theirs.close()
-        return cls(process, connection, output, key)
 
     def receive(self) -> Event | TrainingEnd:
         """The next message; where the process died, how its run ended."""
@@ -278,96 +261,70 @@ class Job:
         self.connection.close()
 
 
-class Jobs:
-    """The processes that train the runs of a recipe."""
+def run_jobs(
+    experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int
+) -> Comparison | None:
+    """Train and score all runs, and compare those that did not fail in this process.
 
-    def __init__(
-        self, experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int
-    ) -> None:
-        """`experiment` is that of this process, which compares what the others have scored."""
-        self.experiment, self.stop, self.planned, self.jobs = (
-            experiment, experiment.stop, planned, jobs
-        )  # fmt: skip
-        self.start_job = partial(Job.start, start)
-        self.waiting, self.active = deque(planned), list[Job]()
-        self.rows: dict[Key, Sequence[ScoreRow]] = {}
-        self.failures: dict[Key, AttnkitError] = {}
-        """In the order in which they came."""
-        self.stopped = False
-        """Whether a run was stopped before its end."""
+    Raises:
+        StoppedError: a signal came; the state of every run is saved.
+        AttnkitError: of the first run that failed, with a line for each of them.
+    """
+    stop, emit = experiment.stop, experiment.emit
+    waiting, active = deque(planned), list[Job]()
+    rows, failures = dict[Key, Sequence[ScoreRow]](), dict[Key, AttnkitError]()
+    told = stopped = False
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
+        stack.callback(lambda: [job.close() for job in active])
+        while active or (waiting and not stop.requested):
+            while waiting and len(active) < jobs and not stop.requested:
+                try:
+                    active.append(Job(start, folder / f"{len(waiting)}.txt", waiting[0]))
+                except (EOFError, ConnectionError) as error:
+                    time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
+                    if stop.requested:
+                        break
+                    raise MemoryLimitError(
+                        "the process that others are started from was killed, as the system does "
+                        f"when memory runs out; {AGAIN}"
+                    ) from error
+                waiting.popleft()
+            if stop.requested and not told:
+                told = True
+                for job in active:
+                    job.process.terminate()
+            ready = wait([job.connection for job in active], PATIENCE)
+            for job in [one for one in active if one.connection in ready]:
+                message = job.receive()
+                if isinstance(message, Event):
+                    emit(message)
+                    continue
+                active.remove(job)
+                job.close()
+                if message.error is None:
+                    rows[job.key] = message.rows
+                elif stop.requested and isinstance(message.error, StoppedError):
+                    stopped = True
+                else:
+                    failures[job.key] = message.error
+                    _tell_failure(emit, job.key, message.error, message.details)
+    lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
+    if stop.requested and (stopped or waiting):
+        failed = "".join(f"; failed before: {line}" for line in lines)
+        raise StoppedError(
+            f"stopped by {stop.requested}; all that was done is saved{failed}; {AGAIN}"
+        )
+    comparison = None
+    if finished := [key for key in planned if key in rows]:
+        comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])
+    for error in failures.values():
+        raise type(error)("\n".join(lines))
+    return comparison
 
-    def run(self) -> Comparison | None:
-        """Train and score all runs, and compare those that did not fail.
 
-        Raises:
-            StoppedError: a signal came; the state of every run is saved.
-            AttnkitError: of the first run that failed, with a line for each of them.
-        """
-        told, comparison = False, None
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
-            stack.callback(self._close)
-            while self.active or (self.waiting and not self.stop.requested):
-                while self.waiting and len(self.active) < self.jobs and not self.stop.requested:
-                    self._begin(folder / f"{len(self.waiting)}.txt")
-                if self.stop.requested and not told:
-                    told = True
-                    for job in self.active:
-                        job.process.terminate()
-                ready = wait([job.connection for job in self.active], PATIENCE)
-                for job in [one for one in self.active if one.connection in ready]:
-                    self._follow(job)
-        lines = [f"{name} seed {seed}: {error}" for (name, seed), error in self.failures.items()]
-        if self.stop.requested and (self.stopped or self.waiting):
-            failed = "".join(f"; failed before: {line}" for line in lines)
-            raise StoppedError(
-                f"stopped by {self.stop.requested}; all that was done is saved{failed}; {AGAIN}"
-            )
-        if finished := [key for key in self.planned if key in self.rows]:
-            comparison = self._compare(finished)
-        for error in self.failures.values():
-            raise type(error)("\n".join(lines))
-        return comparison
-
-    def _begin(self, output: Path) -> None:
-        """Start the next run."""
-        try:
-            self.active.append(self.start_job(output, self.waiting[0]))
-        except (EOFError, ConnectionError) as error:
-            time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
-            if self.stop.requested:
-                return
-            raise MemoryLimitError(
-                "the process that others are started from was killed, as the system does when "
-                f"memory runs out; {AGAIN}"
-            ) from error
-        self.waiting.popleft()
-
-    def _follow(self, job: Job) -> None:
-        """Hand on one message of a process, or see to the end of its run."""
-        message, emit = job.receive(), self.experiment.emit
-        if isinstance(message, Event):
-            emit(message)
-            return
-        self.active.remove(job)
-        job.close()
-        if message.error is None:
-            self.rows[job.key] = message.rows
-            if len(self.rows) == FIRST_LOOK < len(self.planned):
-                self._compare([*self.rows], len(self.planned) - FIRST_LOOK)
-        elif self.stop.requested and isinstance(message.error, StoppedError):
-            self.stopped = True
-        else:
-            self.failures[job.key] = message.error
-            at: Any = dict(zip(("variant", "seed"), job.key, strict=True))
-            if message.details:
-                emit(NoteEvent(message.details, **at))
-            emit(events.FailedEvent(str(message.error), message.error.code, **at))
-
-    def _close(self) -> None:
-        for job in self.active:
-            job.close()
-
-    def _compare(self, keys: Sequence[Key], unfinished: int = 0) -> Comparison | None:
-        rows = [row for key in keys for row in self.rows[key]]
-        return self.experiment.compare(keys, rows, unfinished)
+def _tell_failure(emit: Emit, key: Key, error: AttnkitError, details: str) -> None:
+    at: Any = dict(zip(("variant", "seed"), key, strict=True))
+    if details:
+        emit(NoteEvent(details, **at))
+    emit(events.FailedEvent(str(error), error.code, **at))

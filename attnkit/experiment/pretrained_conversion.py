@@ -8,10 +8,10 @@ import codecs
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -31,11 +31,12 @@ from attnkit.errors import (
     StoppedError,
     UsageError,
 )
-from attnkit.experiment.attention_transfer import Update, make_updates, stages
+from attnkit.experiment.attention_transfer import MATCHING, make_updates, stages
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
+from attnkit.recipe.loading import load_resolved
 from attnkit.recipe.mechanism_registry import checked_options
 from attnkit.recipe.reading import as_json
-from attnkit.recipe.schema import AttentionConfig
+from attnkit.recipe.schema import AttentionConfig, TrainConfig
 from attnkit.recipe.yaml_nodes import read_value
 from attnkit.scoring import Comparison, ScoreRow, side_by_side
 from attnkit.scoring.metrics import Score
@@ -55,6 +56,14 @@ HELD_OUT = 10
 MOST_TEXT = 2**25
 """Bytes of a text that are read, at most."""
 SEED = 1
+KEYS = ("train.lr", "train.batch_tokens", "train.precision")
+"""Of a recipe, those that a conversion has."""
+DEFAULTS = b"""
+task: language-modeling
+data: {train: text}
+model: {shape: decoder}
+train: {lr: 1e-4, batch_tokens: 2048, precision: fp32}
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +82,9 @@ class PretrainedSettings:
     transfer: int
     tune: int
     """Updates of attention transfer and of fine-tuning; 0 leaves them out."""
-    lr: float
-    """Highest learning rate of fine-tuning."""
-    batch_tokens: int
-    """Of an update."""
-    precision: str
-    """fp32, or bf16: of products in training, by autocast; scores are in float32."""
+    train: TrainConfig
+    """Of which the highest learning rate of fine-tuning, the tokens of an update and the precision
+    of products in training count; scores are in float32."""
     out: Path
     """Where the folder of the converted model goes."""
     fresh: bool = False
@@ -123,6 +129,24 @@ def attention_of(text: str) -> AttentionConfig:
     options = checked_options(word, options)
     surgery.check(word, options)
     return AttentionConfig(name=word, **options)
+
+
+def training_of(words: Sequence[str]) -> TrainConfig:
+    """The training that KEY=VALUE words set.
+
+    Raises:
+        UsageError: a key is none of those that count.
+        RecipeError: a value cannot be.
+    """
+    for word in words:
+        if word.partition("=")[0] not in KEYS:
+            raise UsageError(
+                f"{word}: of a Hugging Face model these can be set: {', '.join(KEYS)}"
+            )
+    train = load_resolved(Path("convert"), words, DEFAULTS).train
+    if train.precision not in ("fp32", "bf16"):
+        raise UsageError(f"train.precision={train.precision}: must be fp32 or bf16")
+    return train
 
 
 def convert(
@@ -256,31 +280,43 @@ class _PretrainedConversion:
         self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
     ) -> None:
         """Make the updates of a stage, if it has any, and tell how far they are."""
+        batches = self._batches(text)
         if stage == "transferred":
-            made, updates = self._transfer(student, layers, text), self.settings.transfer
+            what, updates = MATCHING, self.settings.transfer
+            parts = dict(student.named_modules())
+            ours = {name: parts[name] for name in layers}
+            weights = [weight for part in ours.values() for weight in part.parameters()]
+            learn = partial(self._match, ours)
         elif stage == "tuned":
-            made, updates = self._tune(student, text), self.settings.tune
+            what, updates = "training loss", self.settings.tune
+            weights, learn = [*student.parameters()], partial(self._predict, student)
         else:
             return
-        name, device = self.settings.name, str(self.teacher.device)
-        size = sum(weight.numel() for weight in student.parameters())
+
+        def rate(done: int) -> float:
+            """It falls linearly, in fine-tuning after a warm-up of a tenth."""
+            if stage == "transferred":
+                return RATE * (1 - (done - 1) / updates)
+            warm = done / max(1, updates // 10)
+            return self.settings.train.lr * min(warm, (updates - done + 1) / updates)
+
+        def update() -> tuple[float, int]:
+            self._obey()
+            ids = next(batches)
+            loss = learn(ids)
+            if not np.isfinite(loss):
+                advice = ": give a lower train.lr" if stage == "tuned" else ""
+                raise NotFiniteError(f"{stage}: the loss is not finite{advice}")
+            return loss, ids.numel()
 
         def emit(event: Event) -> None:
             self.emit(replace(event, variant=stage, seed=SEED))
 
-        emit(events.StartedEvent(name, updates, size, device, self.settings.precision))
+        name, device = self.settings.name, str(self.teacher.device)
+        size = sum(weight.numel() for weight in student.parameters())
+        emit(events.StartedEvent(name, updates, size, device, self.settings.train.precision))
         begin = time.perf_counter()
-
-        def check(done: int, loss: float) -> None:
-            self._obey()
-            if not np.isfinite(loss):
-                raise NotFiniteError(
-                    f"{stage}: the loss is not finite after {done} updates"
-                    + (": give a lower train.lr" if stage == "tuned" else "")
-                )
-
-        what = "mean squared error" if stage == "transferred" else "training loss"
-        losses = make_updates(made, updates, what, check, emit)
+        losses = make_updates(what, weights, updates, rate, update, emit)
         emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
         emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
 
@@ -290,62 +326,44 @@ class _PretrainedConversion:
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""
-        device, fast = self.teacher.device.type, self.settings.precision == "bf16"
+        device, fast = self.teacher.device.type, self.settings.train.precision == "bf16"
         return torch.autocast(device, torch.bfloat16, enabled=fast)
 
     @property
     def _rows(self) -> int:
         """Windows of an update."""
-        return max(1, self.settings.batch_tokens // self.settings.length)
+        return max(1, self.settings.train.batch_tokens // self.settings.length)
 
-    def _batches(self, text: Int[Tensor, "N L"], updates: int) -> Iterator[Int[Tensor, "R L"]]:
+    def _batches(self, text: Int[Tensor, "N L"]) -> Iterator[Int[Tensor, "R L"]]:
         """Windows in a random order, anew when all were taken."""
         draw = torch.Generator().manual_seed(SEED)
         order = torch.empty(0, dtype=torch.long)
-        for _ in range(updates):
+        while True:
             while len(order) < self._rows:
                 order = torch.cat((order, torch.randperm(len(text), generator=draw)))
             taken, order = order[: self._rows], order[self._rows :]
             yield text[taken].to(self.teacher.device)
 
-    def _transfer(
-        self, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
-    ) -> Iterator[Update]:
-        """Each new layer learns the old one's answer to the old one's input."""
-        updates, parts = self.settings.transfer, dict(student.named_modules())
-        weights = {id(w): w for name in layers for w in parts[name].parameters()}
-        optimizer = torch.optim.Adam([*weights.values()], lr=RATE)
-        for done, ids in enumerate(self._batches(text, updates), 1):
-            rate = RATE * (1 - (done - 1) / updates)
-            optimizer.param_groups[0]["lr"] = rate
+    def _match(self, layers: Mapping[str, nn.Module], ids: Int[Tensor, "R L"]) -> float:
+        """The gradients of each new layer, to answer as the old one what that reads."""
+        with self._autocast():
+            calls = layer_calls(self.teacher.model, [*layers], ids)
+        losses = list[float]()
+        for name, call in calls.items():
             with self._autocast():
-                calls = layer_calls(self.teacher.model, layers, ids)
-            optimizer.zero_grad()
-            losses = list[float]()
-            for name, call in calls.items():
-                with self._autocast():
-                    y = parts[name](*call.args, **call.named)[0]
-                loss = (y.float() - call.y.float()).square().mean()
-                (loss / len(layers)).backward()
-                losses.append(loss.item())
-            optimizer.step()
-            yield Update(mean(losses), rate, ids.numel())
+                y = layers[name](*call.args, **call.named)[0]
+            loss = (y.float() - call.y.float()).square().mean()
+            (loss / len(layers)).backward()
+            losses.append(loss.item())
+        return mean(losses)
 
-    def _tune(self, student: nn.Module, text: Int[Tensor, "N L"]) -> Iterator[Update]:
-        """All weights learn the next token; the learning rate falls linearly after a tenth."""
-        updates, highest = self.settings.tune, self.settings.lr
-        optimizer = torch.optim.Adam(student.parameters(), lr=highest)
-        for done, ids in enumerate(self._batches(text, updates), 1):
-            warm = done / max(1, updates // 10)
-            rate = highest * min(warm, (updates - done + 1) / updates)
-            optimizer.param_groups[0]["lr"] = rate
-            optimizer.zero_grad()
-            with self._autocast():
-                loss = nll(student, ids).mean()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            optimizer.step()
-            yield Update(loss.item(), rate, ids.numel())
+    def _predict(self, student: nn.Module, ids: Int[Tensor, "R L"]) -> float:
+        """The gradients of all weights, to predict the next token."""
+        with self._autocast():
+            loss = nll(student, ids).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+        return loss.item()
 
     @torch.no_grad()
     def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:
@@ -371,8 +389,8 @@ class _PretrainedConversion:
         facts = {
             "attention": config.name, "options": config.options(), "length": settings.length,
             "model": settings.model, "transfer": settings.transfer, "tune": settings.tune,
-            "lr": settings.lr, "batch_tokens": settings.batch_tokens,
-            "precision": settings.precision,
+            "lr": settings.train.lr, "batch_tokens": settings.train.batch_tokens,
+            "precision": settings.train.precision,
             "perplexity": {r.variant: r.scores["perplexity"].json()["score"] for r in found.rows},
             **self.teacher.facts,
         }  # fmt: skip

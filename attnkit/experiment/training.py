@@ -7,7 +7,7 @@ what happens.
 from collections.abc import Callable
 
 from attnkit.distributed import group
-from attnkit.experiment.experiment import FIRST_LOOK, Experiment
+from attnkit.experiment.experiment import Experiment
 from attnkit.experiment.jobs import train_side_by_side
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.scoring import Comparison, ScoreRow
@@ -53,11 +53,8 @@ def train(
         planned, rows = experiment.runs(), list[ScoreRow]()
         for run in planned if group.is_main_process() else ():
             run.check()
-        for number, run in enumerate(planned, 1):
+        for run in planned:
             rows += run.evaluate(run.train())
-            if number == FIRST_LOOK < len(planned):
-                done = [one.key for one in planned[:number]]
-                experiment.compare(done, rows, len(planned) - number)
         return experiment.compare([run.key for run in planned], rows)
 
 

@@ -145,18 +145,14 @@ class EvaluatedEvent(Event):
 
 @dataclass(frozen=True)
 class ScoredEvent(Event):
-    """All runs are scored; in JSON it has the keys of `attnkit eval --format json`.
-
-    Where `unfinished` is more than 0, it is a first look at some, while so many are not scored yet.
-    """
+    """All runs are scored; in JSON it has the keys of `attnkit eval --format json`."""
 
     comparison: "Comparison"
-    unfinished: int = 0
 
     def json(self) -> dict[str, Any]:
         found = super().json()
         del found["comparison"]
-        return {**found, **_plain(self.comparison.json()), "unfinished": self.unfinished}
+        return {**found, **_plain(self.comparison.json())}
 
 
 Emit = Callable[[Event], object]

@@ -145,39 +145,6 @@ def test_json_is_one_event_a_line_and_nothing_else(
     assert happened[-1]["rows"][0]["metrics"]["bleu"]["score"] == 90.0
 
 
-def looking(settings: Any, emit: events.Emit, **more: Any) -> None:
-    """As `good`, with a first look at one run."""
-    emit(events.ScoredEvent(compared(row(settings.variants[0], 80.0)), unfinished=3))
-    good(settings, emit, **more)
-
-
-@pytest.mark.parametrize("terminal", [None, Terminal()], ids=["a log", "a terminal"])
-def test_a_first_look_is_on_standard_error(
-    terminal: Terminal | None, train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--no-color", training=looking, terminal=terminal) == 0
-    shown = capsys.readouterr()
-    told = terminal.getvalue() if terminal else shown.err
-    assert told.index("80.00") < told.index("so far; unfinished runs: 3")
-    assert shown.out.startswith("toy: test\n")
-    assert "80.00" not in shown.out
-
-
-def test_quiet_and_a_failure_show_no_first_look(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--quiet", training=looking) == 0
-    shown = capsys.readouterr()
-    assert "80.00" not in shown.err + shown.out
-
-    def broken(settings: Any, emit: events.Emit, **_: Any) -> None:
-        emit(events.ScoredEvent(compared(row("vanilla", 80.0)), unfinished=3))
-        raise errors.DataError("damaged")
-
-    assert train(training=broken) == errors.DataError.code
-    assert not capsys.readouterr().out
-
-
 def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
     terminal = Terminal()
     assert train("--no-color", terminal=terminal) == 0

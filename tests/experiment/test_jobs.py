@@ -109,24 +109,6 @@ def weights(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): sha256_file(path) for path in sorted(found)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_first_two_runs_are_compared_while_others_wait(count: int, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path)
-    settings = settings_of(load(recipe, ["train.steps=10"]), tmp_path, seeds=[1, 2])
-    told = happened(training.train, settings, jobs=count)
-    first, last = [event for event in told if isinstance(event, events.ScoredEvent)]
-    assert (first.unfinished, last.unfinished) == (2, 0)
-    assert (len(first.comparison.rows), len(last.comparison.rows)) == (2, 4)
-    done = [
-        event for event in told[: told.index(first)] if isinstance(event, events.EvaluatedEvent)
-    ]
-    assert len(done) == 2
-    assert {(row.variant, row.seed) for row in first.comparison.rows} == {
-        (event.variant, event.seed) for event in done
-    }
-
-
 def scores(scored: events.Event) -> list[Any]:
     """What a table says, without places and speeds."""
     assert isinstance(scored, events.ScoredEvent)
@@ -436,7 +418,7 @@ def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))
     start = jobs.Start(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
-    worker = jobs.Job.start(start, tmp_path / "out.txt", ("one", 1))
+    worker = jobs.Job(start, tmp_path / "out.txt", ("one", 1))
     while not isinstance(worker.receive(), events.ProgressEvent):
         pass
     worker.connection.close()
@@ -459,11 +441,11 @@ def test_a_server_of_processes_that_was_killed_is_no_bug(
         stop.requested = told  # type: ignore[assignment]
         raise error
 
-    monkeypatch.setattr(jobs.Job, "start", started)
-    experiment: Any = SimpleNamespace(stop=stop)
+    monkeypatch.setattr(jobs, "Job", started)
+    experiment: Any = SimpleNamespace(stop=stop, emit=events.ignore)
     start = jobs.Start(settings_of(load("quickstart"), Path()), 1, ())
     with pytest.raises(errors.StoppedError if told else errors.MemoryLimitError, match="again"):
-        jobs.Jobs(experiment, start, [("one", 1)], 2).run()
+        jobs.run_jobs(experiment, start, [("one", 1)], 2)
 
 
 def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:

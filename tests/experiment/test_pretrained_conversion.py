@@ -29,6 +29,7 @@ from attnkit.errors import (
 from attnkit.experiment import pretrained_conversion as converting
 from attnkit.experiment.pretrained_conversion import PretrainedSettings, attention_of, convert, nll
 from attnkit.huggingface import open_model, surgery
+from attnkit.recipe.schema import TrainConfig
 from attnkit.storage.files import read_json
 from attnkit.train.events import NoteEvent, ProgressEvent, ScoredEvent
 
@@ -43,16 +44,22 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(folder: Path, attention: str = "linear", **given: Any) -> PretrainedSettings:
+def settings(
+    folder: Path,
+    attention: str = "linear",
+    lr: float = 1e-3,
+    precision: Any = "fp32",
+    **given: Any,
+) -> PretrainedSettings:
     text = folder.parent / "text.txt"
     if not text.exists():
         text.write_text(STORY * 40, encoding="utf-8")
     chosen: dict[str, Any] = {
         "model": str(folder), "attention": attention_of(attention), "text": text, "test": None,
-        "length": 16, "transfer": 3, "tune": 2, "lr": 1e-3, "batch_tokens": 64, "precision": "fp32",
-        "out": folder.parent / "out", "device": "cpu",
+        "length": 16, "transfer": 3, "tune": 2, "out": folder.parent / "out", "device": "cpu",
     }  # fmt: skip
-    return PretrainedSettings(**chosen | given)
+    train = TrainConfig(lr=lr, batch_tokens=64, precision=precision)
+    return PretrainedSettings(train=train, **chosen | given)
 
 
 def scores(told: list[Any]) -> dict[str, float]:

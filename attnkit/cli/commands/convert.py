@@ -1,15 +1,18 @@
 """`attnkit convert`: another attention mechanism in a trained model, and what it costs."""
 
-import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.cli import completion, console, options
 from attnkit.cli.options import argument, check_options, flag, value
 from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.runs import is_run, run_path
+
+if TYPE_CHECKING:
+    from attnkit.recipe.schema import TrainConfig
 
 
 def convert(
@@ -73,90 +76,70 @@ def convert(
       attnkit convert RUN --attention '{encoder: local, decoder: local}'
       attnkit convert OWNER/MODEL --attention linear --text corpus.txt
     """
-    show = {"as_json": as_json, "quiet": quiet}
     how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device,
                 "offline": offline}  # fmt: skip
-    given: Any = {"text": text, "test": test, "length": length or 256}
+    given: Any = {"text": text, "test": test, "length": length}
     named = (model / "config.json").is_file() or not model.exists()  # a folder, or of the hub
-    pretrained = not is_run(str(model)) and (text is not None or named)
-    if pretrained:
-        _convert_pretrained(str(model), attention, overrides or [], show, {**how, **given})
-    elif (text, test, length) != (None, None, None):
+    if not is_run(str(model)) and (text is not None or named):
+        plan = _of_pretrained(str(model), attention, overrides or [], {**how, **given})
+    elif any(one is not None for one in given.values()):
         raise UsageError(
             "--text, --test and --length are for Hugging Face models: a run has its corpus"
         )
     else:
-        _convert_run(model, attention, overrides or [], show, {**how, "data_dir": data_dir})
-
-
-def _convert_run(
-    folder: Path, attention: str, words: list[str], show: dict[str, bool], how: dict[str, Any]
-) -> None:
-    """A run of attnkit; see `convert`."""
-    from attnkit.cli.training_display import follow, use_command
-    from attnkit.experiment import conversion
-    from attnkit.experiment.conversion import ConversionSettings, converted_recipe
-    from attnkit.runs import Run
+        plan = _of_run(model, attention, overrides or [], {**how, "data_dir": data_dir})
+    if talks := not (as_json or quiet):
+        console.say(f"{model}: what it is converted to goes to {plan.place}")
+    from attnkit.cli.training_display import follow
     from attnkit.show.training_board import Board, BoardRun
 
-    trained = Run.open(folder)
-    trained.require_weights()
-    recipe = converted_recipe(trained, attention, how["tune"], words, check_options)
-    settings = ConversionSettings(run=trained, recipe=recipe, **how)
-
-    if talks := not any(show.values()):
-        console.say(f"{folder}: converted runs go to {settings.out / trained.name}")
-    lines = tuple(BoardRun(variant, trained.seed) for variant in settings.stages)
-    board = Board(trained.name, lines, busy=load_note)
-    follow(board, partial(conversion.convert, settings), recipe.train, **show)
+    runs = tuple(BoardRun(stage, plan.seed) for stage in plan.settings.stages)
+    board = Board(plan.settings.name, runs, busy=load_note)
+    convert = partial(plan.convert, plan.settings)
+    follow(board, convert, plan.train, as_json=as_json, quiet=quiet)
     if talks:
         console.say("")
-        last = run_path(settings.out, trained.name, settings.stages[-1], trained.seed)
-        console.say(f"use the converted model:  {use_command(recipe, str(last))}")
+        console.say(f"use the converted model:  {plan.use}")
 
 
-def _convert_pretrained(
-    name: str, attention: str, words: list[str], show: dict[str, bool], how: dict[str, Any]
-) -> None:
-    """A Hugging Face model; see `convert`."""
-    from attnkit.cli.training_display import contexts_command, follow
-    from attnkit.experiment import pretrained_conversion
-    from attnkit.experiment.pretrained_conversion import PretrainedSettings
-    from attnkit.recipe.schema import TrainConfig
-    from attnkit.show.training_board import Board, BoardRun
+class Plan(NamedTuple):
+    """What is converted, and what is told of it."""
+
+    settings: Any
+    convert: Callable[..., object]
+    train: "TrainConfig"
+    seed: int
+    place: Path
+    use: str
+    """The command that uses the last stage."""
+
+
+def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) -> Plan:
+    """A run of attnkit."""
+    from attnkit.cli.training_display import use_command
+    from attnkit.experiment import conversion
+    from attnkit.runs import Run
+
+    trained = Run.open(run)
+    trained.require_weights()
+    recipe = conversion.converted_recipe(trained, attention, how["tune"], words, check_options)
+    settings = conversion.ConversionSettings(run=trained, recipe=recipe, **how)
+    last = run_path(settings.out, settings.name, settings.stages[-1], trained.seed)
+    use = use_command(recipe, str(last))
+    place = settings.out / settings.name
+    return Plan(settings, conversion.convert, recipe.train, trained.seed, place, use)
+
+
+def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, Any]) -> Plan:
+    """A Hugging Face model."""
+    from attnkit.cli.training_display import contexts_command
+    from attnkit.experiment import pretrained_conversion as conversion
 
     if how["text"] is None:
         kind = UsageError if Path(name).exists() else MissingInputError
         raise kind(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
-    config = pretrained_conversion.attention_of(attention)
-    settings = PretrainedSettings(model=name, attention=config, **_training(words), **how)
-    lines = tuple(BoardRun(stage, pretrained_conversion.SEED) for stage in settings.stages)
-    follow(
-        Board(settings.name, lines, busy=load_note),
-        partial(pretrained_conversion.convert, settings),
-        TrainConfig(batch_tokens=settings.batch_tokens),
-        **show,
-    )
-    if not any(show.values()):
-        console.say(f"use the converted model:  {contexts_command(str(settings.folder))}")
-
-
-def _training(words: list[str]) -> dict[str, Any]:
-    """`lr`, `batch_tokens` and `precision` for a Hugging Face model."""
-    chosen: dict[str, Any] = {"lr": 1e-4, "batch_tokens": 2048, "precision": "fp32"}
-    kinds = {"lr": "a number above 0", "batch_tokens": "a whole number above 0",
-             "precision": "fp32 or bf16"}  # fmt: skip
-    for word in words:
-        section, _, name = word.partition("=")[0].rpartition(".")
-        if section != "train" or name not in chosen:
-            known = ", ".join(f"train.{name}" for name in chosen)
-            raise UsageError(f"{word}: of a Hugging Face model these can be set: {known}")
-        text = word.partition("=")[2]
-        try:
-            given: Any = type(chosen[name])(text)
-            if not (text in ("fp32", "bf16") if name == "precision" else 0 < given < math.inf):
-                raise ValueError
-        except ValueError:
-            raise UsageError(f"{word}: must be {kinds[name]}") from None
-        chosen[name] = given
-    return chosen
+    config, train = conversion.attention_of(attention), conversion.training_of(words)
+    how["length"] = how["length"] or 256
+    settings = conversion.PretrainedSettings(model=name, attention=config, train=train, **how)
+    use, place = contexts_command(str(settings.folder)), settings.folder
+    return Plan(settings, conversion.convert, train, conversion.SEED, place, use)
