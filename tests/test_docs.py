@@ -20,6 +20,7 @@ from attnkit import __version__
 from attnkit.attention import Mask, Shape
 from attnkit.cli import main
 from attnkit.data import formats
+from attnkit.nbce.answer import METHODS
 from attnkit.recipe import load, loading, mechanism_registry, shipped, sweep, yaml_nodes
 from attnkit.runs import Run, results
 from attnkit.storage import download, files
@@ -42,6 +43,7 @@ BLOCKS = [
                 "metrics",
                 "runs",
                 "seeing-attention",
+                "long-context",
             )
         ),
     )  # fmt: skip
@@ -52,7 +54,7 @@ COMMANDS = [
     for language, block in BLOCKS
     if not language
     for line in block.split("\n")
-    if re.match(r"(\$ )?(echo .* \| )?attnkit |(\$ )?echo .* > ", line)
+    if re.match(r"(\$ )?((echo|cat) .* \| )?attnkit |(\$ )?(echo|printf|cat|sed|mkdir) .* > ", line)
 ]
 RECIPE = """task: translation
 data: {corpus: toy-translation, size: 200, max_length: 64}
@@ -62,9 +64,23 @@ train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
-(SHOWN,) = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
+SHOWN, QUESTIONS = [
+    block for language, block in BLOCKS if language == "yaml" and "corpus:" in block
+]
 OWN = "attnkit train recipe.yaml data.train=train.jsonl data.valid=valid.jsonl data.test=test.jsonl"
 """Rows whose fields are no languages."""
+FEWER = {
+    "nq-passages": "toy-passages, size: 200", "decoder: 4": "decoder: 1", "8, 16]": "8]",
+    "rows: 200": "rows: 3", "max_length: 16": "max_length: 4",
+}  # fmt: skip
+FEWER_UPDATES = """train: {steps: 2, batch_tokens: 600, valid_every: 0, precision: fp32}
+tokenizer: {type: word, size: 300}
+"""
+ELSEWHERE = Path("Qwen/Qwen2.5-0.5B-Instruct")
+CHAT = (
+    "{% for m in messages %}user: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
 QUICK = ["--lengths", "16", "--repeats", "1"]
 SMALL = ["data.size=200", "tokenizer.size=300", "model.layers=1"]
 TINY = ["train.steps=2", "train.seeds=[1]", "model.width=8", "model.ff=8", "tokenizer.size=60",
@@ -98,6 +114,13 @@ def prepare(folder: Path) -> None:
     pretrained.network("llama").save_pretrained(folder / "language-model")
     pretrained.tokenizer().save_pretrained(folder / "language-model")
     (folder / "corpus.txt").write_text("A small river runs behind the mill. " * 40, "utf-8")
+    pretrained.saved(folder / ELSEWHERE, "bloom")
+    (folder / ELSEWHERE / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
+    questions = QUESTIONS
+    for old, new in FEWER.items():
+        assert old in questions
+        questions = questions.replace(old, new)
+    (folder / "questions.yaml").write_text(questions + FEWER_UPDATES, encoding="utf-8")
     passages = asked.make_run(folder / "questions").path.parent
     (folder / "runs" / "long-context" / "passages").mkdir(parents=True)
     (folder / "runs" / "long-context" / "passages" / "base").symlink_to(passages)
@@ -121,7 +144,6 @@ def test_the_two_commands_are_one_line_each() -> None:
 def test_commands_of_the_documentation_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of docs/long-context.md have a test of their own."""
     assert len(COMMANDS) >= 12
     prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -131,13 +153,16 @@ def test_commands_of_the_documentation_run(
             continue
         before, _, words = command.rpartition("attnkit ")
         text = shlex.split(before)[1] + "\n" if before else ""
+        text = Path(text.strip()).read_text(encoding="utf-8") if before[:3] == "cat" else text
         words = words.replace("--layer 1 --head 2", "--layer 0 --head 1")  # of the small model
         extra = list[str]()
         if "transfer/" in words:
             if "ATTNKIT_DATA" not in os.environ:
                 continue
             extra = [*TRANSFER, "--jobs", "1"] if words.startswith("train") else []
-        elif words.startswith("train") and "--out" not in words:
+        elif words.startswith("nbce") and "--choices" not in words:
+            extra = ["--max-length", "4"]
+        elif words.startswith("train") and not re.search("--out|questions.yaml", words):
             extra += ["--out", f"own{number}", *(TINY if "recipe.yaml" in words else [])]
         extra = extra + (QUICK if words.startswith("bench") else [])
         extra = extra + (SHORT if words.startswith("train quickstart") else [])
@@ -153,16 +178,20 @@ def test_commands_of_the_documentation_run(
 
 def test_the_recipe_of_the_readme_is_a_recipe(tmp_path: Path) -> None:
     """With the published figures that docs/comparing.md adds to one like it."""
-    block, published = [
-        block
-        for language, block in BLOCKS
-        if language == "yaml" and re.match("task:|published:", block)
-    ]
-    (tmp_path / "shown.yaml").write_text(block + published, encoding="utf-8")
+    (published,) = [block for _, block in BLOCKS if block.startswith("published:")]
+    (tmp_path / "shown.yaml").write_text(SHOWN + published, encoding="utf-8")
+    (tmp_path / "questions.yaml").write_text(QUESTIONS, encoding="utf-8")
+    assert load(tmp_path / "questions.yaml").variants["base"].task == "question-answering"
     file = load(tmp_path / "shown.yaml")
     assert set(file.variants) == {"vanilla", "linear", "random"}
     assert file.published is not None
     assert set(file.published.scores) == {"vanilla", "random"}
+
+
+def test_every_method_of_nbce_has_its_line() -> None:
+    page = (DOCS / "long-context.md").read_text(encoding="utf-8")
+    for word in METHODS:
+        assert f"\n| `{word}` | " in page
 
 
 def test_the_example_has_15_lines_and_is_what_it_says() -> None:

@@ -4,11 +4,11 @@ Source: Michel, Levy and Neubig 2019, "Are Sixteen Heads Really Better than One?
 head's output is set to zero at every position, the rest of the model stays as it was trained.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
@@ -18,14 +18,18 @@ from attnkit.attention import Out
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
+from attnkit.models.base import Model
 from attnkit.recipe.metrics import METRICS, metric_facts
-from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
 from attnkit.scoring import LABELS, TEXT, Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
+RESAMPLES = 1000
+"""Of the paired bootstrap."""
+Change = TypeVar("Change", bound=Hashable)
+"""What a changed model is known by."""
 Progress = Callable[[int, int], object]
-"""Called with how many heads are done, and of how many."""
+"""Called with how many changes are scored, and of how many."""
 
 
 class HeadPlace(NamedTuple):
@@ -44,7 +48,7 @@ class Effect(NamedTuple):
     loss: float
     """How much worse that is; below 0 the model is better without the head."""
     p: float | None
-    """Paired bootstrap over the sentences, as in `attnkit eval`; None without resamples."""
+    """Paired bootstrap over the sentences, as in `attnkit eval`; None where a metric has none."""
     p_corrected: float | None
     """After Holm's correction over all ablated heads."""
 
@@ -89,64 +93,74 @@ def probe_heads(
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
-    eval: EvalConfig | None = None,
-    resamples: int = 1000,
     device: str = "auto",
     progress: Progress | None = None,
 ) -> Importance:
-    """Ablate each head in turn and score the rest of the model; the run is not changed.
+    """Ablate each of these heads (all when None or empty) in turn and score the rest of the model.
 
-    Args:
-        run: a finished one.
-        rows: what is scored; with metrics of output text each head costs a decoding of them.
-        metrics: of the model's probabilities, or of its output by the run's own search.
-        kinds, layers, heads: which heads; all when None or empty.
-        eval: settings of the metrics; the recipe's when None.
-        resamples: of the paired bootstrap; 0: no p-values.
-        device: auto takes a GPU where there is one.
-        progress: called after each head.
+    The rest is as in `score_changed`.  Raises UsageError: there is no such kind, layer or head.
+    """
+
+    def changes(model: Model) -> dict[HeadPlace, AbstractContextManager[None]]:
+        places = [
+            HeadPlace(kind, layer, head)
+            for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
+            for layer in parts
+            for head in columns
+        ]
+        return {place: ablated(model, place) for place in places}
+
+    whole, without = score_changed(run, rows, metrics, changes, device, progress)
+    by_metric = {name: _effects(name, whole, without) for name in whole}
+    effects = {place: {name: by_metric[name][place] for name in whole} for place in without}
+    return Importance(whole, effects, len(rows), RESAMPLES)
+
+
+def score_changed(
+    run: Run,
+    rows: Sequence[Row],
+    metrics: Sequence[str],
+    changes: Callable[[Model], Mapping[Change, AbstractContextManager[None]]],
+    device: str,
+    progress: Progress | None,
+) -> tuple[dict[str, Score], dict[Change, dict[str, Score]]]:
+    """The scores of a finished run's model as it is, and inside each context that changes it.
+
+    The run itself stays.  Metrics of output text decode the rows anew in each context, by the run's
+    own search.
 
     Raises:
-        UsageError: unknown metric, kind, layer or head; text metrics of a language model.
+        UsageError: unknown metric; text metrics of a language model.
         UnavailableError: what a metric needs is not there.
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    check_metrics(names, run, eval or run.recipe.eval)
+    check_metrics(names, run)
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
-    wanted = [
-        HeadPlace(kind, layer, head)
-        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items()
-        for layer in parts
-        for head in columns
-    ]
-    scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe, eval=eval)
-    whole = scores()
-    without: dict[HeadPlace, dict[str, Score]] = {}
-    for place in wanted:
-        with ablated(model, place):
-            without[place] = scores()
+    contexts = changes(model)
+    scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe)
+    whole, changed = scores(), dict[Change, dict[str, Score]]()
+    for key, context in contexts.items():
+        with context:
+            changed[key] = scores()
         if progress is not None:
-            progress(len(without), len(wanted))
-    by_metric = {name: _effects(name, whole, without, resamples) for name in whole}
-    effects = {place: {name: by_metric[name][place] for name in whole} for place in wanted}
-    return Importance(whole, effects, len(rows), resamples)
+            progress(len(changed), len(contexts))
+    return whole, changed
 
 
 def _effects(
     name: str,
     every: Mapping[str, Score],
     without: Mapping[HeadPlace, Mapping[str, Score]],
-    resamples: int,
 ) -> dict[HeadPlace, Effect]:
     """The effect of each head on one metric."""
     whole, scores = every[name], {place: some[name] for place, some in without.items()}
     sign = 1 if metric_facts(name).better == "lower" else -1
     tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)
-    if resamples and whole.resampled:
-        p_values = [compare([one], [whole], resamples=resamples).p for one in scores.values()]
+    if whole.resampled:
+        p_values = [compare([one], [whole], resamples=RESAMPLES).p for one in scores.values()]
         tests = list(zip(p_values, corrected(p_values), strict=True))
     return {
         place: Effect(one.value, sign * (one.value - whole.value), *test)
@@ -154,7 +168,7 @@ def _effects(
     }
 
 
-def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
+def check_metrics(names: Sequence[str], run: Run) -> None:
     """Refuse metrics that the run cannot have or that cannot say what is worse."""
     stream = run.recipe.task == "language-modeling"
     if stream and (wrong := [name for name in names if name in TEXT]):
@@ -169,4 +183,4 @@ def check_metrics(names: Sequence[str], run: Run, eval: EvalConfig) -> None:
         raise UsageError(
             f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
         )
-    check_available(names, eval)
+    check_available(names, run.recipe.eval)

@@ -1,8 +1,9 @@
-"""Files of attention maps: npz and safetensors for programs, csv for tables.
+"""Files of attention maps: npz for programs, csv for tables.
 
-An npz or safetensors file holds an array of float32 [layers, heads, queries, keys] for each kind
-(encoder, decoder, cross; `reference.` before those of a reference) and one JSON object, in an npz
-the UTF-8 bytes of the array `capture`, in safetensors the entry `capture` of the metadata:
+An npz file holds an array of float32 [layers, heads, queries, keys] for each kind (encoder,
+decoder, cross; `reference.` before those of a reference), the texts of the tokens as arrays
+(`cross.queries` and `cross.keys` beside `cross`), and as `capture` the UTF-8 bytes of one JSON
+object:
 
     {"format": "attnkit-maps", "version": 1,
      "source": ..., "output": ..., "how": ..., "model": ..., "facts": {...}, "reference": null,
@@ -12,7 +13,6 @@ the UTF-8 bytes of the array `capture`, in safetensors the entry `capture` of th
                      "queries": [[text, id, word, special], ...], "keys": [...],
                      "hidden": [] or, where the first column is left out, [its key]}}}
 
-An npz also has the tokens' texts as arrays: `cross.queries` and `cross.keys` beside `cross`.
 The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight;
 keys are numbered from 1 where the first is left out; no token in it is run as a formula by a
 spreadsheet (`_cell`).
@@ -31,11 +31,11 @@ from numpy.typing import NDArray
 
 from attnkit.analysis.maps import Capture
 from attnkit.errors import UsageError
-from attnkit.storage.files import DISK, Filesystem, write_output
+from attnkit.storage.files import write_output
 from attnkit.text import quoted, safe_text
 
 FORMAT, VERSION = "attnkit-maps", 1
-SUFFIXES = (".npz", ".safetensors", ".csv")
+SUFFIXES = (".npz", ".csv")
 JSON = "capture"
 """Where the description is."""
 HEADER = "kind,layer,head,query,key,query_token,key_token,weight,step\n"
@@ -53,12 +53,12 @@ def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
     """
     suffix = path.suffix.lower()
     if suffix not in known:
-        names = f"{', '.join(known[:-1])} or {known[-1]}"
-        raise UsageError(f"{path}: suffix {quoted(path.suffix)} is not known; use {names}")
+        names = ", ".join(known)
+        raise UsageError(f"{path}: suffix {quoted(path.suffix)} is not known; there are {names}")
     return suffix
 
 
-def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
+def save(path: Path, capture: Capture) -> None:
     """Write all maps of a capture to a file of the kind that its suffix names, whole or not at all.
 
     Raises:
@@ -67,25 +67,17 @@ def save(path: Path, capture: Capture, fs: Filesystem = DISK) -> None:
     """
     suffix = check_suffix(path)
     if suffix == ".csv":
-        write_output(path, _table(capture), fs)
+        write_output(path, _table(capture))
         return
-    arrays = _arrays(capture)
     text = json.dumps({"format": FORMAT, "version": VERSION} | _description(capture))
-    if suffix == ".npz":
-        packed = io.BytesIO()
-        tokens = {
-            f"{kind}.{axis}": np.array([token.text for token in getattr(maps, axis)])
-            for kind, maps in capture.maps.items()
-            for axis in ("queries", "keys")
-        }
-        coded = np.frombuffer(text.encode("ascii"), np.uint8)
-        named: dict[str, Any] = {JSON: coded, **arrays, **tokens}
-        np.savez(packed, **named)
-        write_output(path, packed.getvalue(), fs)
-    else:
-        from safetensors.numpy import save as serialised
-
-        write_output(path, serialised(arrays, {JSON: text}), fs)
+    named: dict[str, Any] = {JSON: np.frombuffer(text.encode("ascii"), np.uint8)}
+    named |= _arrays(capture)
+    for kind, maps in capture.maps.items():
+        for axis in ("queries", "keys"):
+            named[f"{kind}.{axis}"] = np.array([token.text for token in getattr(maps, axis)])
+    packed = io.BytesIO()
+    np.savez(packed, **named)
+    write_output(path, packed.getvalue())
 
 
 def _arrays(capture: Capture, prefix: str = "") -> Arrays:
@@ -140,7 +132,7 @@ def _cell(text: str) -> str:
     """A token as a csv has it: controls visible, quoted where needed, never a formula.
 
     A spreadsheet would run what begins with = + - @ (or their full-width forms), so those tokens
-    get an apostrophe before them; npz and safetensors have them as they are.
+    get an apostrophe before them; an npz has them as they are.
     """
     shown = safe_text(text).replace("\n", "\\n").replace("\t", "\\t")
     if shown.lstrip().startswith(_FORMULA):

@@ -4,8 +4,8 @@ What a metric loses with noise in all layers or in some.  Source of the question
 attention usually use softmax?" (spaces.ac.cn/archives/9593), part 1.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple, cast
@@ -13,18 +13,16 @@ from typing import NamedTuple, cast
 import torch
 from torch import nn
 
-from attnkit.analysis.head_ablation import check_metrics
+from attnkit.analysis.head_ablation import Progress, score_changed
 from attnkit.analysis.maps import Kind
 from attnkit.analysis.recorder import choose_layers, describe
 from attnkit.attention import Scored
 from attnkit.data.rows import Row
-from attnkit.device import pick_device
-from attnkit.errors import MissingInputError, UsageError
+from attnkit.errors import UsageError
 from attnkit.layers import MultiHead
 from attnkit.models.base import Model
 from attnkit.runs import Run
-from attnkit.scoring import Score, expand
-from attnkit.scoring.evaluation import model_scores
+from attnkit.scoring import Score
 
 SIGMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 LARGEST = 20.0
@@ -38,6 +36,10 @@ class NoisyPart(NamedTuple):
     """All kinds when None."""
     layer: int | None = None
     """All layers when None."""
+
+
+NoiseDraw = tuple[NoisyPart, float, int]
+"""The noisy layers, sigma and the seed of the noise."""
 
 
 @dataclass(frozen=True)
@@ -77,48 +79,37 @@ def probe_noise(
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
     device: str = "auto",
-    progress: Callable[[int, int], object] | None = None,
+    progress: Progress | None = None,
 ) -> NoiseEffects:
-    """Score a model with noise on its attention scores; the run is not changed.
+    """Score a model with noise on its attention scores; the rest is as in `score_changed`.
 
     Args:
-        run: a finished one.
-        rows: what is scored; metrics of output text decode them anew for every part, sigma, seed.
         sigmas: standard deviations of the noise.
         by: which layers are noisy together: all ("model"), those of a kind, or one ("layer").
         seeds: how often the noise is drawn; draws are the same for every sigma.
-        metrics: of the model's probabilities, or of its output by the run's own search.
         kinds, layers: which layers are noisy; all when None or empty.
-        device: auto takes a GPU where there is one.
-        progress: called after each scoring with how many are done, and of how many.
 
     Raises:
-        UsageError: a sigma or the number of seeds is out of range; a metric, kind or layer is not
-            there; a layer forms no scores.
-        UnavailableError: what a metric needs is not there.
-        MissingInputError: the run is not finished, or there are no rows.
+        UsageError: a sigma or the number of seeds is out of range; a kind or layer is not there; a
+            layer forms no scores.
     """
     check_sigmas(sigmas)
     if seeds < 1:
         raise UsageError(f"--seeds {seeds}: must be at least 1")
-    names = expand(metrics)
-    check_metrics(names, run, run.recipe.eval)
-    if not rows:
-        raise MissingInputError("no rows to score")
-    model = run.model(pick_device(device))
-    parts = _parts(model, by, kinds, layers)
-    tokenizer, recipe = run.tokenizer(), run.recipe
-    clean = model_scores(names, model, tokenizer, rows, recipe)
+
+    def changes(model: Model) -> dict[NoiseDraw, AbstractContextManager[None]]:
+        parts = _parts(model, by, kinds, layers)
+        return {
+            (part, sigma, seed): noisy(model, parts[part], sigma, seed)
+            for part, sigma, seed in product(parts, sigmas, range(1, seeds + 1))
+        }
+
+    clean, drawn = score_changed(run, rows, metrics, changes, device, progress)
     found: dict[tuple[NoisyPart, float], dict[str, list[float]]] = {}
-    draws = [*product(parts.items(), sigmas, range(1, seeds + 1))]
-    for done, ((part, chosen), sigma, seed) in enumerate(draws, 1):
-        with noisy(model, chosen, sigma, seed):
-            scores = model_scores(names, model, tokenizer, rows, recipe)
+    for (part, sigma, _), scores in drawn.items():
         values = found.setdefault((part, sigma), {name: [] for name in clean})
         for name, score in scores.items():
             values[name].append(score.value)
-        if progress is not None:
-            progress(done, len(draws))
     return NoiseEffects(clean, found, len(rows), seeds)
 
 

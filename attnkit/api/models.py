@@ -78,7 +78,7 @@ class TextAttention:
 
     @for_callers
     def save(self, path: str | Path) -> None:
-        """Write a page (.html) or numbers (.npz, .safetensors, .csv)."""
+        """Write a page (.html) or numbers (.npz, .csv)."""
         from attnkit.analysis import map_files
         from attnkit.storage.files import write_output
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -175,6 +175,18 @@ class Experiment:
         return result
 
 
+class BegunTraining(NamedTuple):
+    """A run as its updates find it."""
+
+    run: Run
+    initial: Run | None = None
+    """The run whose weights it starts from."""
+    prepared: PreparedData | None = None
+    """None where it is done."""
+    changes: Sequence[Change] = ()
+    """Of its recipe."""
+
+
 class RunTraining:
     """One variant with one seed: what becomes of its run."""
 
@@ -250,34 +262,29 @@ class RunTraining:
 
     def train(self) -> Run:
         """Skipped, resumed or trained from the start; the run."""
-        run = Run(self.path)
-        with run.lock() if group.is_main_process() else nullcontext() as warning:
+        main, begun = group.is_main_process(), None
+        with Run(self.path).lock() if main else nullcontext() as warning:
             if warning:
                 self.emit(NoteEvent(warning))
             try:
-                run = self._train()
+                begun = self._begin() if main else None
+                if group.broadcast_object(begun and begun.prepared is not None):
+                    begun = begun or self._joined()
+                    self._update(begun)
             except DivergedError as error:
                 if self.variant not in self.settings.trials:
                     raise
                 # a trial that diverges has lost, which is told once and kept
-                if group.is_main_process():
-                    run.update(**{layout.TRIAL: {"diverged": str(error)}})
+                if main and begun:
+                    begun.run.update(**{layout.TRIAL: {"diverged": str(error)}})
                 self.emit(events.FailedEvent(str(error), error.code))
         settle_memory()
         group.barrier()
-        return run if group.is_main_process() else Run.open(run.path)
+        return begun.run if main and begun else Run.open(self.path)
 
-    def _train(self) -> Run:
-        """The same with the run locked."""
-        run, recipe, changes = Run(self.path), self.recipe, list[Change]()
-        prepared: PreparedData | None = None
-        if group.is_main_process():
-            run, prepared, changes = self._begin()
-        if not group.broadcast_object(prepared is not None):
-            return run
-        if prepared is None:  # in another rank
-            run, prepared = Run.open(self.path), self.prepared()
-        initial = self.initial(run)
+    def _update(self, begun: BegunTraining) -> None:
+        """Make the updates, and say in the manifest what they were made with."""
+        run, recipe, initial = begun.run, self.recipe, begun.initial
         precision = recipe.train.precision
         if precision == "auto":
             precision = run.manifest["precision"]
@@ -288,16 +295,17 @@ class RunTraining:
             nonlocal started
             if isinstance(event, events.StartedEvent) and group.is_main_process():
                 started = True
-                record_changes(run, recipe, changes, event.resumed_from, self.emit)
+                record_changes(run, recipe, begun.changes, event.resumed_from, self.emit)
                 run.update(
                     parameters=event.parameters, precision=precision, failed=None,
                     files={layout.LOG: None}, **self._tuned(),
                 )  # fmt: skip
             self.emit(event)
 
+        assert begun.prepared is not None
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         job = TrainingJob(
-            recipe, prepared, run, self.seed, self.experiment.device, precision,
+            recipe, begun.prepared, run, self.seed, self.experiment.device, precision,
             self.experiment.stop, start, on_event,
         )  # fmt: skip
         try:
@@ -312,40 +320,50 @@ class RunTraining:
                 with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
                     run.update(failed=str(error))
             raise
-        return run
 
-    def _begin(self) -> tuple[Run, PreparedData | None, list[Change]]:
-        """Make the run, or see to one that is there; no data if it is done.
+    def _joined(self) -> BegunTraining:
+        """What another rank finds that the main one has made."""
+        run = Run.open(self.path)
+        initial = self.initial(run)
+        prepared = self.experiment.prepared(self.recipe, initial, self.emit)
+        return BegunTraining(run, initial, prepared)
+
+    def _begin(self) -> BegunTraining:
+        """Make the run, or see to one that is there.
 
         An existing run stays as it is until the data is at hand and, with a changed recipe, until
         the checkpoint has turned out to fit it.
         """
         run, changes = self.opened(), list[Change]()
         initial = self.initial(run)
+
+        def prepare() -> PreparedData:
+            return self.experiment.prepared(self.recipe, initial, self.emit)
+
         if run:
             changes = self._changes(run)
             if run.manifest.get(layout.TRIAL, {}).get("diverged"):
                 self.emit(events.SkippedEvent("diverged before"))
-                return run, None, changes
+                return BegunTraining(run)
             if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
                 run.update(**{PUBLISHED: figures})
             if any(change.of_files for change in changes):
-                require_same_data(run, self.prepared())
+                require_same_data(run, prepare())
             if not needs_updates(run, self.recipe, changes):
                 if not any(change.of_weights for change in changes):
                     run.update(**self._tuned())
                 rescore(run, self.recipe, changes, self.emit)
-                return run, None, changes
-        prepared = self.prepared()
+                return BegunTraining(run)
+        prepared = prepare()
         if not run:
-            return self._create(prepared, initial), prepared, changes
+            return BegunTraining(self._create(prepared, initial), initial, prepared)
         require_same_data(run, prepared)
         if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
         now = (str(self.experiment.device), torch.get_num_threads(), group.world_size())
         if note := other_device_note(run, now):
             self.emit(NoteEvent(note))
-        return run, prepared, changes
+        return BegunTraining(run, initial, prepared, changes)
 
     def _create(self, prepared: PreparedData, initial: Run | None) -> Run:
         """A new run; with --fresh it replaces an existing one."""

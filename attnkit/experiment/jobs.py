@@ -261,6 +261,11 @@ class Job:
         self.connection.close()
 
 
+def close(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.close()
+
+
 def run_jobs(
     experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int
 ) -> Comparison | None:
@@ -276,20 +281,13 @@ def run_jobs(
     told = stopped = False
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
-        stack.callback(lambda: [job.close() for job in active])
+        stack.callback(close, active)
         while active or (waiting and not stop.requested):
             while waiting and len(active) < jobs and not stop.requested:
-                try:
-                    active.append(Job(start, folder / f"{len(waiting)}.txt", waiting[0]))
-                except (EOFError, ConnectionError) as error:
-                    time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
-                    if stop.requested:
-                        break
-                    raise MemoryLimitError(
-                        "the process that others are started from was killed, as the system does "
-                        f"when memory runs out; {AGAIN}"
-                    ) from error
-                waiting.popleft()
+                output = folder / f"{len(waiting)}.txt"
+                if (job := started(start, output, waiting[0], stop)) is not None:
+                    active.append(job)
+                    waiting.popleft()
             if stop.requested and not told:
                 told = True
                 for job in active:
@@ -318,9 +316,27 @@ def run_jobs(
     comparison = None
     if finished := [key for key in planned if key in rows]:
         comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])
-    for error in failures.values():
-        raise type(error)("\n".join(lines))
+    for failure in failures.values():
+        raise type(failure)("\n".join(lines))
     return comparison
+
+
+def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
+    """The process of a run; None where a signal came instead.
+
+    Raises:
+        MemoryLimitError: the process that others are started from was killed.
+    """
+    try:
+        return Job(start, output, key)
+    except (EOFError, ConnectionError) as error:
+        time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
+        if stop.requested:
+            return None
+        raise MemoryLimitError(
+            "the process that others are started from was killed, as the system does when memory "
+            f"runs out; {AGAIN}"
+        ) from error
 
 
 def _tell_failure(emit: Emit, key: Key, error: AttnkitError, details: str) -> None:

@@ -140,9 +140,7 @@ def training_of(words: Sequence[str]) -> TrainConfig:
     """
     for word in words:
         if word.partition("=")[0] not in KEYS:
-            raise UsageError(
-                f"{word}: of a Hugging Face model these can be set: {', '.join(KEYS)}"
-            )
+            raise UsageError(f"{word}: of a Hugging Face model these can be set: {', '.join(KEYS)}")
     train = load_resolved(Path("convert"), words, DEFAULTS).train
     if train.precision not in ("fp32", "bf16"):
         raise UsageError(f"train.precision={train.precision}: must be fp32 or bf16")

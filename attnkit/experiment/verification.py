@@ -23,7 +23,7 @@ from attnkit.scoring.results import RUN_ID
 from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest
 from attnkit.train import checkpoint
 
-SAME_TEXT, SAME_MODEL = 1e-9, 1e-4
+TOLERANCE = {False: 1e-9, True: 1e-4}
 """Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
 differ in rounding from one machine or number of threads to another."""
 Kind = Literal["file", "score", "output", "table"]
@@ -162,6 +162,13 @@ class _Verification:
         """What was found; `score` is split, metric and stored score."""
         return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
 
+    def fault(self, kind: Kind, cell: str, error: AttnkitError, before: str = "") -> Check:
+        """What is not at hand cannot be checked; anything else is a fault."""
+        missing = isinstance(error, MissingInputError | UnavailableError)
+        why = layout.without_path(error, self.run.path)
+        why = f"{before}its rows: {why}" if kind == "output" else why
+        return self.check(kind, cell, "not checked" if missing else "different", why)
+
     def files(self) -> Iterator[Check]:
         """Every file that is there or should be; what is not recorded is not used."""
         run = self.run
@@ -221,59 +228,70 @@ class _Verification:
         if not self.run.finished:
             yield self.check("score", "all", "not checked", "training is not finished")
             return
-        found = dict[str, SavedScores | AttnkitError]()
+        saved = dict[str, SavedScores | AttnkitError]()
         try:
             with self.run.unchanged():
                 stored = self.run.scores()
                 for name, entry in stored.items():
                     try:
-                        split = entry.get("split") or name
-                        if saved := SavedScores.read(self.run, split, name):
-                            found[name] = saved
+                        found = SavedScores.read(self.run, entry.get("split") or name, name)
+                        assert found is not None
+                        saved[name] = found
                     except AttnkitError as error:
-                        found[name] = error
+                        saved[name] = error
         except AttnkitError as error:
             yield self.check("score", "all", "different", layout.without_path(error, self.run.path))
             return
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
-        for name, one in found.items():
-            cells = [f"{name} {metric}" for metric in stored[name].get("metrics", {})] or [name]
+        for name, one in saved.items():
+            told = {
+                metric: value["score"] for metric, value in stored[name].get("metrics", {}).items()
+            }
             try:
                 if isinstance(one, AttnkitError):
                     raise one
-                yield from self._split(name, one, stored[name])
+                yield from self._split(one, told)
             except AttnkitError as error:
-                for cell in cells:
-                    yield self.check(
-                        "score", cell, _state(error), layout.without_path(error, self.run.path)
-                    )
+                for cell in [f"{name} {metric}" for metric in told] or [name]:
+                    yield self.fault("score", cell, error)
 
-    def _split(self, name: str, saved: SavedScores, entry: Mapping[str, Any]) -> Iterator[Check]:
-        """The scores and outputs of one split by one search."""
+    def _split(self, saved: SavedScores, told: Mapping[str, float | None]) -> Iterator[Check]:
+        """The scores and outputs of one split by one search, as they are stored and made again."""
         if saved.weights != self.run.weights_sha256:
-            yield self.check("score", name, "different", "the scores are of other weights")
+            yield self.check("score", saved.name, "different", "the scores are of other weights")
             return
-        told = {metric: value["score"] for metric, value in entry["metrics"].items()}
         try:
             again = self._again(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
-            why = f"its rows: {layout.without_path(error, self.run.path)}"
-            if self.run.left_out:
-                why = f"no weights; scores follow from what is kept of each line, {why}"
-            yield self.check("output", name, _state(error), why)
+            packed = "no weights; scores follow from what is kept of each line, "
+            yield self.fault("output", saved.name, error, packed * bool(self.run.left_out))
             return
         if (digest(*again.source), digest(*again.references)) != (saved.source, saved.references):
-            yield self.check("output", name, "different", "the rows at hand are not those scored")
+            why = "the rows at hand are not those scored"
+            yield self.check("output", saved.name, "different", why)
             return
         yield from self._scores(saved, told, saved.scores | dict(again.scores(saved)))
-        if saved.texts and self.run.left_out:
-            cell = f"{saved.name}: 0 of {len(saved.texts)} lines"
+        if not (count := len(saved.texts)):
+            return
+        if self.run.left_out:
             why = "no weights to decode them again"
-            yield self.check("output", cell, "not checked", why)
-        elif saved.texts:
-            yield self._outputs(saved, again)
+            yield self.check("output", f"{saved.name}: 0 of {count} lines", "not checked", why)
+            return
+        number = min(self.lines, count)
+        places = [place * count // number for place in range(number)]
+        if saved.search.get("method") == "sample":  # a draw depends on the number of its line
+            places = list(range(number))
+        search = {key: value for key, value in saved.search.items() if key != "contexts"}
+        where = f"{layout.SCORES}: {saved.name}.search"
+        made = again.decode(places, json_files.parse(search, SearchConfig, where))
+        pairs = zip(places, made, strict=True)
+        wrong = [str(place + 1) for place, text in pairs if text != saved.texts[place]]
+        why = f"{len(wrong)} are decoded otherwise now: line {', '.join(wrong[:5])}"
+        why += ", ..." * bool(wrong[5:])
+        cell = f"{saved.name}: {number} of {count} lines"
+        yield self.check("output", cell, *(("different", why) if wrong else ()))
 
     def _scores(
         self, saved: SavedScores, told: Mapping[str, float | None], made: Mapping[str, Score]
@@ -286,31 +304,10 @@ class _Verification:
                 yield self.check("score", cell, "not checked", why)
                 continue
             new = made[metric].json()["score"]
-            tolerance = SAME_MODEL if base_metric(metric) in TEACHER_FORCED else SAME_TEXT
-            state: State = "same" if _same(value, new, tolerance) else "different"
-            text = f"{layout.SCORES} says {value}, scored again it is {new}"
-            text = "" if state == "same" else text
+            same = _same(value, new, TOLERANCE[base_metric(metric) in TEACHER_FORCED])
+            text = "" if same else f"{layout.SCORES} says {value}, scored again it is {new}"
+            state: State = "same" if same else "different"
             yield self.check("score", cell, state, text, saved.split, metric, value)
-
-    def _outputs(self, saved: SavedScores, again: _Again) -> Check:
-        """A sample of lines decoded again."""
-        count = len(saved.texts)
-        number = min(self.lines, count)
-        places = [place * count // number for place in range(number)] if number else []
-        if saved.search.get("method") == "sample":  # a draw depends on the number of its line
-            places = list(range(number))
-        search = {key: value for key, value in saved.search.items() if key != "contexts"}
-        where = f"{layout.SCORES}: {saved.name}.search"
-        made = again.decode(places, json_files.parse(search, SearchConfig, where))
-        pairs = zip(places, made, strict=True)
-        wrong = [place + 1 for place, text in pairs if text != saved.texts[place]]
-        cell = f"{saved.name}: {number} of {count} lines"
-        if not wrong:
-            return self.check("output", cell)
-        where = ", ".join(map(str, wrong[:5])) + (", ..." if wrong[5:] else "")
-        return self.check(
-            "output", cell, "different", f"{len(wrong)} are decoded otherwise now: line {where}"
-        )
 
     def _again(self, saved: SavedScores) -> _Again:
         """Raises AttnkitError where the rows of the split are not at hand."""
@@ -376,13 +373,7 @@ def _settings(run: Run, saved: SavedScores) -> EvalConfig:
     return json_files.parse(run.recipe.eval.model_dump() | stored, EvalConfig, where)
 
 
-def _same(one: float | None, other: float | None, tolerance: float = SAME_TEXT) -> bool:
+def _same(one: float | None, other: float | None, tolerance: float = TOLERANCE[False]) -> bool:
     if one is None or other is None:
         return one is other
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
-
-
-def _state(error: AttnkitError) -> State:
-    """What is not at hand cannot be checked; anything else is a fault."""
-    missing = isinstance(error, MissingInputError | UnavailableError)
-    return "not checked" if missing else "different"

@@ -9,7 +9,7 @@ from typing import Any
 
 from attnkit.errors import DataError
 from attnkit.storage import files
-from attnkit.storage.files import DISK, Filesystem
+from attnkit.storage.files import DISK
 
 WALL_CLOCK = ("seconds", "_per_second", "_bytes")
 """Ends of the keys whose values differ from one repetition of a training to the next."""
@@ -22,9 +22,9 @@ class Log:
     Lines reach the file at once, so that it can be watched, and the disk with each `flush`.
     """
 
-    def __init__(self, path: Path, fs: Filesystem = DISK, content: bytes | None = None) -> None:
+    def __init__(self, path: Path, content: bytes | None = None) -> None:
         """`content` is that of a log in a results file, where `path` is only its name."""
-        self.path, self._fs, self._content = path, fs, content
+        self.path, self._content = path, content
         self._written: Any = None  # SHA-256 of what this process wrote and found whole
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -43,17 +43,17 @@ class Log:
         line = (json.dumps(finite, allow_nan=False) + "\n").encode("utf-8")
         if self._written is None:
             self._written = hashlib.sha256(self.content())
-        with files.writing(self.path), self._fs.append(self.path) as file:
-            self._fs.write(file, line)
+        with files.writing(self.path), DISK.append(self.path) as file:
+            DISK.write(file, line)
         self._written.update(line)
 
     def flush(self) -> None:
         """Force the log to the disk; saving a checkpoint does so first."""
         with files.writing(self.path):
             if self.path.exists():
-                with self._fs.append(self.path) as file:
-                    self._fs.fsync(file)
-                self._fs.fsync_path(self.path.parent)
+                with DISK.append(self.path) as file:
+                    DISK.fsync(file)
+                DISK.fsync_path(self.path.parent)
 
     def records(self) -> list[dict[str, Any]]:
         """All records; a last line without its end, still being written or torn, is omitted.
@@ -114,9 +114,9 @@ class Log:
                 "--fresh"
             )
         if there:
-            with files.writing(self.path), self._fs.append(self.path) as file:
-                self._fs.truncate(file, size)
-                self._fs.fsync(file)
+            with files.writing(self.path), DISK.append(self.path) as file:
+                DISK.truncate(file, size)
+                DISK.fsync(file)
         self._written = kept
 
     def digest(self) -> str:

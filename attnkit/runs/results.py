@@ -12,7 +12,6 @@ from typing import Any, BinaryIO
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files
-from attnkit.storage.files import DISK, Filesystem
 from attnkit.storage.lock import exclusive
 
 SCORES_LIMIT = 64 << 20
@@ -28,8 +27,8 @@ class Results:
     may_be_made = True
     """Whether writing makes the folder, should it be missing."""
 
-    def __init__(self, path: str | Path, fs: Filesystem = DISK) -> None:
-        self.path, self.fs = Path(path), fs
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
     @cached_property
     def packed(self) -> Mapping[str, bytes] | None:
@@ -100,14 +99,14 @@ class Results:
         if any("\n" in text for text in texts):
             raise ValueError("a decoded line holds a line break")
         path = self.output_path(split)
-        files.make_folder(path.parent, self.fs, parents=self.may_be_made)
+        files.make_folder(path.parent, parents=self.may_be_made)
         with self.changing():
             text = "".join(f"{text}\n" for text in texts)
             earlier = self.scores()
             self.record(layout.SCORES, None)
-            files.atomic_write(path, text.encode("utf-8", "backslashreplace"), self.fs)
+            files.atomic_write(path, text.encode("utf-8", "backslashreplace"))
             written = files.json_text(earlier | {split: dict(scores)}).encode("utf-8")
-            files.atomic_write(self.path / layout.SCORES, written, self.fs)
+            files.atomic_write(self.path / layout.SCORES, written)
             self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
     def scores(self) -> dict[str, Any]:
@@ -132,7 +131,7 @@ class Results:
         if path.exists() or path.is_symlink():
             with self.changing(), files.writing(path):
                 self.record(layout.SCORES, None)
-                files.remove(path, self.fs)
+                files.remove(path)
 
     def changing(self) -> AbstractContextManager[None]:
         """Inside, no other process changes these files or reads several of them."""

@@ -17,7 +17,7 @@ from attnkit.runs.demo import located
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results
 from attnkit.storage import files
-from attnkit.storage.files import DISK, Filesystem
+from attnkit.storage.files import DISK
 from attnkit.storage.lock import exclusive, held, is_held, is_lost
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Run(Results):
     def log(self) -> Log:
         """The log of its training."""
         packed = None if self.packed is None else self.packed.get(layout.LOG, b"")
-        return Log(self.path / layout.LOG, self.fs, packed)
+        return Log(self.path / layout.LOG, packed)
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
@@ -80,7 +80,6 @@ class Run(Results):
         name: str,
         variant: str,
         seed: int,
-        fs: Filesystem = DISK,
         **fields: Any,
     ) -> "Run":
         """Begin a run: write recipe.yaml, then manifest.json, whose presence makes it a run.
@@ -89,9 +88,9 @@ class Run(Results):
 
         Raises OutputPathError: the folder holds a run or parts of one, or cannot be made.
         """
-        run = cls(path, fs)
+        run = cls(path)
         run.check_free()
-        files.make_folder(run.path, fs)
+        files.make_folder(run.path)
         identity = {"recipe": name, "variant": variant, "seed": seed}
         digest = run._write_recipe(recipe, identity)
         manifest: dict[str, Any] = {
@@ -119,7 +118,7 @@ class Run(Results):
 
         recipe = relative_to(recipe, self.path)  # so that runs and data can be moved together
         text = dump(recipe, {key: str(value) for key, value in identity.items()}).encode("utf-8")
-        files.atomic_write(self.path / layout.RECIPE, text, self.fs)
+        files.atomic_write(self.path / layout.RECIPE, text)
         return hashlib.sha256(text).hexdigest()
 
     def clear(self) -> None:
@@ -131,7 +130,7 @@ class Run(Results):
             for name in (layout.MANIFEST, *layout.RESULTS, *layout.TOKENIZERS, layout.RECIPE):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
-                    files.remove(path, self.fs)
+                    files.remove(path)
         self.__dict__.pop("manifest", None)
         self.__dict__.pop("recipe", None)
 
@@ -144,10 +143,10 @@ class Run(Results):
         Raises OutputPathError: another process trains this run (says which), or no file can be
         made; or the folder is no longer there when something fails inside.
         """
-        files.make_folder(self.path, self.fs)
+        files.make_folder(self.path)
         with held(self.path / layout.LOCK, str(self.path)) as warning:
             for folder in (self.path, self.path / layout.OUTPUTS, self.path / layout.DATA):
-                files.remove_leftovers(folder, self.fs)
+                files.remove_leftovers(folder)
             try:
                 yield warning
             except AttnkitError:
@@ -226,7 +225,7 @@ class Run(Results):
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
         text = files.json_text(json_files.sealed(entries))
-        files.atomic_write(self.path / layout.MANIFEST, text, self.fs)
+        files.atomic_write(self.path / layout.MANIFEST, text)
         self.__dict__["manifest"], self.sealed = entries, True
 
     def record(self, name: str, digest: str | None) -> None:
@@ -342,7 +341,7 @@ class Run(Results):
         with files.writing(self.path):
             for path in paths:
                 if path.exists():
-                    self.fs.unlink(path)
+                    DISK.unlink(path)
         tokenizer.save(self.path)
         self.update(files={p.name: files.sha256_file(p) for p in paths if p.is_file()})
 
@@ -375,9 +374,9 @@ class Run(Results):
         with self.changing():
             self.update(finished=None, files={layout.MODEL: None})
             self.remove_scores()
-            with files.replacing(self.path / layout.MODEL, self.fs) as prepared:
+            with files.replacing(self.path / layout.MODEL) as prepared:
                 only = tensors.unique(weights)
-                _, digest = tensors.write(prepared, only, {"step": str(step)}, self.fs)
+                _, digest = tensors.write(prepared, only, {"step": str(step)})
             done = {"step": step, "seconds": round(seconds, 3)}
             hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
             self.update(files=hashes, finished=done | more)

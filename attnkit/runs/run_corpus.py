@@ -209,10 +209,10 @@ class RunCorpus:
         }
         name, written = self._name(split, ".json"), files.json_text(about).encode("utf-8")
         path = self.run.path / self._name(split, ".jsonl")
-        files.make_folder(path.parent, self.run.fs, parents=False)
+        files.make_folder(path.parent, parents=False)
         with self.run.changing():
             self.run.record(name, None)
             if data is not None:
-                files.atomic_write(path, data, self.run.fs)
-            files.atomic_write(self.run.path / name, written, self.run.fs)
+                files.atomic_write(path, data)
+            files.atomic_write(self.run.path / name, written)
             self.run.record(name, hashlib.sha256(written).hexdigest())

@@ -122,8 +122,8 @@ def remove_checkpoints(run: Run) -> None:
             # under another name first: half a checkpoint must never look like one
             leftover = path if files.owner(path) else files.temporary(path)
             if path != leftover:
-                run.fs.rename(path, leftover)
-            files.remove(leftover, run.fs)
+                files.DISK.rename(path, leftover)
+            files.remove(leftover)
 
 
 def differences(

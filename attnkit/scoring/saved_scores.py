@@ -116,7 +116,7 @@ class SavedScores:
     def write(self, results: Results) -> None:
         """Save everything; scores.json, which has the other files' digests, comes last."""
         path = results.output_path(self.name)
-        files.make_folder(path.parent, results.fs, parents=results.may_be_made)
+        files.make_folder(path.parent, parents=results.may_be_made)
         with results.changing():
             self._keep(results)
             told = {name: value.json() for name, value in self.scores.items()}
@@ -125,7 +125,7 @@ class SavedScores:
                 told[name], tables[name] = entry, table
             packed, text = io.BytesIO(), "".join(f"{text}\n" for text in self.texts)
             np.savez_compressed(packed, **tables)
-            files.atomic_write(_statistics_path(path), packed.getvalue(), results.fs)
+            files.atomic_write(_statistics_path(path), packed.getvalue())
             entry = {
                 "metrics": told,
                 "split": self.split,

@@ -148,7 +148,7 @@ def owner(path: Path) -> int | None:
     return int(process) if mark and process.isdecimal() and process.isascii() else None
 
 
-def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
+def atomic_write(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """Write a file whole; after any fault the old content, or none, is still there.
 
     Text is encoded as UTF-8; an iterable of bytes is written piece by piece.
@@ -156,28 +156,28 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem
     Raises OutputPathError: the file cannot be created, or the name is that of a pipe or device;
     OutputError: the disk is full or broken.
     """
-    with replacing(path, fs) as prepared:
-        write_synced(prepared, data, fs)
+    with replacing(path) as prepared:
+        write_synced(prepared, data)
 
 
-def write_output(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
+def write_output(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """`atomic_write` to a name that the user gave: a device or pipe (/dev/stdout) is written to."""
     with writing(path):
         if not _is_special(path):
-            remove_leftovers(path.parent, fs, of=path.name)
-            atomic_write(path, data, fs)
+            remove_leftovers(path.parent, of=path.name)
+            atomic_write(path, data)
             return
-        with fs.append(path) as device:
+        with DISK.append(path) as device:
             for piece in _pieces(data):
-                fs.write(device, piece)
+                DISK.write(device, piece)
 
 
-def write_synced(path: Path, data: bytes | str | Iterable[bytes], fs: Filesystem = DISK) -> None:
+def write_synced(path: Path, data: bytes | str | Iterable[bytes]) -> None:
     """Write a file in place and force it to the disk; for files that nobody reads yet."""
-    with fs.open(path) as file:
+    with DISK.open(path) as file:
         for piece in _pieces(data):
-            fs.write(file, piece)
-        fs.fsync(file)
+            DISK.write(file, piece)
+        DISK.fsync(file)
 
 
 def _pieces(data: bytes | str | Iterable[bytes]) -> Iterable[bytes]:
@@ -195,7 +195,7 @@ def _kind(status: os.stat_result) -> str:
 
 
 @contextmanager
-def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary name beside `path`; what was written and synced there then replaces it.
 
     Nothing is left of it when something fails inside.
@@ -209,15 +209,15 @@ def replacing(path: Path, fs: Filesystem = DISK) -> Iterator[Path]:
             raise OutputPathError(f"{path}: is {_kind(path.stat())}; a regular file is needed here")
         try:
             yield prepared
-            fs.rename(prepared, path)
+            DISK.rename(prepared, path)
         except BaseException:
             with suppress(OSError):
-                fs.unlink(prepared)
+                DISK.unlink(prepared)
             raise
-        fs.fsync_path(path.parent)
+        DISK.fsync_path(path.parent)
 
 
-def make_folder(path: Path, fs: Filesystem = DISK, *, parents: bool = True) -> None:
+def make_folder(path: Path, *, parents: bool = True) -> None:
     """Make a folder and, with `parents`, what is missing above it.
 
     Raises OutputPathError: a parent is a file, is missing, or may not be written.
@@ -228,20 +228,18 @@ def make_folder(path: Path, fs: Filesystem = DISK, *, parents: bool = True) -> N
                 raise NotADirectoryError(errno.ENOTDIR, f"{folder.name} is not a folder")
             if not folder.exists():
                 with suppress(FileExistsError):
-                    fs.mkdir(folder)
+                    DISK.mkdir(folder)
 
 
-def remove(path: Path, fs: Filesystem = DISK) -> None:
+def remove(path: Path) -> None:
     """Remove a file, a link or a folder with all that is in it; links are never followed."""
     if path.is_symlink() or not path.is_dir():
-        fs.unlink(path)
+        DISK.unlink(path)
     else:
-        fs.rmtree(path)
+        DISK.rmtree(path)
 
 
-def remove_leftovers(
-    folder: Path, fs: Filesystem = DISK, *, dead_only: bool = True, of: str = ""
-) -> None:
+def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> None:
     """Remove what interrupted writes left in a folder: names that end in .tmp-<process>.
 
     With `dead_only`, those of other living processes of this machine stay; with `of`, those of all
@@ -251,7 +249,7 @@ def remove_leftovers(
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             process = owner(path) if path.name.startswith(f"{of}.tmp-" if of else "") else None
             if process is not None and not (dead_only and _alive(process)):
-                remove(path, fs)
+                remove(path)
 
 
 LONGEST_PARENT = 56

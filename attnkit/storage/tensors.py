@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnkit.errors import DataError
-from attnkit.storage.files import DISK, Filesystem, check_file
+from attnkit.storage.files import DISK, check_file
 
 _WORDS = {
     torch.float64: "F64",
@@ -53,10 +53,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def write(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, str] | None = None,
-    fs: Filesystem = DISK,
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Write tensors (any device, any strides, sharing memory or not) in place and sync the file.
 
@@ -73,16 +70,16 @@ def write(
     header = _header(tensors, names, metadata or {})
     digest = hashlib.sha256(header)
     size = len(header)
-    with fs.open(path) as file:
-        fs.write(file, header)
+    with DISK.open(path) as file:
+        DISK.write(file, header)
         for name in names:
             # no copy where the tensor is already contiguous in main memory
             flat = tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             data = flat.numpy().data
-            fs.write(file, data)
+            DISK.write(file, data)
             digest.update(data)
             size += len(data)
-        fs.fsync(file)
+        DISK.fsync(file)
     return size, digest.hexdigest()
 
 

@@ -25,7 +25,7 @@ import attnkit
 from attnkit.errors import AttnkitError, DataError, DivergedError
 from attnkit.runs import json_files, layout
 from attnkit.storage import files, tensors
-from attnkit.storage.files import Filesystem
+from attnkit.storage.files import DISK
 
 if TYPE_CHECKING:
     from attnkit.runs import Run
@@ -67,29 +67,28 @@ def save(
     if (bad := tensors.not_finite(values)) is not None:
         raise DivergedError(f"step {step}: tensor {bad} holds NaN or infinity; it was not saved")
     run.log.flush()
-    fs = run.fs
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
-    files.make_folder(run.checkpoints, fs, parents=False)
+    files.make_folder(run.checkpoints, parents=False)
     before = next((old for old, _ in _steps(run) if old < step), step)  # stays, to fall back to
     with files.writing(final):
         try:
             if prepared.exists():
-                files.remove(prepared, fs)
-            _prepare(prepared, step, values, text, run.log.sha256(), fs)
-            fs.rename(prepared, final)
-            fs.fsync_path(final.parent)
+                files.remove(prepared)
+            _prepare(prepared, step, values, text, run.log.sha256())
+            DISK.rename(prepared, final)
+            DISK.fsync_path(final.parent)
         except OSError:
             with suppress(OSError):
-                files.remove(prepared, fs)
+                files.remove(prepared)
             raise
         for old, path in _steps(run):
             if old < step and old != before and old not in keep:
                 leftover = files.temporary(path)
                 if leftover.exists():
-                    files.remove(leftover, fs)
-                fs.rename(path, leftover)  # a half-removed one must not look whole
-                files.remove(leftover, fs)
+                    files.remove(leftover)
+                DISK.rename(path, leftover)  # a half-removed one must not look whole
+                files.remove(leftover)
     return final
 
 
@@ -99,12 +98,11 @@ def _prepare(
     values: Mapping[str, Tensor],
     state: bytes,
     log: str | None,
-    fs: Filesystem,
 ) -> None:
     """Write the files of a checkpoint and force them and their folder to the disk."""
-    fs.mkdir(folder)
-    size, digest = tensors.write(folder / _TENSORS, values, fs=fs)
-    files.write_synced(folder / _STATE, state, fs)
+    DISK.mkdir(folder)
+    size, digest = tensors.write(folder / _TENSORS, values)
+    files.write_synced(folder / _STATE, state)
     manifest = {
         "step": step,
         "attnkit": attnkit.__version__,
@@ -116,8 +114,8 @@ def _prepare(
         },
         "log": log,
     }
-    files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)), fs)
-    fs.fsync_path(folder)
+    files.write_synced(folder / _MANIFEST, files.json_text(json_files.sealed(manifest)))
+    DISK.fsync_path(folder)
 
 
 def latest(run: "Run") -> Checkpoint | None:
@@ -129,7 +127,7 @@ def latest(run: "Run") -> Checkpoint | None:
     Raises:
         DataError: there are checkpoints and all are damaged; they stay as they are.
     """
-    files.remove_leftovers(run.checkpoints, run.fs, dead_only=False)
+    files.remove_leftovers(run.checkpoints, dead_only=False)
     damaged: list[tuple[Path, str]] = []
     for step, path in _steps(run):
         if (fault := fault_of(path)) is not None:
@@ -161,8 +159,8 @@ def set_aside(run: "Run", path: Path) -> str:
         number += 1
         free = f"{path.name}.damaged-{number}"
     with files.writing(path):
-        run.fs.rename(path, path.with_name(free))
-        run.fs.fsync_path(path.parent)
+        DISK.rename(path, path.with_name(free))
+        DISK.fsync_path(path.parent)
     return free
 
 

@@ -14,7 +14,7 @@ from attnkit.analysis.capture import MapReader, capture
 from attnkit.analysis.inputs import InputBuilder, tokens_of
 from attnkit.analysis.maps import Capture
 from attnkit.data.tokenizer import BOS, EOS, UNK
-from attnkit.errors import AttnkitError, DataError, NotFiniteError, UsageError
+from attnkit.errors import DataError, NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
 from attnkit.search import translate
@@ -282,18 +282,6 @@ def test_a_damaged_model_is_told(tmp_path: Path) -> None:
         reader.model.output.weight[5:].fill_(float("nan"))
     with pytest.raises(NotFiniteError, match="the model answers NaN or infinity"):
         reader.read("cat", "a cat")
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [({"kinds": ["cross"]}, "--kind cross: this model has"), ({"layers": [7]}, "--layer 7: "),
-     ({"heads": [9]}, "--head 9: ")],
-)  # fmt: skip
-def test_maps_that_are_not_there_are_refused_before_decoding(
-    runs: dict[str, Run], asked: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(AttnkitError, match=words):
-        MapReader(runs["causal"], device="cpu", **asked)
 
 
 def test_chosen_layers_and_heads_are_those_of_the_whole(runs: dict[str, Run]) -> None:

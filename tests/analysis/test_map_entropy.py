@@ -159,11 +159,6 @@ def test_checkpoints_that_are_gone_or_damaged_are_refused(copied: Run) -> None:
         probe_entropy(copied, ROWS, steps=[3])
 
 
-def test_no_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingInputError, match="no rows"):
-        probe_entropy(make_run(tmp_path), [])
-
-
 def test_a_language_model_is_read_in_blocks(tmp_path: Path) -> None:
     run = make_run(tmp_path, task="language-modeling")
     found = probe_entropy(run, ROWS, device="cpu")

@@ -13,7 +13,7 @@ from attnkit.analysis.map_stream import stream_maps
 from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.encoded import Encoded
 from attnkit.data.tokenizer import BOS
-from attnkit.errors import NotFiniteError, UsageError
+from attnkit.errors import NotFiniteError
 from attnkit.models import Model
 from attnkit.recipe.schema import ModelConfig
 from attnkit.scoring.teacher_forced import encode_rows
@@ -92,19 +92,9 @@ def test_batches_hold_a_bounded_number_of_weights(monkeypatch: pytest.MonkeyPatc
     assert sum(len(one.weights) for one in parts) == len(ENCODED) == told[-1][0] == told[-1][1]
 
 
-def test_chosen_heads_alone_are_shown() -> None:
-    model = build(sections())
-    (all_heads,) = streamed(model, kinds=["cross"], layers=[1])
-    (some,) = streamed(model, kinds=["cross"], layers=[1], heads=[3, 0])
-    assert some.heads == (0, 3)
-    assert torch.equal(some.weights, all_heads.weights[:, [0, 3]])
-
-
-def test_damaged_weights_and_models_without_attention_are_refused() -> None:
+def test_damaged_weights_are_refused() -> None:
     model = build(sections())
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
     with pytest.raises(NotFiniteError, match="train again"):
         streamed(model)
-    with pytest.raises(UsageError, match="--kind cross: this model has decoder attention only"):
-        streamed(build(sections(role="decoder")), kinds=["cross"])

@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from helpers.recorded import build, cases, layer, recorded, run_of, sections
-from helpers.trained import LENGTH, ROWS, make_run, tokenizer
+from helpers.trained import LENGTH, ROWS, tokenizer
 from torch import Tensor
 
+from attnkit.analysis.head_ablation import probe_heads
+from attnkit.analysis.map_entropy import probe_entropy
+from attnkit.analysis.map_rank import probe_rank
 from attnkit.analysis.recorder import attention_layers
 from attnkit.analysis.score_noise import NoisyPart, noisy, probe_noise
 from attnkit.attention import Mask, Scored
@@ -166,7 +169,6 @@ def test_recorded_maps_are_those_with_noise() -> None:
         ("scaled-dot", {"sigmas": [1.0, math.nan]}, "--sigma nan"),
         ("scaled-dot", {"sigmas": [21.0]}, "--sigma 21"),
         ("scaled-dot", {"seeds": 0}, "--seeds 0: must be at least 1"),
-        ("scaled-dot", {"layers": [7]}, "--layer 7: encoder attention has layers 0, 1"),
         ("scaled-dot", {"metrics": ["length-ratio"]}, "neither higher nor lower is better"),
     ],
 )  # fmt: skip
@@ -184,6 +186,7 @@ def test_the_kinds_that_have_scores_can_be_chosen(tmp_path: Path) -> None:
     assert list(found.noisy) == [(NoisyPart(), 1.0)]
 
 
-def test_no_rows_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("probe", [probe_entropy, probe_heads, probe_noise, probe_rank])
+def test_no_rows_are_refused(probe: Any, run: Run) -> None:
     with pytest.raises(MissingInputError, match="no rows"):
-        probe_noise(make_run(tmp_path), [])
+        probe(run, [])

@@ -1,6 +1,5 @@
 """Word alignments from maps and runs, the Pharaoh format, and the alignment error rate."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,7 +27,7 @@ from attnkit.analysis.word_alignment import (
     word_weights,
     words,
 )
-from attnkit.errors import DataError, UsageError
+from attnkit.errors import DataError
 from attnkit.runs import Run
 
 BEGIN, END = Token("<s>", 2, None, True), Token("</s>", 3, None, True)
@@ -125,16 +124,6 @@ def test_without_gold_a_late_layer_is_taken(run: Run, layers: int, layer: int) -
     depth = model.layers.model_copy(update={"decoder": layers})
     deep = run.recipe.model_copy(update={"model": model.model_copy(update={"layers": depth})})
     assert default_head(SimpleNamespace(recipe=deep)) == Head(layer, None, "output")  # type: ignore[arg-type]
-
-
-def test_a_layer_or_head_that_is_not_there_is_refused(run: Run) -> None:
-    with pytest.raises(UsageError, match="--layer 3: cross attention has only layer 0"):
-        list(align(run, PAIRS, [Head(3, 0, "output")]))
-
-
-def test_a_model_without_cross_attention_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a model of shape decoder has none of"):
-        heads(make_run(tmp_path, task="language-modeling"))
 
 
 def test_the_best_head_has_the_lowest_error_rate() -> None:

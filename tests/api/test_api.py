@@ -239,7 +239,7 @@ def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
         (
             lambda m: m.attention("A king", "Ein").save("x.foo"),
             UsageError,
-            r"use \.html, \.npz, \.safetensors or \.csv",
+            r"there are \.html, \.npz, \.csv",
         ),
         (lambda m: attnkit.evaluate("nowhere"), MissingInputError, r"attnkit\.train\(RECIPE\)"),
     ],

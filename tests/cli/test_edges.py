@@ -311,7 +311,6 @@ OUTPUTS = {
     "folder/out.txt": "generate RUN text -o",
     "out [1].txt": "generate RUN text -o",
     **{f"out.{kind}": "visualize-attn RUN dog --save" for kind in ("npz", "csv", "html", "svg")},
-    "out.safetensors": "visualize-attn RUN dog --save",
     "curves.svg": "plot RUN --save",
     "job.sh": "slurm quickstart --save",
     "my.yaml": "recipe copy quickstart",

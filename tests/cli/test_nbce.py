@@ -113,12 +113,6 @@ def test_piped_prompts_are_answered_line_by_line(
     assert [json.loads(line)["prompt"] for line in done.out.splitlines()] == [1, 2]
 
 
-@pytest.mark.parametrize("method", ["retrieval", "best", "concat", "window"])
-def test_what_answers_in_the_place_of_a_pool(nbce: Any, runs: Any, method: str) -> None:
-    wanted = expected(runs["language-modeling"], ["ein"], method)[0]
-    assert nbce(*ASK, "--pool", method).out == wanted + "\n"
-
-
 @pytest.mark.parametrize("method", ["retrieval", "best", "entropy", "window"])
 def test_a_text_names_its_source_beside_it_as_tables_do(
     nbce: Any, method: str, monkeypatch: pytest.MonkeyPatch
@@ -165,22 +159,22 @@ def test_prompts_are_answered_one_a_line_as_each_is_alone(nbce: Any, runs: Any) 
     done = nbce(*ASK, "--prompts", "prompts.txt")
     prompts = ["ein", "zwei", "eine"]
     assert done.out.splitlines() == expected(runs["language-modeling"], prompts)
-    alone = [nbce(*FILES, "--prompt", prompt, *SHORT).out for prompt in prompts]
-    assert done.out == "".join(alone)
 
 
 @pytest.mark.parametrize(
-    ("words", "rule"),
+    ("words", "method", "rule"),
     [
-        (["--pool", "mean", "--beta", "-1"], Rule("mean", beta=-1)),
-        (["--pool", "weighted", "--weights", "1,0,0"], Rule("weighted", weights=(1.0, 0.0, 0.0))),
-        (["--beta", "1", "--eta", "2", "--top-p", "0.5"], Rule("entropy", 1, 2, 0.5)),
+        (["--pool", "mean", "--beta", "-1"], "mean", Rule("mean", beta=-1)),
+        (["--pool", "weighted", "--weights", "1,0,0"], "weighted",
+         Rule("weighted", weights=(1.0, 0.0, 0.0))),
+        (["--beta", "1", "--eta", "2", "--top-p", "0.5"], "entropy", Rule("entropy", 1, 2, 0.5)),
+        *((["--pool", word], word, PLAIN) for word in ("retrieval", "best", "concat", "window")),
     ],
-)
+)  # fmt: skip
 def test_options_of_merging_reach_the_rule(
-    nbce: Any, runs: Any, words: list[str], rule: Rule
+    nbce: Any, runs: Any, words: list[str], method: str, rule: Rule
 ) -> None:
-    wanted = expected(runs["language-modeling"], ["ein"], rule.pool, rule)[0]
+    wanted = expected(runs["language-modeling"], ["ein"], method, rule)[0]
     assert nbce(*ASK, *words).out == wanted + "\n"
 
 

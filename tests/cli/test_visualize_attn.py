@@ -137,7 +137,7 @@ def test_two_runs_stand_side_by_side_with_their_difference(show: Any, other: Run
 
 
 def test_files_hold_what_was_captured(show: Any) -> None:
-    names = ["m.npz", "m.safetensors", "m.csv", "m.html", "m.svg", "m.png", "m.pdf"]
+    names = ["m.npz", "m.csv", "m.html", "m.svg", "m.png", "m.pdf"]
     done = show(TEXT, *(word for name in names for word in ("--save", name)))
     assert done.code == 0, done.err
     assert done.out == ""

@@ -1,6 +1,5 @@
 """Attention surgery: what is kept, learnt and touched, and what becomes of runs that are there."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from helpers.happened import happened
 from attnkit import mechanisms
 from attnkit.data.batch import Batch, collate
 from attnkit.data.preparation import prepare
-from attnkit.errors import AttnkitError, RecipeError, StoppedError
+from attnkit.errors import RecipeError, StoppedError
 from attnkit.experiment import attention_transfer as transferring
 from attnkit.experiment.conversion import _Conversion, changed_places, convert, swap
 from attnkit.recipe.schema import Layers
@@ -259,11 +258,3 @@ def test_a_weight_of_another_shape_is_new_and_the_old_one_left_out(tmp_path: Pat
     swapped = swap(old, model)
     assert swapped["new"] == swapped["left_out"] == [name]
     assert len(swapped["kept"]) == len(old) - 1
-
-
-def test_errors_are_of_this_package(tmp_path: Path) -> None:
-    run = make_run(tmp_path)
-    make = partial(settings, run)
-    for words in (("linear,dot",), ("linear", "train.init=x"), ("linear", "model.heads=1")):
-        with pytest.raises(AttnkitError):
-            make(*words)

@@ -21,10 +21,9 @@ from typing import NamedTuple
 from attnkit.cli import main
 from attnkit.data.corpus_files import SETTLED
 from attnkit.runs import Run
-from attnkit.storage import files
 from attnkit.storage.files import sha256_file
 from attnkit.train import checkpoint
-from helpers.faults import Faulty
+from helpers.faults import Faulty, failing
 from helpers.mutations import RECIPE
 from helpers.small import write_corpus
 
@@ -111,12 +110,10 @@ def attempt(recipe: Path, out: Path, at: int = 0, fault: int = 0) -> Attempt:
         try:
             sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
             os.environ["ATTNKIT_CACHE"] = str(out / "cache")
-            disk = FailingDisk(at, fault)
-            files.DISK.__class__ = FailingDisk  # also where it is a default argument
-            files.DISK.__dict__.update(disk.__dict__)
             words = ("train", str(recipe), "--out", str(out / "runs"), "--device", "cpu", "--quiet")
-            code = main(words)
-            told = [sys.stderr.getvalue(), files.DISK.__dict__["places"]]
+            with failing(FailingDisk(at, fault)) as disk:
+                code = main(words)
+            told = [sys.stderr.getvalue(), disk.__dict__["places"]]
             with os.fdopen(mouth, "w") as pipe:
                 json.dump(told, pipe)
         finally:

@@ -2,9 +2,12 @@
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from attnkit.storage import files
 from attnkit.storage.files import Filesystem
 
 
@@ -101,6 +104,17 @@ class Faulty(Filesystem):
     def rmtree(self, path: Path) -> None:
         self._step(path)
         super().rmtree(path)
+
+
+@contextmanager
+def failing(disk: Faulty) -> Iterator[Faulty]:
+    """Inside, all that changes the disk goes through this one."""
+    before = files.DISK.__class__, files.DISK.__dict__
+    files.DISK.__class__, files.DISK.__dict__ = type(disk), disk.__dict__
+    try:
+        yield disk
+    finally:
+        files.DISK.__class__, files.DISK.__dict__ = before
 
 
 FAULTS = {

@@ -1,26 +1,19 @@
-"""Files of attention maps as another program would read them: numpy or safetensors, and JSON."""
+"""Files of attention maps as another program would read them: by numpy and JSON."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import safe_open
 
 from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
 
 
 def load(path: Path) -> Capture:
-    """The capture that was saved to an npz or safetensors file."""
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-        text = arrays.pop("capture").tobytes()
-    else:
-        with safe_open(path, framework="np") as opened:
-            arrays = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            text = opened.metadata()["capture"]
-    plain = json.loads(text)
+    """The capture that was saved to an npz file."""
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    plain = json.loads(arrays.pop("capture").tobytes())
     assert (plain.pop("format"), plain.pop("version")) == ("attnkit-maps", 1)
     return capture(plain, arrays, "")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.faults import FAULTS, Faulty, Killed
+from helpers.faults import FAULTS, Faulty, Killed, failing
 
 import attnkit
 from attnkit import models
@@ -52,8 +52,8 @@ def tokenizer() -> Tokenizer:
 
 
 def begin(path: Path, *, variant: str = "base", seed: int = 1, name: str = "toy") -> Run:
-    """A new run on a disk that is not synced."""
-    return Run.create(path, RECIPE, name=name, variant=variant, seed=seed, fs=Faulty())
+    """A new run."""
+    return Run.create(path, RECIPE, name=name, variant=variant, seed=seed)
 
 
 def build(tokenizer: Tokenizer) -> models.Model:
@@ -74,11 +74,18 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     return run.path
 
 
+@pytest.fixture(autouse=True)
+def _unsynced() -> Iterator[None]:
+    """A disk that is not synced."""
+    with failing(Faulty()):
+        yield
+
+
 @pytest.fixture
 def finished(pristine: Path, tmp_path: Path) -> Run:
     """A finished run that a test may change."""
     shutil.copytree(pristine, tmp_path / "copy")
-    return Run(tmp_path / "copy", Faulty())
+    return Run(tmp_path / "copy")
 
 
 def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
@@ -149,11 +156,12 @@ def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
 def test_a_half_begun_run_is_begun_again(tmp_path: Path) -> None:
     counter = Faulty()
     create = {"name": "toy", "variant": "base", "seed": 1}
-    Run.create(tmp_path / "dry", RECIPE, **create, fs=counter)
+    with failing(counter):
+        Run.create(tmp_path / "dry", RECIPE, **create)
     for at in range(1, counter.count):
         path = tmp_path / str(at)
-        with pytest.raises(Killed):
-            Run.create(path, RECIPE, **create, fs=Faulty(at, Killed))
+        with pytest.raises(Killed), failing(Faulty(at, Killed)):
+            Run.create(path, RECIPE, **create)
         with Run(path).lock():
             run = Run(path) if Run(path).exists else begin(path)
         assert run.recipe == RECIPE
@@ -348,14 +356,15 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
     old = Run(pristine).weights()
     counter = Faulty()
     shutil.copytree(pristine, tmp_path / "dry")
-    Run(tmp_path / "dry", counter).finish(weights, step=9, seconds=1, reason="steps")
+    with failing(counter):
+        Run(tmp_path / "dry").finish(weights, step=9, seconds=1, reason="steps")
     new = Run(tmp_path / "dry").weights()
     for at in range(1, counter.count + 1):
         path = tmp_path / str(at)
         shutil.copytree(pristine, path)
-        run = Run(path, Faulty(at, **FAULTS[fault]))
-        with pytest.raises((OutputError, OutputPathError, Killed)):
-            run.finish(weights, step=9, seconds=1, reason="steps")
+        refused = pytest.raises((OutputError, OutputPathError, Killed))
+        with refused, failing(Faulty(at, **FAULTS[fault])):
+            Run(path).finish(weights, step=9, seconds=1, reason="steps")
         with Run(path).lock():
             assert not list(path.glob("*.tmp-*"))
         run = Run.open(path)
@@ -363,7 +372,7 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
             expected = new if run.manifest["finished"]["step"] == 9 else old
             stored = run.weights()
             assert all(torch.equal(stored[name], expected[name]) for name in expected)
-        begun = Run(path, Faulty())
+        begun = Run(path)
         begun.finish(weights, step=9, seconds=1, reason="steps")
         assert begun.finished
 
@@ -417,8 +426,9 @@ def test_a_damaged_line_of_the_log_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_under_the_log_is_an_error_that_resume_mends(tmp_path: Path) -> None:
     run = begin(tmp_path)
     run.log.append({"step": 1})
-    with pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left"):
-        Run(tmp_path, Faulty(2, **FAULTS["disk full"])).log.append({"step": 2})
+    full = pytest.raises(OutputError, match=r"metrics\.jsonl: cannot be written: No space left")
+    with full, failing(Faulty(2, **FAULTS["disk full"])):
+        Run(tmp_path).log.append({"step": 2})
     run.log.truncate(1)
     run.log.append({"step": 2})
     assert [record["step"] for record in run.log.records()] == [1, 2]
@@ -458,7 +468,7 @@ def root(pristine: Path, tmp_path: Path) -> Path:
     for name, variant, seed in [("b/c", "v", 2), ("b/c", "v", 10), ("b/c", "u", 1), ("a", "v", 1)]:
         path = run_path(tmp_path, name, variant, seed)
         shutil.copytree(pristine, path)
-        Run(path, Faulty()).update(recipe=name, variant=variant, seed=seed)
+        Run(path).update(recipe=name, variant=variant, seed=seed)
     begin(run_path(tmp_path, "b/c", "w", 1))
     (tmp_path / "loop").symlink_to(tmp_path)
     return tmp_path
@@ -504,11 +514,11 @@ def test_seeds_of_the_recipe_that_are_not_there_are_said(root: Path) -> None:
         train = first.recipe.train.model_copy(update={"seeds": seeds})
         first.replace_recipe(first.recipe.model_copy(update={"train": train}))
 
-    first = Run(root / "a/v/seed-1", Faulty())
+    first = Run(root / "a/v/seed-1")
     ask(1, 2, 3)
     assert said() == [": seeds 2, 3 of its recipe are not here"]
     assert said(first.path) == []  # one that is named itself
-    second = Run(shutil.copytree(first.path, root / "a/v/seed-2"), Faulty())
+    second = Run(shutil.copytree(first.path, root / "a/v/seed-2"))
     second.update(seed=2)
     assert said() == [": seed 3 of its recipe is not here"]
     (second.path / "model.safetensors").unlink()
@@ -669,7 +679,7 @@ def test_an_edit_of_the_log_during_a_training_is_not_certified(
         path = run.log.path
         checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
         if harm == "of a resumed one":
-            run = Run(run.path, Faulty())
+            run = Run(run.path)
             run.log.truncate(1, checkpoint.latest(run).log)  # type: ignore[union-attr]
         content = path.read_bytes()
         if harm == "remove":
@@ -703,10 +713,10 @@ def test_a_checkpoint_before_the_first_record_is_resumed(tmp_path: Path) -> None
     run.log.truncate(None)
     checkpoint.save(run, 1, {"x": torch.zeros(1)}, {})
     assert run.log.sha256() is None
-    again = Run(tmp_path, Faulty())
+    again = Run(tmp_path)
     newest = checkpoint.latest(again)
     assert newest is not None
     again.log.truncate(newest.step, newest.log)
     again.log.append({"step": 2})
     with pytest.raises(DataError, match="are not those that were written"):
-        Run(tmp_path, Faulty()).log.truncate(1, "0" * 64)
+        Run(tmp_path).log.truncate(1, "0" * 64)

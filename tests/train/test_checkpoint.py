@@ -7,13 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
-from helpers.faults import FAULTS, Faulty, Killed
+from helpers.faults import FAULTS, Faulty, Killed, failing
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -70,9 +71,11 @@ def fill(run: Run, steps: range, keep: tuple[int, ...] = ()) -> None:
         checkpoint.save(run, step, values(step), state(step), keep)
 
 
-def at(path: Path) -> Run:
-    """A run on a good disk that is not synced, which only a loss of power would show."""
-    return Run(path, Faulty())
+@pytest.fixture(autouse=True)
+def _unsynced() -> Iterator[None]:
+    """A good disk that is not synced, which only a loss of power would show."""
+    with failing(Faulty()):
+        yield
 
 
 def names(run: Run) -> list[str]:
@@ -90,19 +93,19 @@ def test_what_was_saved_comes_back_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_the_tensor_file_is_what_the_safetensors_library_writes(tmp_path: Path) -> None:
-    path = checkpoint.save(at(tmp_path), 1, values(1), {})
+    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
     own = {name: tensor.clone().contiguous() for name, tensor in values(1).items()}
     assert (path / "tensors.safetensors").read_bytes() == safetensors.torch.save(own)
 
 
 def test_a_prefix_selects_tensors(tmp_path: Path) -> None:
-    path = checkpoint.save(at(tmp_path), 1, values(1), {})
+    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
     tensors, _ = checkpoint.load(path, prefix="model.")
     assert set(tensors) == {"model.weight", "model.tied", "model.turned"}
 
 
 def test_loaded_tensors_do_not_follow_later_changes_of_the_file(tmp_path: Path) -> None:
-    path = checkpoint.save(at(tmp_path), 1, values(1), {})
+    path = checkpoint.save(Run(tmp_path), 1, values(1), {})
     tensors, _ = checkpoint.load(path)
     file = path / "tensors.safetensors"
     with open(file, "r+b") as stream:
@@ -111,13 +114,13 @@ def test_loaded_tensors_do_not_follow_later_changes_of_the_file(tmp_path: Path) 
 
 
 def test_the_two_newest_and_those_to_keep_remain(tmp_path: Path) -> None:
-    run = at(tmp_path)
+    run = Run(tmp_path)
     fill(run, range(1, 7), keep=(2,))
     assert names(run) == ["step-2", "step-5", "step-6"]
 
 
 def test_a_damaged_checkpoint_is_renamed_and_reported_and_the_older_used(tmp_path: Path) -> None:
-    run = at(tmp_path)
+    run = Run(tmp_path)
     fill(run, range(10, 31, 10), keep=(10, 20, 30))
     for step in (20, 30):
         (run.checkpoints / f"step-{step}" / "tensors.safetensors").write_bytes(b"")
@@ -143,7 +146,7 @@ def _size(run: Run, name: str) -> int:
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_shards_of_earlier_versions_are_read_and_no_others(tmp_path: Path) -> None:
-    path = checkpoint.save(at(tmp_path), 1, {}, {"step": 1})
+    path = checkpoint.save(Run(tmp_path), 1, {}, {"step": 1})
     (path / "tensors.safetensors").unlink()
     shards = HuggingFaceStorageWriter(str(path), save_distributed=True)
     parts = {"model.x": torch.arange(3.0), "optimizer.x": torch.ones(2)}
@@ -161,7 +164,7 @@ def test_shards_of_earlier_versions_are_read_and_no_others(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("added", ["shard-1.safetensors", "z.safetensors"])
 def test_tensors_that_are_not_recorded_are_not_read(added: str, tmp_path: Path) -> None:
-    path = checkpoint.save(at(tmp_path), 1, {"x": torch.ones(1)}, {})
+    path = checkpoint.save(Run(tmp_path), 1, {"x": torch.ones(1)}, {})
     safetensors.torch.save_file({"x": torch.zeros(1)}, path / added)
     fault = checkpoint.fault_of(path)
     assert fault is not None
@@ -171,7 +174,7 @@ def test_tensors_that_are_not_recorded_are_not_read(added: str, tmp_path: Path) 
 
 
 def test_when_all_are_damaged_it_says_so_and_touches_nothing(tmp_path: Path) -> None:
-    run = at(tmp_path)
+    run = Run(tmp_path)
     fill(run, range(1, 3))
     for step in (1, 2):
         (run.checkpoints / f"step-{step}" / "manifest.json").unlink()
@@ -183,7 +186,7 @@ def test_when_all_are_damaged_it_says_so_and_touches_nothing(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path, bad: float) -> None:
-    run = at(tmp_path)
+    run = Run(tmp_path)
     fill(run, range(1, 2))
     broken = values(2)
     broken["model.weight"][0, 0] = bad
@@ -199,12 +202,12 @@ def test_a_state_that_json_would_change_is_refused(
     tmp_path: Path, wrong: dict[str, object]
 ) -> None:
     with pytest.raises((TypeError, ValueError)):
-        checkpoint.save(at(tmp_path), 1, {}, wrong)
+        checkpoint.save(Run(tmp_path), 1, {}, wrong)
 
 
 def test_a_tensor_without_a_safetensors_type_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="complex64"):
-        checkpoint.save(at(tmp_path), 1, {"z": torch.zeros(1, dtype=torch.complex64)}, {})
+        checkpoint.save(Run(tmp_path), 1, {"z": torch.zeros(1, dtype=torch.complex64)}, {})
 
 
 def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
@@ -214,20 +217,22 @@ def test_the_log_is_on_disk_before_the_checkpoint(tmp_path: Path) -> None:
         def fsync(self, file: object) -> None:
             order.append(Path(file.name).name)  # type: ignore[attr-defined]
 
-    fill(Run(tmp_path, Watched()), range(1, 2))
+    with failing(Watched()):
+        fill(Run(tmp_path), range(1, 2))
     assert order == ["metrics.jsonl", "tensors.safetensors", "state.json", "manifest.json"]
 
 
 BEFORE = {"with pruning": range(1, 4), "first save": range(0), "second save": range(1, 2)}
 
 
-def _attempt(folder: Path, before: range, fs: Faulty, step: int) -> BaseException | None:
+def _attempt(folder: Path, before: range, disk: Faulty, step: int) -> BaseException | None:
     """A history of saves on a good disk, then one on the given disk; what that one raised."""
-    fill(at(folder), before)
-    run = Run(folder, fs)
+    run = Run(folder)
+    fill(run, before)
     try:
-        run.log.append({"step": step, "loss": 0.5})
-        checkpoint.save(run, step, values(step + 100), state(step + 100))
+        with failing(disk):
+            run.log.append({"step": step, "loss": 0.5})
+            checkpoint.save(run, step, values(step + 100), state(step + 100))
     except (AttnkitError, Killed) as error:
         return error
     return None
@@ -235,7 +240,7 @@ def _attempt(folder: Path, before: range, fs: Faulty, step: int) -> BaseExceptio
 
 def _check_after_fault(folder: Path, before: range, step: int) -> None:
     """The next start finds the old or the new state whole, and no leftovers; then it can save."""
-    run = at(folder)
+    run = Run(folder)
     with run.lock():
         found = checkpoint.latest(run)
     if found is None:
@@ -260,7 +265,7 @@ def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
     disk = Faulty()
     assert _attempt(tmp_path, range(1, 4), disk, 4) is None
     disk._lose()
-    found = checkpoint.latest(at(tmp_path))
+    found = checkpoint.latest(Run(tmp_path))
     assert found is not None
     assert (found.step, found.messages) == (4, ())
 
@@ -294,9 +299,10 @@ sys.path[:0] = sys.argv[2:]
 import torch
 torch.set_num_threads(1)
 from attnkit.train import checkpoint
-from test_checkpoint import at, same, state, values
+from attnkit.runs import Run
+from test_checkpoint import same, state, values
 
-run = at(sys.argv[1])
+run = Run(sys.argv[1])
 reached = 0
 for kill in range(25):
     ears, mouth = os.pipe()
@@ -341,7 +347,7 @@ def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with two checkpoints, steps 1 and 2."""
     folder = tmp_path_factory.mktemp("run")
-    fill(at(folder), range(1, 3))
+    fill(Run(folder), range(1, 3))
     return folder
 
 
@@ -389,7 +395,7 @@ def test_no_payload_is_ever_executed(
         forge(path, name, data)
     with pytest.raises(DataError):
         checkpoint.load(path)
-    checkpoint.latest(at(copy))
+    checkpoint.latest(Run(copy))
     assert not (tmp_path / "canary").exists()
 
 
@@ -470,7 +476,7 @@ def test_a_pipe_or_folder_or_dangling_link_in_place_of_a_file_is_refused(
         make(path / name)
         with pytest.raises(DataError, match=name):
             checkpoint.load(path)
-        found = checkpoint.latest(at(copy))
+        found = checkpoint.latest(Run(copy))
         assert found is not None
         assert found.step == 1
 

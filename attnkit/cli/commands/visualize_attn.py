@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
-NUMBERS = (".npz", ".safetensors", ".csv")
+NUMBERS = (".npz", ".csv")
 PAGES = (".html", ".htm")
 PREFERRED: tuple[KindWord, ...] = ("cross", "decoder", "encoder")
 """What is shown unless --kind says otherwise: the first that the model has."""
@@ -52,8 +52,8 @@ def visualize_attn(
     ),
     save: list[Path] | None = value(
         "FILE",
-        "Write a .png, .svg, .pdf, .html, .npz, .safetensors or .csv file instead of "
-        "drawing on the terminal. Repeatable.",
+        "Write a .png, .svg, .pdf, .html, .npz or .csv file instead of drawing on the terminal. "
+        "Repeatable.",
     ),
     view: list[str] | None = value(
         "VIEW",
