@@ -26,7 +26,7 @@ from attnkit.scoring.evaluation import model_scores
 
 RESAMPLES = 1000
 """Of the paired bootstrap."""
-Change = TypeVar("Change", bound=Hashable)
+ChangeKey = TypeVar("ChangeKey", bound=Hashable)
 """What a changed model is known by."""
 Progress = Callable[[int, int], object]
 """Called with how many changes are scored, and of how many."""
@@ -120,10 +120,10 @@ def score_changed(
     run: Run,
     rows: Sequence[Row],
     metrics: Sequence[str],
-    changes: Callable[[Model], Mapping[Change, AbstractContextManager[None]]],
+    changes: Callable[[Model], Mapping[ChangeKey, AbstractContextManager[None]]],
     device: str,
     progress: Progress | None,
-) -> tuple[dict[str, Score], dict[Change, dict[str, Score]]]:
+) -> tuple[dict[str, Score], dict[ChangeKey, dict[str, Score]]]:
     """The scores of a finished run's model as it is, and inside each context that changes it.
 
     The run itself stays.  Metrics of output text decode the rows anew in each context, by the run's
@@ -141,7 +141,7 @@ def score_changed(
     model = run.model(pick_device(device))
     contexts = changes(model)
     scores = partial(model_scores, names, model, run.tokenizer(), rows, run.recipe)
-    whole, changed = scores(), dict[Change, dict[str, Score]]()
+    whole, changed = scores(), dict[ChangeKey, dict[str, Score]]()
     for key, context in contexts.items():
         with context:
             changed[key] = scores()

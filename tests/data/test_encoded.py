@@ -1,5 +1,6 @@
 """Encoded splits hold what the rows say, survive damage, and count what they drop."""
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from attnkit.data import corpus_files
 from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.encoding import encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer
+from attnkit.errors import DataError
 from attnkit.recipe import schema
 
 ROWS = [
@@ -94,6 +97,21 @@ def test_the_second_call_reads_no_rows_and_returns_the_same(
     assert again == Counts()
     assert lists(first) == lists(second)
     assert first.digest == second.digest == Encoded.open(first.path).digest
+
+
+def test_files_that_were_hashed_are_not_hashed_again(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the processes of --jobs, which are told what the command has hashed."""
+    path = encode(ROWS, tokenizer, tmp_path, **SPLIT).path
+    time.sleep(2 * corpus_files.SETTLED / 1e9)
+    digest = Encoded.open(path).digest
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_files, "sha256_file", None)
+        assert Encoded.open(path).digest == digest
+    (path / "target.ids").write_bytes(b"0")
+    with pytest.raises(DataError, match=r"target\.ids: content does not match"):
+        Encoded.open(path)
 
 
 def test_ids_take_two_bytes_and_four_from_65536_pieces_on(

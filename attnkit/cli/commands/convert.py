@@ -102,7 +102,7 @@ def convert(
         console.say(f"use the converted model:  {plan.use}")
 
 
-class Plan(NamedTuple):
+class PlannedConversion(NamedTuple):
     """What is converted, and what is told of it."""
 
     settings: Any
@@ -114,7 +114,7 @@ class Plan(NamedTuple):
     """The command that uses the last stage."""
 
 
-def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) -> Plan:
+def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
     """A run of attnkit."""
     from attnkit.cli.training_display import use_command
     from attnkit.experiment import conversion
@@ -127,10 +127,12 @@ def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) ->
     last = run_path(settings.out, settings.name, settings.stages[-1], trained.seed)
     use = use_command(recipe, str(last))
     place = settings.out / settings.name
-    return Plan(settings, conversion.convert, recipe.train, trained.seed, place, use)
+    return PlannedConversion(settings, conversion.convert, recipe.train, trained.seed, place, use)
 
 
-def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, Any]) -> Plan:
+def _of_pretrained(
+    name: str, attention: str, words: list[str], how: dict[str, Any]
+) -> PlannedConversion:
     """A Hugging Face model."""
     from attnkit.cli.training_display import contexts_command
     from attnkit.experiment import pretrained_conversion as conversion
@@ -142,4 +144,4 @@ def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, A
     how["length"] = how["length"] or 256
     settings = conversion.PretrainedSettings(model=name, attention=config, train=train, **how)
     use, place = contexts_command(str(settings.folder)), settings.folder
-    return Plan(settings, conversion.convert, train, conversion.SEED, place, use)
+    return PlannedConversion(settings, conversion.convert, train, conversion.SEED, place, use)
