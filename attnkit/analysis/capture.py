@@ -6,7 +6,7 @@ those of the same tokens given as the target, and decoding is neither slowed nor
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -172,7 +172,7 @@ class MapReader:
         device = self.model.output.weight.device
         source = pad([read.source for read in batch], device) if batch[0].source else None
         ids = pad([read.ids for read in batch], device) if batch[0].ids else None
-        with record(self.model, keep, **self.chosen):  # type: ignore[arg-type]
+        with record(self.model, keep, **self.chosen):
             self.model.hidden(source, ids)
         if not all(np.isfinite(one.maps).all() for layers in found.values() for one in layers):
             raise NotFiniteError(
@@ -268,18 +268,10 @@ def capture(
     *,
     target: str | None = None,
     search: SearchConfig | None = None,
-    kinds: Sequence[Kind] | None = None,
-    layers: Sequence[int] = (),
-    heads: Sequence[int] = (),
-    reference: bool = False,
-    step: Step = "output",
-    device: str = "auto",
+    **chosen: Any,
 ) -> Capture:
     """The maps of one text: of an encoder-decoder the source, of a language model the prompt.
 
-    For the arguments and errors see `MapReader` and `MapReader.read`.
+    `chosen` are arguments of `MapReader`; for the others, and for errors, see `MapReader.read`.
     """
-    reader = MapReader(
-        run, kinds=kinds, layers=layers, heads=heads, reference=reference, step=step, device=device
-    )
-    return reader.read(text, target, search)
+    return MapReader(run, **chosen).read(text, target, search)

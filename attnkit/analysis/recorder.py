@@ -110,25 +110,18 @@ def choose_layers(
 
 
 @contextmanager
-def record(
-    model: nn.Module,
-    use: Use,
-    *,
-    kinds: Sequence[Kind] | None = None,
-    layers: Sequence[int] = (),
-    heads: Sequence[int] = (),
-) -> Iterator[None]:
+def record(model: nn.Module, use: Use, **chosen: Any) -> Iterator[None]:
     """Show the maps of each chosen layer to `use` whenever whole rows are read inside the context.
 
     The model's output, its mode and the random state stay as they are; the maps are those of
-    evaluation, without dropout.  Kinds, layers and heads are chosen as by `choose_layers`.
+    evaluation, without dropout.  `chosen` are kinds, layers and heads, as of `choose_layers`.
 
     Raises:
         UsageError: as `choose_layers`.
         ValueError: a pass inside continues from a state.
     """
     with ExitStack() as hooks:
-        for kind, (parts, columns) in choose_layers(model, kinds, layers, heads).items():
+        for kind, (parts, columns) in choose_layers(model, **chosen).items():
             for number, part in parts.items():
                 show = partial(_show, use, kind, describe(number, part), columns, part)
                 handle = part.mechanism.register_forward_pre_hook(show, with_kwargs=True)
