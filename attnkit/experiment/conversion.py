@@ -47,7 +47,6 @@ Made = tuple[Model, dict[str, Any]]
 """A model, and what the manifest says of how it was made."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
-KINDS_OF_WEIGHTS = {"kept": "kept", "new": "new", "left_out": "left out"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +279,8 @@ class _Conversion:
         """The new model with the weights that fit."""
         model, old = run.untrained(), last.weights()
         swapped = swap(old, model)
-        counts = [f"{len(swapped[kind])} {word}" for kind, word in KINDS_OF_WEIGHTS.items()]
-        emit(NoteEvent(f"weights: {', '.join(counts)}"))
+        kept, new, left_out = map(len, swapped.values())
+        emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} left out"))
         layers = transferring.layers_of(model, self.kinds)
         able = {place: layer.mechanism for place, layer in layers.items()
                 if layer.mechanism.adopts_maps}  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,17 +27,14 @@ from attnkit.errors import (
     DataError,
     NotFiniteError,
     OutputPathError,
-    RecipeError,
     StoppedError,
     UsageError,
 )
 from attnkit.experiment.attention_transfer import MATCHING, make_updates, stages
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
+from attnkit.recipe import Recipe
 from attnkit.recipe.loading import load_resolved
-from attnkit.recipe.mechanism_registry import checked_options
-from attnkit.recipe.reading import as_json
-from attnkit.recipe.schema import AttentionConfig, TrainConfig
-from attnkit.recipe.yaml_nodes import read_value
+from attnkit.recipe.schema import AttentionConfig
 from attnkit.scoring import Comparison, ScoreRow, side_by_side
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.results import System
@@ -72,7 +69,9 @@ class PretrainedSettings:
 
     model: str
     """A directory, or OWNER/MODEL."""
-    attention: AttentionConfig
+    recipe: Recipe
+    """Of which the attention of the decoder counts, and in training the highest learning rate of
+    fine-tuning, the tokens of an update and the precision of products; see `recipe_of`."""
     text: Path
     """Plain text that the new layers learn from."""
     test: Path | None
@@ -82,9 +81,6 @@ class PretrainedSettings:
     transfer: int
     tune: int
     """Updates of attention transfer and of fine-tuning; 0 leaves them out."""
-    train: TrainConfig
-    """Of which the highest learning rate of fine-tuning, the tokens of an update and the precision
-    of products in training count; scores are in float32."""
     out: Path
     """Where the folder of the converted model goes."""
     fresh: bool = False
@@ -97,6 +93,10 @@ class PretrainedSettings:
         return path.name if path.name not in ("", "..") else path.resolve().name
 
     @property
+    def attention(self) -> AttentionConfig:
+        return self.recipe.model.attention.decoder
+
+    @property
     def stages(self) -> list[str]:
         """What is compared, the model as it was first."""
         return ["before", *stages(self.transfer, self.tune)]
@@ -107,44 +107,29 @@ class PretrainedSettings:
         return self.out / f"{self.name}-{self.attention.name}"
 
 
-def attention_of(text: str) -> AttentionConfig:
-    """The mechanism that a word or a mapping names.
+def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
+    """The new attention and the training, as a recipe of a causal model has them.
+
+    `attention` is a value of model.attention, `words` are KEY=VALUE texts.
 
     Raises:
-        UsageError: it is neither, or a mechanism that cannot stand in a trained causal model.
-    """
-    try:
-        given = as_json(read_value(text))
-    except RecipeError:
-        given = None
-    if isinstance(given, dict) and [*given] == ["decoder"]:
-        given = given["decoder"]
-    options = dict(given) if isinstance(given, dict) else {"name": given}
-    word = options.pop("name", None)
-    if not isinstance(word, str):
-        raise UsageError(
-            f"--attention {text}: give a word, or a mapping as in {{name: local, window: 32}}; a "
-            "causal Hugging Face model has attention in its decoder only"
-        )
-    options = checked_options(word, options)
-    surgery.check(word, options)
-    return AttentionConfig(name=word, **options)
-
-
-def training_of(words: Sequence[str]) -> TrainConfig:
-    """The training that KEY=VALUE words set.
-
-    Raises:
-        UsageError: a key is none of those that count.
+        UsageError: a key is none of those that count, or the mechanism cannot stand in a trained
+            causal model.
         RecipeError: a value cannot be.
     """
     for word in words:
         if word.partition("=")[0] not in KEYS:
             raise UsageError(f"{word}: of a Hugging Face model these can be set: {', '.join(KEYS)}")
-    train = load_resolved(Path("convert"), words, DEFAULTS).train
-    if train.precision not in ("fp32", "bf16"):
-        raise UsageError(f"train.precision={train.precision}: must be fp32 or bf16")
-    return train
+    recipe = load_resolved(Path("convert"), [f"model.attention={attention}", *words], DEFAULTS)
+    usual, chosen = AttentionConfig(), recipe.model.attention
+    if (chosen.encoder, chosen.cross) != (usual, usual):
+        raise UsageError(
+            f"--attention {attention}: a causal model has attention in its decoder only"
+        )
+    surgery.check(chosen.decoder.name, chosen.decoder.options())
+    if (precision := recipe.train.precision) not in ("fp32", "bf16"):
+        raise UsageError(f"train.precision={precision}: must be fp32 or bf16")
+    return recipe
 
 
 def convert(
@@ -166,14 +151,6 @@ def convert(
     """
     with StopSignals(notice) as stop:
         return _PretrainedConversion(settings, stop, emit).stages()
-
-
-class _Call(NamedTuple):
-    """What a module of attention was given, and what it answered."""
-
-    args: tuple[Any, ...]
-    named: dict[str, Any]
-    y: Float[Tensor, "R L W"]
 
 
 class _PretrainedConversion:
@@ -296,7 +273,7 @@ class _PretrainedConversion:
             if stage == "transferred":
                 return RATE * (1 - (done - 1) / updates)
             warm = done / max(1, updates // 10)
-            return self.settings.train.lr * min(warm, (updates - done + 1) / updates)
+            return self.settings.recipe.train.lr * min(warm, (updates - done + 1) / updates)
 
         def update() -> tuple[float, int]:
             self._obey()
@@ -312,7 +289,7 @@ class _PretrainedConversion:
 
         name, device = self.settings.name, str(self.teacher.device)
         size = sum(weight.numel() for weight in student.parameters())
-        emit(events.StartedEvent(name, updates, size, device, self.settings.train.precision))
+        emit(events.StartedEvent(name, updates, size, device, self.settings.recipe.train.precision))
         begin = time.perf_counter()
         losses = make_updates(what, weights, updates, rate, update, emit)
         emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
@@ -324,13 +301,13 @@ class _PretrainedConversion:
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""
-        device, fast = self.teacher.device.type, self.settings.train.precision == "bf16"
+        device, fast = self.teacher.device.type, self.settings.recipe.train.precision == "bf16"
         return torch.autocast(device, torch.bfloat16, enabled=fast)
 
     @property
     def _rows(self) -> int:
         """Windows of an update."""
-        return max(1, self.settings.train.batch_tokens // self.settings.length)
+        return max(1, self.settings.recipe.train.batch_tokens // self.settings.length)
 
     def _batches(self, text: Int[Tensor, "N L"]) -> Iterator[Int[Tensor, "R L"]]:
         """Windows in a random order, anew when all were taken."""
@@ -347,10 +324,10 @@ class _PretrainedConversion:
         with self._autocast():
             calls = layer_calls(self.teacher.model, [*layers], ids)
         losses = list[float]()
-        for name, call in calls.items():
+        for name, (args, named, wanted) in calls.items():
             with self._autocast():
-                y = layers[name](*call.args, **call.named)[0]
-            loss = (y.float() - call.y.float()).square().mean()
+                y = layers[name](*args, **named)[0]
+            loss = (y.float() - wanted.float()).square().mean()
             (loss / len(layers)).backward()
             losses.append(loss.item())
         return mean(losses)
@@ -387,8 +364,8 @@ class _PretrainedConversion:
         facts = {
             "attention": config.name, "options": config.options(), "length": settings.length,
             "model": settings.model, "transfer": settings.transfer, "tune": settings.tune,
-            "lr": settings.train.lr, "batch_tokens": settings.train.batch_tokens,
-            "precision": settings.train.precision,
+            "lr": settings.recipe.train.lr, "batch_tokens": settings.recipe.train.batch_tokens,
+            "precision": settings.recipe.train.precision,
             "perplexity": {r.variant: r.scores["perplexity"].json()["score"] for r in found.rows},
             **self.teacher.facts,
         }  # fmt: skip
@@ -399,22 +376,22 @@ class _PretrainedConversion:
 
 
 @torch.no_grad()
-def layer_calls(model: Any, layers: list[str], ids: Int[Tensor, "R L"]) -> dict[str, _Call]:
-    """What these modules of attention do while the model reads windows without padding."""
-    calls: dict[str, _Call] = {}
-    parts = dict(model.named_modules())
+def layer_calls(
+    model: Any, layers: Sequence[str], ids: Int[Tensor, "R L"]
+) -> dict[str, tuple[tuple[Any, ...], dict[str, Any], Float[Tensor, "R L W"]]]:
+    """What modules of attention are given and answer while a model reads windows without pads."""
+    calls, parts = {}, dict(model.named_modules())
 
-    def note(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-            # without padding no layer needs a mask, whose form depends on the implementation
-            known = {**named, "attention_mask": None}
-            calls[name] = _Call(args, known, out[0])
-
-        return hook
+    def note(
+        name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any
+    ) -> None:
+        # without padding no layer needs a mask, whose form depends on the implementation
+        calls[name] = args, {**named, "attention_mask": None}, out[0]
 
     with ExitStack() as hooks, quiet():
         for name in layers:
-            handle = parts[name].register_forward_hook(note(name), with_kwargs=True)
+            hook = partial(note, name)
+            handle = parts[name].register_forward_hook(hook, with_kwargs=True)
             hooks.callback(handle.remove)
         model.base_model(input_ids=ids, use_cache=False)
     return calls

@@ -8,7 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -257,8 +257,12 @@ def evaluate_model(
         raise DataError(f"no question has {min(spec.counts)} passages: set contexts.counts")
     total, done, rows = sum(len(one.questions) for one in asked), 0, list[ScoreRow]()
     for one in asked:
-        tell = None if progress is None else partial(_tell, progress, model, one.split, done, total)
-        rows.append(_row(model, one, eval, names, one_best(search), force=force, progress=tell))
+
+        def tell(answered: int, split: str = one.split, before: int = done) -> None:
+            if progress is not None:
+                progress(f"{model.name}, {split}", before + answered, total)
+
+        rows.append(_row(model, one, eval, names, one_best(search), force, tell))
         done += len(one.questions)
     if lacking := sorted({*spec.counts} - {one.number for one in asked}):
         text = f"no question has {', '.join(map(str, lacking))} passages: left out"
@@ -285,9 +289,8 @@ def _row(
     eval: EvalConfig,
     names: Sequence[str],
     search: SearchConfig,
-    *,
     force: bool,
-    progress: Callable[[int], object] | None,
+    progress: Callable[[int], object],
 ) -> ScoreRow:
     """Answer and score, or take what is known."""
     questions, merging = condition.questions, _merging(condition.spec)
@@ -325,17 +328,11 @@ def _row(
     return saved.row(model.system).only(names)
 
 
-def _tell(
-    progress: Progress, model: EvaluatedModel, split: str, before: int, total: int, done: int
-) -> None:
-    progress(f"{model.name}, {split}", before + done, total)
-
-
 def answer(
     model: EvaluatedModel,
     condition: Condition,
     search: SearchConfig,
-    progress: Callable[[int], object] | None = None,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> tuple[list[str], Decoding]:
     """What a model answers now, and how fast; nothing is read or stored.
 
@@ -357,8 +354,7 @@ def answer(
             )
         ]  # fmt: skip
         replies += [reply for part in group.all_gather_object(mine) for reply in part]
-        if progress is not None:
-            progress(len(replies))
+        progress(len(replies))
     seconds = max(time.perf_counter() - start, 1e-6)
     chosen = [deciding_context(reply) for reply in replies]
     # the first line: models of text that were trained elsewhere go on after the answer

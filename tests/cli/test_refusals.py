@@ -103,10 +103,10 @@ TABLE = """
 2 hf --attention linear :: hf: no run is here; a Hugging Face model needs --text FILE
 66 someone/model --attention linear :: someone/model: no run is here; a Hugging Face model needs
 # convert hf --attention linear --text a.en --length 16 --transfer 2 --tune 1
-2 train.lr=0 :: must be a number above 0
-2 train.lr=nan :: must be a number above 0
-2 train.lr :: must be a number
-2 train.batch_tokens=1e4 :: must be a whole number
+78 train.lr=0 :: must be a number > 0
+78 train.lr=nan :: must be a number > 0
+78 train.lr :: must be KEY=VALUE
+78 train.batch_tokens=1e4 :: must be a whole number
 2 train.precision=fp16 :: must be fp32 or bf16
 2 model.width=3 :: these can be set: train.lr
 66 --text absent.txt :: absent.txt

@@ -1,6 +1,7 @@
 """Attention surgery on Hugging Face models: the stages, what they learn, and what is refused."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from attnkit.errors import (
     DataError,
     OutputError,
     OutputPathError,
+    RecipeError,
     StoppedError,
     UsageError,
 )
 from attnkit.experiment import pretrained_conversion as converting
-from attnkit.experiment.pretrained_conversion import PretrainedSettings, attention_of, convert, nll
+from attnkit.experiment.pretrained_conversion import PretrainedSettings, convert, nll, recipe_of
 from attnkit.huggingface import open_model, surgery
-from attnkit.recipe.schema import TrainConfig
 from attnkit.storage.files import read_json
 from attnkit.train.events import NoteEvent, ProgressEvent, ScoredEvent
 
@@ -45,21 +46,17 @@ def model(tmp_path: Path) -> Path:
 
 
 def settings(
-    folder: Path,
-    attention: str = "linear",
-    lr: float = 1e-3,
-    precision: Any = "fp32",
-    **given: Any,
+    folder: Path, attention: str = "linear", words: Sequence[str] = (), **given: Any
 ) -> PretrainedSettings:
     text = folder.parent / "text.txt"
     if not text.exists():
         text.write_text(STORY * 40, encoding="utf-8")
     chosen: dict[str, Any] = {
-        "model": str(folder), "attention": attention_of(attention), "text": text, "test": None,
+        "model": str(folder), "text": text, "test": None,
         "length": 16, "transfer": 3, "tune": 2, "out": folder.parent / "out", "device": "cpu",
     }  # fmt: skip
-    train = TrainConfig(lr=lr, batch_tokens=64, precision=precision)
-    return PretrainedSettings(train=train, **chosen | given)
+    recipe = recipe_of(attention, ["train.lr=1e-3", "train.batch_tokens=64", *words])
+    return PretrainedSettings(recipe=recipe, **chosen | given)
 
 
 def scores(told: list[Any]) -> dict[str, float]:
@@ -114,7 +111,8 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_tuning_learns_the_text(model: Path, precision: str) -> None:
-    told = happened(convert, settings(model, "performer", transfer=2, tune=60, precision=precision))
+    words = [f"train.precision={precision}"]
+    told = happened(convert, settings(model, "performer", words, transfer=2, tune=60))
     assert scores(told)["tuned"] < 0.5 * scores(told)["swapped"]
 
 
@@ -223,13 +221,12 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1, 2]", "give a word"),
-        ("{encoder: linear}", "its decoder only"),
-        ("{name: [local]}", "give a word"),
-        ("{name: local, window: abc}", "window must be a whole number"),
-        ("{name: local, 1: 2}", "local has no option '1'"),
+        ("[1, 2]", "must be the word of a mechanism"),
+        ("{encoder: linear}", "in its decoder only"),
+        ("{name: local, window: abc}", "window: must be a whole number"),
         ("{name: local, windw: 2}", "did you mean window"),
-        ("{", "give a word"),
+        ("{", "not valid YAML"),
+        ("linear,local", "takes one value"),
         ("nystrom", "cannot be causal"),
         ("linaer", "did you mean linear"),
     ],
@@ -237,8 +234,8 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
 def test_what_is_no_mechanism_is_refused_before_the_model_is_opened(
     text: str, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=message):
-        attention_of(text)
+    with pytest.raises((RecipeError, UsageError), match=message):
+        recipe_of(text, ())
 
 
 @pytest.mark.parametrize(
@@ -248,7 +245,7 @@ def test_what_is_no_mechanism_is_refused_before_the_model_is_opened(
         (STORY[:50].encode(), {}, DataError, "too short: it needs 32"),
         (b"\xff\xfe", {}, DataError, "not UTF-8 text"),
         (STORY.encode(), {"length": 65}, UsageError, "reads at most 64"),
-        (STORY.encode() * 40, {"lr": 1e30, "tune": 9}, AttnkitError, "not finite"),
+        (STORY.encode() * 40, {"words": ["train.lr=1e30"], "tune": 9}, AttnkitError, "not finite"),
     ],
 )
 def test_bad_texts_and_lengths(

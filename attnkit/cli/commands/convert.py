@@ -140,8 +140,8 @@ def _of_pretrained(
     if how["text"] is None:
         kind = UsageError if Path(name).exists() else MissingInputError
         raise kind(f"{name}: no run is here; a Hugging Face model needs --text FILE to learn from")
-    config, train = conversion.attention_of(attention), conversion.training_of(words)
+    recipe = conversion.recipe_of(attention, words)
     how["length"] = how["length"] or 256
-    settings = conversion.PretrainedSettings(model=name, attention=config, train=train, **how)
-    use, place = contexts_command(str(settings.folder)), settings.folder
-    return PlannedConversion(settings, conversion.convert, train, conversion.SEED, place, use)
+    settings = conversion.PretrainedSettings(model=name, recipe=recipe, **how)
+    use, place, seed = contexts_command(str(settings.folder)), settings.folder, conversion.SEED
+    return PlannedConversion(settings, conversion.convert, recipe.train, seed, place, use)
