@@ -118,9 +118,7 @@ def ask(
         asked = [
             p.answered_by(each.index(min(each)), each) for p, each in zip(asked, found, strict=True)
         ]
-    merging = Rule("mean", alpha, eta=0, top_p=1) if method == "cad" else None
-    for pool in POOLS:
-        merging = rule._replace(pool=pool) if method == pool else merging
+    merging = _merging_rule(method, rule, alpha)
     if labels:
         return [_choose(reader, method, one, labels, merging) for one in asked]
     search = partial(answers, reader, spec=spec)
@@ -152,6 +150,13 @@ def _by_prompt(asked: Sequence[AskedPrompt], values: Iterable[T]) -> list[tuple[
     """What was found for the rows of all prompts, prompt by prompt."""
     remaining = iter(values)
     return [tuple(islice(remaining, len(one.rows))) for one in asked]
+
+
+def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
+    """How the rows of a method are merged; None where it has one row."""
+    if method == "cad":
+        return Rule("mean", alpha, eta=0, top_p=1)
+    return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
 
 
 def _best(
