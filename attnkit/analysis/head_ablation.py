@@ -19,9 +19,9 @@ from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.metrics import METRICS, metric_facts
+from attnkit.recipe.metrics import base_metric, metric_facts, metrics_of, not_of
 from attnkit.runs import Run
-from attnkit.scoring import LABELS, TEXT, Score, check_available, compare, corrected, expand
+from attnkit.scoring import Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 RESAMPLES = 1000
@@ -170,16 +170,10 @@ def _effects(
 
 def check_metrics(names: Sequence[str], run: Run) -> None:
     """Refuse metrics that the run cannot have or that cannot say what is worse."""
-    stream = run.recipe.task == "language-modeling"
-    if stream and (wrong := [name for name in names if name in TEXT]):
-        raise UsageError(
-            f"--metrics {wrong[0]} scores output text, which language modelling has none of; use "
-            "perplexity or accuracy"
-        )
-    classifies = run.recipe.task == "classification"
-    if wrong := [name for name in names if name in (TEXT if classifies else LABELS)]:
-        raise UsageError(f"--metrics {wrong[0]} does not score runs of {run.recipe.task}")
-    if wrong := [name for name in names if METRICS[name].better == "neither"]:
+    task, known = run.recipe.task, metrics_of(run.recipe.task)
+    if wrong := [name for name in names if base_metric(name) not in known]:
+        raise UsageError(f"--metrics {not_of(wrong[0], task, known)}")
+    if wrong := [name for name in names if metric_facts(name).better == "neither"]:
         raise UsageError(
             f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
         )

@@ -6,10 +6,12 @@ computes a metric is a function of its family, `attnkit/scoring/metrics/<family>
 
 import ast
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, WithJsonSchema
@@ -226,6 +228,14 @@ PER_TOKENIZER = ("bleu", "bleu1", "bleu4")
 """Metrics of which each tokenizer of `eval.tokenize` gives one."""
 
 
+GIVEN = {
+    "classification": ("labels", "probabilities"),
+    "language-modeling": ("probabilities",),
+    "tagging": ("probabilities",),
+}
+"""What models give metrics to read, by task; those of other tasks outputs and probabilities."""
+
+
 def metric_facts(name: str) -> MetricFacts:
     """The facts of a metric; those of bleu-intl are BLEU's, with the tokenizer in the title."""
     base = base_metric(name)
@@ -242,6 +252,19 @@ def base_metric(name: str) -> str:
 def metrics_that_read(what: str) -> tuple[str, ...]:
     """Metrics of outputs, contexts, labels or probabilities."""
     return tuple(name for name, facts in METRICS.items() if facts.reads == what)
+
+
+def metrics_of(task: str) -> list[str]:
+    """Metrics that models of a task can have, by what these give them to read."""
+    gives = GIVEN.get(task, ("outputs", "probabilities"))
+    other = "word-perplexity" if task == "tagging" else "balanced-accuracy"
+    return [name for name, facts in METRICS.items() if facts.reads in gives and name != other]
+
+
+def not_of(name: str, task: str, known: Sequence[str]) -> str:
+    """Why a metric is refused for a task that has the known ones."""
+    words = shorten(", ".join(known), 80, placeholder=" ...")
+    return f"{name} is not for {task}, which has {words}"
 
 
 def direction_note(name: str) -> str:

@@ -11,7 +11,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import data_issues, split_issues
 from attnkit.recipe.issues import Issue, Rule, broken
-from attnkit.recipe.metrics import METRICS, metrics_that_read
+from attnkit.recipe.metrics import MONITORS, ROUGE, metrics_of, metrics_that_read, not_of
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED
@@ -20,8 +20,6 @@ SHORTEST_CORRUPTED = 16
 """Least data.max_length for span corruption: a shorter source could grow by the sentinels."""
 OF_RUNNING_TEXT = ("word-perplexity", "total-variation")
 """Metrics of whole texts, which no objective with noise predicts."""
-OF_POSITIONS = ("balanced-accuracy",)
-"""Metrics of marked positions."""
 MOST_HEADS = 4096
 """Heads that are advised, at most: a larger number that divides the width is not looked for."""
 LARGEST_TABLE = 16384
@@ -145,9 +143,6 @@ def _scoring(recipe: Recipe) -> list[Rule]:
     return [
         (running[0] and recipe.train.objective in SHAPE_OF, "eval.metrics train.objective",
          f"{running[0]} is of running text; use perplexity"),
-        (task in ("language-modeling", "tagging")
-         and recipe.train.monitor not in ("loss", "accuracy"), "train.monitor task",
-         f"{task} decodes nothing to score; use `loss` or `accuracy`"),
         (questions and other > 1 - gold + 1e-9, "data.other data.gold",
          f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is the "
          "most that this gold leaves to other"),
@@ -181,39 +176,20 @@ def _stacks(recipe: Recipe) -> Iterator[Issue]:
 
 def _metrics(recipe: Recipe) -> Iterator[Issue]:
     """Metrics, and the one that validation monitors, are of what the task's models give."""
-    task, labels = recipe.task, metrics_that_read("labels")
-    for key, names in (
-        ("eval.metrics", recipe.eval.metrics),
-        ("train.monitor", (recipe.train.monitor,)),
+    task, able = recipe.task, metrics_of(recipe.task)
+    if task == "question-answering":  # whose answers are scored, not the pairs that are trained on
+        able = [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
+    monitors = ["loss", "accuracy", *(name for name in able if name in MONITORS)]
+    for key, names, known in (
+        ("eval.metrics", recipe.eval.metrics, able),
+        ("train.monitor", (recipe.train.monitor,), monitors),
     ):
-        for name in names:
-            reads = METRICS[name].reads if name in METRICS else "outputs" * (name == "rouge")
-            if reads == "labels" and task != "classification":
-                text = f"{name} is for classification; {task} chooses no labels"
-            elif reads in ("outputs", "contexts") and task == "classification":
-                text = f"{name} scores texts; classification has {', '.join(labels)}"
-            elif reads == "contexts" and task != "question-answering":
-                text = f"{name} is for question-answering, which chooses contexts; remove it"
-            elif key != "eval.metrics":
-                continue
-            elif reads == "outputs" and task in ("language-modeling", "tagging"):
-                text = f"{name} needs decoded text; {task} has perplexity and accuracy"
-            elif name in OF_POSITIONS and task != "tagging":
-                text = f"{name} is over the answers of marked positions, for tagging; use accuracy"
-            elif name == "word-perplexity" and task == "tagging":
-                text = "word-perplexity is of running text; tagging has perplexity and accuracy"
-            elif reads == "probabilities" and task == "question-answering":
-                text = f"{name} is not measured of questions; use answer-match, answer-f1 or rouge"
-            else:
-                continue
-            yield text, key, "task"
-            break
-        vectors = [
-            name for name in names if name in METRICS and METRICS[name].family == "embedding"
-        ]
+        single = [ROUGE[0] if name == "rouge" else name for name in names]
+        if strange := [name for name in single if name not in known]:
+            yield not_of(strange[0], task, known), key, "task"
+        vectors = [name for name in names if name.startswith("embedding-")]
         if vectors and recipe.eval.vectors is None:
-            text = f"{vectors[0]} needs word vectors; name their file by eval.vectors"
-            yield text, key
+            yield f"{vectors[0]} needs word vectors; name their file by eval.vectors", key
 
 
 def _total_variation(recipe: Recipe) -> Iterator[Issue]:

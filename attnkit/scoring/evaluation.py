@@ -19,12 +19,11 @@ from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
 from attnkit.distributed import group
-from attnkit.errors import RecipeError, UsageError
+from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
-from attnkit.recipe.metrics import base_metric, metric_facts
-from attnkit.recipe.rules import OF_POSITIONS
+from attnkit.recipe.metrics import base_metric, metrics_of, not_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Run
@@ -51,7 +50,7 @@ from attnkit.scoring.saved_scores import (
     packed_scores,
     reusable_scores,
 )
-from attnkit.scoring.teacher_forced import NO_POSITIONS, encode_rows, teacher_forced_scores
+from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, answer_lines
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
@@ -91,7 +90,6 @@ def evaluate(
             search is not among the results of a run without weights.
         DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
         RecipeError: a metric of output text for a language model, or a length that it cannot read.
-        UsageError: a metric of marked positions for another task than tagging.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe = run.recipe
@@ -332,23 +330,10 @@ class _EvaluationJob:
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
-    names, task = expand(eval.metrics), recipe.task
-    reads = {"outputs", "probabilities"}
-    if task == "classification":
-        reads = {"labels", "probabilities"}
-    elif task in ("language-modeling", "tagging"):
-        reads = {"probabilities"}
-    for name in names:
-        if metric_facts(name).reads not in reads:
-            good = {"outputs": "bleu", "labels": "label-accuracy", "probabilities": "perplexity"}
-            usual = ", ".join(good[what] for what in sorted(reads))
-            raise RecipeError(
-                f"eval.metrics: {name} does not score runs of {task}: choose {usual}, or another "
-                f"metric of {' or '.join(sorted(reads))}"
-            )
-        if name in OF_POSITIONS and task != "tagging":
-            raise UsageError(f"{name} {NO_POSITIONS}, and this run is of {task}")
-    if "outputs" in reads or "labels" in reads:
+    names, task, known = expand(eval.metrics), recipe.task, metrics_of(recipe.task)
+    if strange := [name for name in names if base_metric(name) not in known]:
+        raise RecipeError(f"eval.metrics: {not_of(strange[0], task, known)}")
+    if task not in ("language-modeling", "tagging"):
         return names
     if recipe.corrupts or not recipe.writes:
         return tuple(name for name in names if name != "word-perplexity")

@@ -21,18 +21,15 @@ from attnkit.data.objectives import SIGNATURES, apply_objective
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.distributed import group
-from attnkit.errors import NotFiniteError, UsageError
+from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
 from attnkit.recipe.metrics import metric_facts
-from attnkit.recipe.rules import OF_POSITIONS
 from attnkit.scoring.metrics import Score
 
 BATCH_TOKENS = 8192
 """Rows x longest side of a batch, padding included."""
 CONFIDENCE_BINS = 15
 """Equal intervals of confidence (Guo et al. 2017)."""
-NO_POSITIONS = "is over the answers of marked positions, which only tagging has; use accuracy"
-"""What a metric of `OF_POSITIONS` says of other tasks."""
 LOGITS_AT_ONCE = 2**22
 """Logits held at a time: 16 MB in float32."""
 
@@ -123,8 +120,6 @@ def teacher_forced_scores(
     therefore part of the signature.  Where the `objective` adds noise, always the same, they are of
     the tokens that it takes out of the text.  Word perplexity spreads the same nll
     over the words between spaces and one end of line a row: it compares any vocabularies.
-
-    Raises UsageError: a metric of marked positions, and there are none.
     """
     names = [name for name in metrics if metric_facts(name).family == "model"]
     if not names:
@@ -132,9 +127,6 @@ def teacher_forced_scores(
     encoded = encode_rows(rows, tokenizer, max_length, stream=stream)
     words = _words(rows, encoded, tokenizer, max_length)
     encoded = apply_objective(encoded, tokenizer.target, objective, max_length)
-    marked = isinstance(encoded.target, MarkedTargets)
-    if not marked and (wrong := [name for name in names if name in OF_POSITIONS]):
-        raise UsageError(f"{wrong[0]} {NO_POSITIONS}")
     nll, correct, tokens, hits, shares, *gaps = teacher_forced(model, encoded).T
     cut = f"cut:{encoded.counts.truncated}"
     if stream or encoded.counts.truncated:

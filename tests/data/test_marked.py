@@ -209,8 +209,8 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     ("change", "message"),
     [
         ("model.shape=encoder-decoder", "model.shape"),
-        ("eval.metrics=[bleu]", "bleu needs decoded text; tagging has perplexity and accuracy"),
-        ("train.monitor=bleu", "tagging decodes nothing to score"),
+        ("eval.metrics=[bleu]", "bleu is not for tagging, which has accuracy, balanced-accuracy"),
+        ("train.monitor=bleu", "bleu is not for tagging, which has loss, accuracy"),
         ("eval.lengths=[128]", "data.max_length is 70: raise it"),
         ("model.attention={name: gated-delta, steps: 0}", "steps must be at least 1"),
     ],

@@ -173,7 +173,7 @@ def test_a_rule_is_what_the_recipe_asks_for() -> None:
 def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="perplexity is not measured on questions"):
         question_sets.evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
-    with pytest.raises(RecipeError, match="context-found does not score runs of"):
+    with pytest.raises(RecipeError, match="context-found is not for question-answering"):
         evaluate_text(run, ["test"], EvalConfig(metrics=("context-found",)), device="cpu")
 
 
