@@ -29,13 +29,6 @@ def is_questions(target: str) -> bool:
     return Path(target).suffix.lower() in QUESTION_FILES and not names_runs(target)
 
 
-def _listed(word: str) -> str:
-    """contexts.beta=0,1 as a list: values that are swept are of one recipe, not variants of it."""
-    key, _, value = word.partition("=")
-    several = key in ("contexts.beta", "contexts.eta", "contexts.top_p") and "," in value
-    return f"{key}=[{value}]" if several and not value.startswith("[") else word
-
-
 def question_recipe(
     targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]
 ) -> "tuple[str, Recipe]":
@@ -49,7 +42,6 @@ def question_recipe(
         raise UsageError(
             "--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME"
         )
-    overrides = [_listed(word) for word in overrides]
     if is_questions(targets[0]):
         content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
         return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)

@@ -139,27 +139,21 @@ class _Fields:
         lacking = [side for side, name in found.items() if name is None]
         if not lacking:
             return found.get("source"), found["target"] or target
-        side = lacking[0]
-        tried = " or ".join(map(repr, dict.fromkeys((words[side], usually[side]))))
-        text = f"{self.place}: no field {tried} for the {side}"
         texts = texts_of(self.values, kinds)
-        free, keys = [name for name in texts if name not in found.values()], []
+        free = [name for name in texts if name not in found.values()]
         # an identifier is hardly what is meant
         free = [key for key in free if re.search("[^\\W\\d_]", str(self.get(key)))] or free
-        for side in lacking:
-            near = (
-                nearest(words[side], free) or nearest(usually[side], free) or next(iter(free), "")
-            )
-            if near:
-                free.remove(near)
-                keys.append(shlex.quote(f"data.{side}={near}"))
-        if not keys:
-            raise DataError(
-                f'{text}, nor any other text; write rows such as {{"{usually[lacking[0]]}": "..."}}'
-            )
+        near = {
+            side: nearest(words[side], free) or nearest(usually[side], free) for side in lacking
+        }
+        rest = iter([name for name in free if name not in near.values()])
+        keys = [shlex.quote(f"data.{side}={near[side] or next(rest, '...')}") for side in lacking]
+        tried = " or ".join(map(repr, dict.fromkeys((words[lacking[0]], usually[lacking[0]]))))
         hint = ", or data.source=1 data.target=2 where columns have no names" * self.flat
-        shown = ", ".join(map(repr, texts))
-        raise DataError(f"{text}; the first row has {shown}: set {' '.join(keys)}{hint}")
+        raise DataError(
+            f"{self.place}: no field {tried} for the {lacking[0]}; the first row has "
+            f"{', '.join(map(repr, texts)) or 'no texts'}: set {' '.join(keys)}{hint}"
+        )
 
     def _find(self, word: str, usual: str) -> str | None:
         for name in (word, f"{NESTED}.{word}", usual):

@@ -43,6 +43,17 @@ class SearchConfig(Section):
         """The most hypotheses that it finds for an input."""
         return {"greedy": 1, "beam": self.beam, "sample": self.n_best}[self.method]
 
+    @property
+    def misfit(self) -> tuple[str, str]:
+        """A key that does not go with the others, and why; two empty texts where all do."""
+        if self.n_best > self.width:
+            most = f"{self.method} search finds {self.width} at most; use a wider beam, or sample"
+            return "n_best", most
+        if self.min_length >= self.max_length:
+            least = f"must be below max_length {self.max_length}, which counts the end token"
+            return "min_length", least
+        return "", ""
+
 
 Beta = Annotated[float, Field(ge=-1)]
 Eta = Annotated[float, Field(ge=0)]

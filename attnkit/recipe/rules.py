@@ -134,7 +134,7 @@ def _training(recipe: Recipe) -> list[Rule]:
 
 
 def _scoring(recipe: Recipe) -> list[Rule]:
-    search, asked, task = recipe.search, recipe.eval.metrics, recipe.task
+    (key, misfit), asked, task = recipe.search.misfit, recipe.eval.metrics, recipe.task
     gold, other = recipe.data.gold, recipe.data.other
     running = [name for name in OF_RUNNING_TEXT if name in asked] or [""]
     methods: tuple[str, ...] = recipe.contexts.methods
@@ -148,11 +148,7 @@ def _scoring(recipe: Recipe) -> list[Rule]:
          "most that this gold leaves to other"),
         (questions and asks and windows[0], "contexts.methods model.shape",
          f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"),
-        (search.min_length >= search.max_length, "search.min_length search.max_length",
-         f"must be below search.max_length {search.max_length}, which counts the end token"),
-        (search.n_best > search.width, "search.n_best search.beam search.method",
-         f"{search.method} search finds {search.width} at most; use {search.width} or a wider "
-         "search.beam"),
+        (key, f"search.{key} search.beam search.method", misfit),
     ]  # fmt: skip
 
 

@@ -35,12 +35,9 @@ def search_settings(
         except UsageError as error:
             raise UsageError(f"{_flag(name)}: {error}") from None
     spec = SearchConfig.model_validate({**dict(recipe), **given, "method": method})
-    if spec.min_length >= spec.max_length:
-        raise UsageError(
-            f"--min-length {spec.min_length}: must be below --max-length {spec.max_length}"
-        )
-    if spec.n_best > spec.width:
-        raise UsageError(f"--n-best {spec.n_best}: needs --beam {spec.n_best} or --sample")
+    key, text = spec.misfit
+    if key:
+        raise UsageError(f"{_flag(key)} {getattr(spec, key)}: {text}")
     # a beam of one is greedy search, which needs no reordering
     single = method == "beam" and spec.beam == 1
     return spec.model_copy(update={"method": "greedy"}) if single else spec

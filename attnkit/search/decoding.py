@@ -259,13 +259,7 @@ def search(
 
 
 def check_n_best(spec: SearchConfig) -> None:
-    """Refuse a number of hypotheses that the method cannot give.
-
-    Raises:
-        RecipeError: n_best exceeds the beam, or greedy search is to give more than one.
-    """
-    if spec.n_best > spec.width:
-        raise RecipeError(
-            f"search.n_best: {spec.n_best} hypotheses are requested, but search.method "
-            f"{spec.method} gives at most {spec.width}; use a beam of {spec.n_best}, or sample"
-        )
+    """Raise RecipeError where the method cannot give so many hypotheses."""
+    key, text = spec.misfit
+    if key == "n_best":
+        raise RecipeError(f"search.{key}: {text}")

@@ -182,9 +182,9 @@ TABLE = """
 2 --sample --temperature 0 :: --temperature: must be a number > 0, got 0.0
 2 --sample --temperature nan :: --temperature: must be a number > 0, got nan
 2 --length-penalty inf :: --length-penalty: must be a number >= -10 and <= 10, got inf
-2 --n-best 3 :: --n-best 3: needs --beam 3 or --sample
-2 --beam 1 --n-best 2 :: --n-best 2: needs --beam 2
-2 --min-length 8 :: --min-length 8: must be below --max-length 8
+2 --n-best 3 :: --n-best 3: beam search finds 2 at most; use a wider beam, or sample
+2 --beam 1 --n-best 2 :: --n-best 2: beam search finds 1 at most
+2 --min-length 8 :: --min-length 8: must be below max_length 8
 2 --json --scores :: leave --scores out
 2 --block 0 :: '--block': must be >= 1
 2 --block 1.5 :: '--block': must be a whole number; see `attnkit generate --help`

@@ -483,8 +483,8 @@ def test_languages_are_told_from_names_of_fields(
         ),
         (
             {"id": 3, "words": ["a", "b"]},
-            ":1: no field 'en' or 'source' for the source, nor any other text; write rows such as "
-            '{"source": "..."}',
+            ":1: no field 'en' or 'source' for the source; the first row has no texts: set "
+            "data.source=... data.target=...",
         ),
     ],
 )

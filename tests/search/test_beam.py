@@ -217,9 +217,9 @@ def test_nan_is_refused_with_the_lines_of_the_batch() -> None:
 
 def test_more_hypotheses_than_the_method_gives_are_refused() -> None:
     source = torch.tensor([[5, EOS]])
-    with pytest.raises(RecipeError, match="n_best: 3 hypotheses .*method beam gives at most 2"):
+    with pytest.raises(RecipeError, match="search.n_best: beam search finds 2 at most"):
         search(Toy(), source, SearchConfig(beam=2, n_best=3), lines=[0])
-    with pytest.raises(RecipeError, match="method greedy gives at most 1; use a beam of 2"):
+    with pytest.raises(RecipeError, match="greedy search finds 1 at most; use a wider beam"):
         search(Toy(), source, SearchConfig(method="greedy", n_best=2), lines=[0])
 
 
