@@ -14,7 +14,7 @@ from attnkit.runs import Run
 from attnkit.scoring.comparison import first_baselines, side_by_side
 from attnkit.scoring.results import SystemDifference
 from attnkit.scoring.saved_scores import saved_rows
-from attnkit.scoring.significance import Difference, Margins
+from attnkit.scoring.significance import Difference
 
 FILE = ROOT / "benchmarks/claims.yaml"
 RULES = """\
@@ -110,11 +110,11 @@ def groups() -> list[Group]:
 
 def lines_of(group: Group, runs: Sequence[Run]) -> Iterator[Line]:
     """The verdicts of a recipe, one a statement, row and test set."""
-    margins = Margins.of(next(iter(load(shipped()[group.recipe]).variants.values())).eval)
+    settings = next(iter(load(shipped()[group.recipe]).variants.values())).eval
     trained = {run.variant for run in runs}
     rows = [row.only(group.metrics) for run in runs for row in saved_rows(run)]
     differences = {
-        to: side_by_side(rows, first_baselines(rows, to), margins=margins).differences
+        to: side_by_side(rows, first_baselines(rows, to), settings).differences
         for to in {one.to for one in group.statements} & trained
     }
     for statement in group.statements:

@@ -25,12 +25,14 @@ from collections.abc import Sequence
 import numpy as np
 from common import command, load_before, publish, say, table, versions
 
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Difference, Score, ScoreRow, side_by_side
 from attnkit.scoring.results import System
 from attnkit.scoring.significance import PairedTest
 from attnkit.scoring.student_t import two_sided
 
 SENTENCES, RESAMPLES = 300, 300
+SETTINGS = EvalConfig(bootstrap=RESAMPLES)
 MODEL, MECHANISM, DIFFICULTY = 0.35, 0.13, 20.0
 """In points of the score; the last of one sentence."""
 TESTS = ("sentences", "randomised", "two-level", "t", "Satterthwaite", "attnkit")
@@ -65,7 +67,7 @@ def significant(draw: np.random.Generator, made: list[Values]) -> dict[str, bool
     a, b = made
     difference = a.mean() - b.mean()
     out: dict[str, bool] = {}
-    test = PairedTest([scores(system) for system in made], resamples=RESAMPLES)
+    test = PairedTest([scores(system) for system in made], SETTINGS)
     of_seeds = [drawn.T for drawn in test.drawn]  # [resamples, seeds]
     out["sentences"] = beyond(of_seeds[0].mean(1) - of_seeds[1].mean(1), difference)
     share, degrees = 1 / len(a) + 1 / len(b), len(a) + len(b) - 2
@@ -130,8 +132,8 @@ def intervals(trials: int, seeds: int, spread: float, gain: float) -> list[str]:
     held, halves, verdicts, ratios = 0, list[float](), list[str | None](), 0
     for _ in range(trials):
         made = systems(draw, [seeds] * 2, [spread] * 2, [gain, 0.0])
-        found = PairedTest([scores(one) for one in made], resamples=RESAMPLES).compare(0, 1)
-        ratio = PairedTest([perplexities(one) for one in made], resamples=RESAMPLES).compare(0, 1)
+        found = PairedTest([scores(one) for one in made], SETTINGS).compare(0, 1)
+        ratio = PairedTest([perplexities(one) for one in made], SETTINGS).compare(0, 1)
         held += holds(found, gain)
         ratios += holds(ratio, gain)
         halves.append((found.high - found.low) / 2)
@@ -154,7 +156,7 @@ def best_group(trials: int, seeds: int, gains: Sequence[float]) -> tuple[str, st
             for at, system in enumerate(made)
             for score in scores(system)
         ]
-        (best,) = side_by_side(entries, {}, resamples=RESAMPLES).best
+        (best,) = side_by_side(entries, {}, SETTINGS).best
         group = {row.variant for row in best.inseparable}
         missed += str(top) not in group
         sizes.append(len(group))

@@ -20,6 +20,7 @@ from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
 from attnkit.recipe.metrics import base_metric, metric_facts, metrics_of, not_of
+from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
 from attnkit.scoring import Score, check_available, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
@@ -160,7 +161,8 @@ def _effects(
     sign = 1 if metric_facts(name).better == "lower" else -1
     tests: list[tuple[float | None, float | None]] = [(None, None)] * len(scores)
     if whole.resampled:
-        p_values = [compare([one], [whole], resamples=RESAMPLES).p for one in scores.values()]
+        settings = EvalConfig(bootstrap=RESAMPLES)
+        p_values = [compare([one], [whole], settings).p for one in scores.values()]
         tests = list(zip(p_values, corrected(p_values), strict=True))
     return {
         place: Effect(one.value, sign * (one.value - whole.value), *test)

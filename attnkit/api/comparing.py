@@ -26,8 +26,7 @@ from attnkit.runs.curves import learning_curves
 from attnkit.runs.find import baselines
 from attnkit.scoring import Comparison, ScoreRow, expand, side_by_side
 from attnkit.scoring.results import PublishedFigures
-from attnkit.scoring.significance import Margins
-from attnkit.show.axis_tables import tables
+from attnkit.show.comparison_tables import tables
 from attnkit.show.table_formats import html_text
 from attnkit.storage.files import make_folder, write_output
 
@@ -275,9 +274,6 @@ def evaluate(
         raise UsageError(f"baseline {baseline!r}: no run is of this variant; choose from {known}")
     if baseline is not None:
         decided = dict.fromkeys(decided, baseline)
-    settings = found[0].recipe.eval
-    result = side_by_side(
-        rows, decided, resamples=settings.bootstrap,
-        margins=Margins.of(settings), published=PublishedFigures.of_runs(found),
-    )  # fmt: skip
+    settings, published = found[0].recipe.eval, PublishedFigures.of_runs(found)
+    result = side_by_side(rows, decided, settings, published=published)
     return ComparedRuns(**vars(result))

@@ -47,6 +47,13 @@ def curves(incomplete: str) -> list[str]:
     return _last_of(incomplete, (*CURVES, SCORE, "overview", "differences", *METRICS))
 
 
+def axes() -> list[str]:
+    """What `attnkit plot` draws against: progress and costs, or a key of the recipe."""
+    from attnkit.runs.curves import AXES
+
+    return [*AXES, *(key.removesuffix("=") for key in keys() if "." in key)]
+
+
 def metrics(incomplete: str) -> list[str]:
     """The last word of a comma-separated list of metrics."""
     from attnkit.recipe.metrics import METRICS

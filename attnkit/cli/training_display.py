@@ -136,8 +136,7 @@ def _told(error: AttnkitError, failed: Sequence[str], runs: int) -> AttnkitError
 
 def _print_tables(scored: events.ScoredEvent, quiet: bool) -> None:
     """The comparison, after warnings about it."""
-    from attnkit.show.axis_tables import tables
-    from attnkit.show.comparison_tables import warning_lines
+    from attnkit.show.comparison_tables import tables, warning_lines
 
     result = scored.comparison
     for text in warning_lines(result) if not quiet else ():

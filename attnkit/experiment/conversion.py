@@ -29,7 +29,6 @@ from attnkit.recipe.dumping import changed_keys
 from attnkit.runs import Run, layout, run_path
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
-from attnkit.scoring.significance import Margins
 from attnkit.train import events
 from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
@@ -350,7 +349,6 @@ class _Conversion:
             entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
             self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
         first = first_baselines(entries, self.old.variant)
-        margins = Margins.of(recipe.eval)
-        result = side_by_side(entries, first, resamples=recipe.eval.bootstrap, margins=margins)
+        result = side_by_side(entries, first, recipe.eval)
         self.emit(events.ScoredEvent(result))
         return result

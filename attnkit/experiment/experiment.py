@@ -42,7 +42,6 @@ from attnkit.runs import Run, layout
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
-from attnkit.scoring.significance import Margins
 from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.counting import count
@@ -167,9 +166,8 @@ class Experiment:
         result = side_by_side(
             rows,
             first_baselines(rows, baseline),
+            settings,
             published=PublishedFigures.of_file(self.file),
-            resamples=settings.bootstrap,
-            margins=Margins.of(settings),
         )
         self.emit(events.ScoredEvent(result))
         return result

@@ -3,24 +3,22 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attnkit.data.questions import accepted
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
-from attnkit.models.base import Model
 from attnkit.nbce import question_sets
-from attnkit.nbce.question_sets import EvaluatedModel
+from attnkit.nbce.question_sets import AskedQuestions, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run, json_files, layout
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring import CONTEXT, TEACHER_FORCED, score
-from attnkit.scoring.evaluation import answer_scores, answers, model_scores, references_of
+from attnkit.scoring import CONTEXT, TEACHER_FORCED
+from attnkit.scoring.evaluation import RunLines, ScoredLines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.results import RUN_ID
-from attnkit.scoring.saved_scores import CONDITION, SCORING, SavedScores, digest
+from attnkit.scoring.saved_scores import SCORING, SavedScores, digest
 from attnkit.train import checkpoint
 
 TOLERANCE = {False: 1e-9, True: 1e-4}
@@ -135,26 +133,13 @@ def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[
             yield Check(row.run or "", run_id, "table", cell, state, text, split, metric, told)
 
 
-class _Again(NamedTuple):
-    """The rows that a split was scored on, and how its scores and outputs are made again."""
-
-    source: Sequence[Sequence[str]]
-    references: Sequence[Sequence[str]]
-    scores: Callable[[SavedScores], Mapping[str, Score]]
-    decode: Callable[[Sequence[int], SearchConfig], Sequence[str]]
-    """The outputs of the lines at some places."""
-
-
 class _Verification:
     """One run and how it is checked."""
 
     def __init__(self, run: Run, lines: int, device: str, data_dir: Path | None) -> None:
         self.run, self.lines, self.device, self.data_dir = run, lines, device, data_dir
         self.run_id = run.weights_sha256[:RUN_ID]
-
-    @cached_property
-    def model(self) -> Model:
-        return self.run.model(self.device)
+        self.load = cache(partial(run.model, device))
 
     def check(
         self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any
@@ -262,17 +247,23 @@ class _Verification:
             yield self.check("score", saved.name, "different", "the scores are of other weights")
             return
         try:
-            again = self._again(saved)
+            lines = self._lines(saved)
         except AttnkitError as error:  # each cell still follows from its sentences
             yield from self._scores(saved, told, saved.scores)
             packed = "no weights; scores follow from what is kept of each line, "
             yield self.fault("output", saved.name, error, packed * bool(self.run.left_out))
             return
-        if (digest(*again.source), digest(*again.references)) != (saved.source, saved.references):
+        if (digest(*lines.source), digest(*lines.references)) != (saved.source, saved.references):
             why = "the rows at hand are not those scored"
             yield self.check("output", saved.name, "different", why)
             return
-        yield from self._scores(saved, told, saved.scores | dict(again.scores(saved)))
+        stored = {key: saved.scoring[key] for key in SCORING if key in saved.scoring}
+        where = f"{layout.SCORES}: {saved.name}.scoring"
+        eval = json_files.parse(self.run.recipe.eval.model_dump() | stored, EvalConfig, where)
+        # which context an answer is from is not decided again
+        unread = {*CONTEXT, *(TEACHER_FORCED if self.run.left_out else ())}
+        names = [one for one in dict.fromkeys(map(base_metric, saved.scores)) if one not in unread]
+        yield from self._scores(saved, told, saved.scores | lines.scores(names, saved, eval))
         if not (count := len(saved.texts)):
             return
         if self.run.left_out:
@@ -285,7 +276,7 @@ class _Verification:
             places = list(range(number))
         search = {key: value for key, value in saved.search.items() if key != "contexts"}
         where = f"{layout.SCORES}: {saved.name}.search"
-        made = again.decode(places, json_files.parse(search, SearchConfig, where))
+        made, _ = lines.decode(json_files.parse(search, SearchConfig, where), places)
         pairs = zip(places, made, strict=True)
         wrong = [str(place + 1) for place, text in pairs if text != saved.texts[place]]
         why = f"{len(wrong)} are decoded otherwise now: line {', '.join(wrong[:5])}"
@@ -309,68 +300,23 @@ class _Verification:
             state: State = "same" if same else "different"
             yield self.check("score", cell, state, text, saved.split, metric, value)
 
-    def _again(self, saved: SavedScores) -> _Again:
-        """Raises AttnkitError where the rows of the split are not at hand."""
+    def _lines(self, saved: SavedScores) -> ScoredLines:
+        """What was scored.  Raises AttnkitError where the rows of the split are not at hand."""
         corpus = RunCorpus(self.run, self.data_dir, offline=True)
-        if self.run.recipe.task == "question-answering":
-            return self._answered_again(saved, corpus)
-        windows = layout.WINDOWS.fullmatch(saved.split)
-        length = int(windows[2]) if windows else None
-        rows = list(corpus.rows(windows[1] if windows else saved.split, length))
-        run, recipe = self.run, self.run.recipe
-
-        def scores(saved: SavedScores) -> dict[str, Score]:
-            """From the saved outputs or, where there are weights, the model's probabilities."""
-            names = list(dict.fromkeys(map(base_metric, saved.scores)))
-            forced = [name for name in names if name in TEACHER_FORCED and not run.left_out]
-            text, eval = [n for n in names if n not in TEACHER_FORCED], _settings(run, saved)
-            found = answer_scores(text, saved.texts, rows, recipe, eval) if text else {}
-            if forced:
-                tokenizer = run.tokenizer()
-                found |= model_scores(forced, self.model, tokenizer, rows, recipe, length=length)
-            return found
-
-        def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
-            if not places:  # nor is the model made
-                return []
-            sources = [rows[place].source for place in places]
-            return list(answers(self.model, run.tokenizer(), sources, recipe, search))
-
-        return _Again([[row.source for row in rows]], references_of(rows), scores, decode)
-
-    def _answered_again(self, saved: SavedScores, corpus: RunCorpus) -> _Again:
-        """The same of questions that were answered in one way."""
-        found = CONDITION.match(saved.split)
+        part = layout.ScoredSplit.of(saved.split)
+        if self.run.recipe.task != "question-answering":
+            rows = list(corpus.rows(part.split, part.length))
+            return RunLines(self.run, part, rows, self.device, self.load)
         merging = saved.search.get("contexts")
-        if found is None or not isinstance(merging, Mapping):
+        if part.method is None or not isinstance(merging, Mapping):
             raise DataError(f"{layout.SCORES}: {saved.name}: is not of questions")
         known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
-        asked = {"counts": [int(found[3])], "methods": [found[2].partition(",")[0]]}
+        asked = {"counts": [part.contexts], "methods": [part.method.partition(",")[0]]}
         where = f"{layout.SCORES}: {saved.name}.search.contexts"
         ours = self.run.recipe.contexts.model_dump(mode="json")
         spec = json_files.parse(ours | asked | known, ContextsConfig, where)
-        (setting,) = question_sets.conditions(corpus, found[1], spec)
-        references = [list(accepted(row)) for row, _ in setting.questions]
-        source = [[row.source, *contexts] for row, contexts in setting.questions]
-
-        def scores(saved: SavedScores) -> dict[str, Score]:
-            """Which context was chosen is not decided again."""
-            names = [n for n in dict.fromkeys(map(base_metric, saved.scores)) if n not in CONTEXT]
-            return score(names, saved.texts, references, _settings(self.run, saved))
-
-        def decode(places: Sequence[int], search: SearchConfig) -> list[str]:
-            some = setting._replace(questions=[setting.questions[place] for place in places])
-            model = EvaluatedModel.of_run(self.run, self.device)
-            return question_sets.answer(model, some, search)[0]
-
-        return _Again(source, references, scores, decode)
-
-
-def _settings(run: Run, saved: SavedScores) -> EvalConfig:
-    """How the outputs were scored."""
-    stored = {key: saved.scoring[key] for key in SCORING if key in saved.scoring}
-    where = f"{layout.SCORES}: {saved.name}.scoring"
-    return json_files.parse(run.recipe.eval.model_dump() | stored, EvalConfig, where)
+        (condition,) = question_sets.conditions(corpus, part.split, spec)
+        return AskedQuestions(EvaluatedModel.of_run(self.run, self.device), condition)
 
 
 def _same(one: float | None, other: float | None, tolerance: float = TOLERANCE[False]) -> bool:

@@ -29,26 +29,28 @@ from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
 from attnkit.runs.json_files import Decoding
+from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import (
     CONTEXT,
     LABELS,
     TEACHER_FORCED,
-    check_available,
     context_found,
     evaluation,
     expand,
     score,
 )
-from attnkit.scoring.evaluation import NOT_KEPT, Progress, corpus_of
+from attnkit.scoring.evaluation import (
+    UNTOLD,
+    Progress,
+    Tell,
+    corpus_of,
+    evaluate_lines,
+)
+from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
-from attnkit.scoring.saved_scores import (
-    digest,
-    one_best,
-    packed_scores,
-    reusable_scores,
-)
+from attnkit.scoring.saved_scores import SavedScores, one_best, packed_scores
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -125,7 +127,7 @@ class Condition(NamedTuple):
     @property
     def name(self) -> str:
         """What it is stored under."""
-        return f"{self.split}.{self.method}.{self.number}"
+        return str(ScoredSplit(self.split, None, self.method, self.number))
 
 
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -262,7 +264,8 @@ def evaluate_model(
             if progress is not None:
                 progress(f"{model.name}, {split}", before + answered, total)
 
-        rows.append(_row(model, one, eval, names, one_best(search), force, tell))
+        lines = AskedQuestions(model, one)
+        rows.append(evaluate_lines(lines, eval, names, one_best(search), force=force, tell=tell))
         done += len(one.questions)
     if lacking := sorted({*spec.counts} - {one.number for one in asked}):
         text = f"no question has {', '.join(map(str, lacking))} passages: left out"
@@ -283,91 +286,72 @@ def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> 
                 yield Condition(split, label, count, some, one)
 
 
-def _row(
-    model: EvaluatedModel,
-    condition: Condition,
-    eval: EvalConfig,
-    names: Sequence[str],
-    search: SearchConfig,
-    force: bool,
-    progress: Callable[[int], object],
-) -> ScoreRow:
-    """Answer and score, or take what is known."""
-    questions, merging = condition.questions, _merging(condition.spec)
-    references = [list(accepted(row)) for row, _ in questions]
-    source = digest(*[[row.source, *contexts] for row, contexts in questions])
-    own = model.recipe is None or (  # a run that answers by the search and merging of its recipe
-        merging == _merging(model.recipe.contexts)
-        and effective(search.model_dump()) == effective(model.recipe.search.model_dump())
-    )
-    main = group.is_main_process()
-    stored = main and reusable_scores(
-        model.results, model.weights, condition.name, eval, force=force,
-        source=source, references=digest(*references), own=own,
-        search=_search_of(search, condition.method, condition.spec, model.settings),
-    )  # fmt: skip
-    saved = group.broadcast_object(stored or None)
-    check_available([name for name in names if name not in saved.scores], eval)
-    if not saved.texts:
-        saved.texts, saved.decoding = answer(model, condition, search, progress)
-        saved.sentences = len(saved.texts)
-    saved.warnings = unread_text(references, names, eval)
-    chosen = saved.decoding.chosen if saved.decoding else None
-    known = () if chosen else CONTEXT
-    if missing := [name for name in names if name not in (*saved.scores, *known)]:
-        made = main and score(missing, saved.texts, references, eval)
-        saved.scores |= group.broadcast_object(made or {})
-        if chosen and set(missing) & set(CONTEXT):
-            pairs = zip(questions, chosen, strict=True)
+class AskedQuestions:
+    """Questions, and what a model answers to them by one method."""
+
+    def __init__(self, model: EvaluatedModel, condition: Condition) -> None:
+        self.system, self.results, self.weights = model.system, model.results, model.weights
+        self.model, self.condition, self.name = model, condition, condition.name
+        self.source = [[row.source, *contexts] for row, contexts in condition.questions]
+        self.references = [list(accepted(row)) for row, _ in condition.questions]
+
+    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
+        spec, recipe = self.condition.spec, self.model.recipe
+        own = recipe is None or (
+            _merging(spec) == _merging(recipe.contexts)
+            and effective(search.model_dump()) == effective(recipe.search.model_dump())
+        )
+        return _search_of(search, self.condition.method, spec, self.model.settings), own
+
+    def decode(
+        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
+    ) -> tuple[list[str], Decoding]:
+        """What the model answers now, in portions that the ranks share."""
+        reader, spec = self.model.reader, self.condition.spec
+        method, rule = pooling(self.condition.method.partition(",")[0], spec)
+        replies: list[Reply] = []
+        start = time.perf_counter()
+        asked = [(contexts, row.source) for row, contexts in self.condition.questions]
+        asked = asked if places is None else [asked[place] for place in places]
+        portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
+        for place in range(0, len(portions), ranks := group.world_size()):
+            mine = [
+                reply
+                for portion in portions[place : place + ranks][group.rank() :][:1]
+                for reply in ask(
+                    reader, method, [one[0] for one in portion], [one[1] for one in portion],
+                    search, rule, alpha=spec.alpha, limit=spec.limit or self.model.limit,
+                )
+            ]  # fmt: skip
+            replies += [reply for part in group.all_gather_object(mine) for reply in part]
+            tell(len(replies))
+        seconds = max(time.perf_counter() - start, 1e-6)
+        chosen = [deciding_context(reply) for reply in replies]
+        # the first line: models of text that were trained elsewhere go on after the answer
+        texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
+        return texts, Decoding(
+            seconds=round(seconds, 3),
+            sentences_per_second=round(len(replies) / seconds, 2),
+            device=str(reader.device),
+            threads=torch.get_num_threads(),
+            lines=len(replies),
+            chosen=None if None in chosen else [at for at in chosen if at is not None],
+            cut=sum(bool(reply.cut) for reply in replies),
+        )
+
+    def scores(
+        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
+    ) -> dict[str, Score]:
+        made = group.is_main_process() and score(names, saved.texts, self.references, eval)
+        found: dict[str, Score] = group.broadcast_object(made or {})
+        if {*names} & {*CONTEXT} and saved.decoding and (chosen := saved.decoding.chosen):
+            pairs = zip(self.condition.questions, chosen, strict=True)
             contexts = [contexts[place] for (_, contexts), place in pairs]
-            saved.scores["context-found"] = context_found(contexts, references, eval.words)
-        if not model.results.writable:
-            saved.warnings.append(NOT_KEPT)
-        elif main:
-            saved.write(model.results)
-    return saved.row(model.system).only(names)
+            found["context-found"] = context_found(contexts, self.references, eval.words)
+        return found
 
-
-def answer(
-    model: EvaluatedModel,
-    condition: Condition,
-    search: SearchConfig,
-    progress: Callable[[int], object] = lambda _: None,
-) -> tuple[list[str], Decoding]:
-    """What a model answers now, and how fast; nothing is read or stored.
-
-    `progress` is called with the answers so far.
-    """
-    reader, spec = model.reader, condition.spec
-    method, rule = pooling(condition.method.partition(",")[0], spec)
-    replies: list[Reply] = []
-    start = time.perf_counter()
-    asked = [(texts, row.source) for row, texts in condition.questions]
-    portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
-    for place in range(0, len(portions), ranks := group.world_size()):
-        mine = [
-            reply
-            for portion in portions[place : place + ranks][group.rank() :][:1]
-            for reply in ask(
-                reader, method, [one[0] for one in portion], [one[1] for one in portion],
-                search, rule, alpha=spec.alpha, limit=spec.limit or model.limit,
-            )
-        ]  # fmt: skip
-        replies += [reply for part in group.all_gather_object(mine) for reply in part]
-        progress(len(replies))
-    seconds = max(time.perf_counter() - start, 1e-6)
-    chosen = [deciding_context(reply) for reply in replies]
-    # the first line: models of text that were trained elsewhere go on after the answer
-    texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
-    return texts, Decoding(
-        seconds=round(seconds, 3),
-        sentences_per_second=round(len(replies) / seconds, 2),
-        device=str(reader.device),
-        threads=torch.get_num_threads(),
-        lines=len(replies),
-        chosen=None if None in chosen else [at for at in chosen if at is not None],
-        cut=sum(bool(reply.cut) for reply in replies),
-    )
+    def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
+        return unread_text(self.references, names, eval)
 
 
 def _search_of(

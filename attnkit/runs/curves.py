@@ -1,8 +1,7 @@
-"""Learning curves and scores of runs as plain numbers, ready to be drawn."""
+"""Learning curves of runs, and their scores against cost or a value that was tuned, as numbers."""
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,10 +9,10 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from attnkit.errors import DataError, UsageError
-from attnkit.recipe import corpus_cards
+from attnkit.recipe import corpus_cards, flat
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.runs.demo import DEMO, named
-from attnkit.runs.layout import WINDOWS
+from attnkit.runs.layout import TRIAL, ScoredSplit
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import hint, quoted
@@ -22,6 +21,8 @@ Point = tuple[float, float]
 Record = Mapping[str, Any]
 Logs = Mapping[Path, Sequence[Record]]
 Note = Callable[[str], object]
+Lines = dict[int, dict[float, float]]
+"""By seed, what each value scored."""
 
 
 class Logged(NamedTuple):
@@ -55,6 +56,9 @@ AXES = {
 }
 OF_SCORES = ("parameters", "state", "length")
 """Axes that only scores have."""
+WIDE = 8
+"""Largest value by smallest, from which on the axis of a key is logarithmic."""
+LOSS = "validation-loss"
 TIMES = ((7200.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 """From how many seconds on, seconds in it, and name of a unit of time."""
 
@@ -108,7 +112,8 @@ def learning_curves(
         runs: of one task, in the order of their colours.
         names: words of CURVES, `score`, or metrics; by default the training loss, and what was
             validated.
-        x: a word of AXES; by default time for scores, and updates for all else.
+        x: a word of AXES; by default time for scores, and updates for all else.  Or a dotted key
+            whose values are numbers, as train.lr, for what was validated (see `_by_value`).
         note: called with a sentence about each run that is left out, and about what a reader
             must know.
 
@@ -117,6 +122,8 @@ def learning_curves(
         DataError: the log or the scores of all runs are damaged.
         MissingInputError: the plug-in of a run is missing.
     """
+    if x is not None and "." in x:
+        return [_by_value(runs, x, names, note)]
     if x is not None and x not in AXES:
         raise UsageError(f"--x {quoted(x)}: {hint(x, AXES)}")
     tasks = {run.recipe.task: run.path for run in runs}
@@ -204,8 +211,6 @@ def _logs(runs: Sequence[Run], note: Note) -> Logs:
 
 
 def _groups(runs: Sequence[Run]) -> list[RunGroup]:
-    from attnkit.recipe.dumping import flat
-
     values = {run.path: {k: v for k, v in flat(run.recipe).items() if k != SEEDS} for run in runs}
     groups: dict[Any, list[Run]] = {}
     for run in runs:
@@ -271,20 +276,20 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     metric = None if name == SCORE else name
     found = (scores_of(run, metric) for group in groups for run in group.runs)
     split, metric, _ = next((scores[0] for scores in found if scores), ("", "", 0.0))
-    windows = WINDOWS.fullmatch(split)
-    title = f"{title_of(metric)} on {windows[1] if windows else split}"
-    if windows and x != "length":
-        title += f" at length {windows[2]}"
+    part = ScoredSplit.of(split)
+    title = f"{title_of(metric)} on {part.split if part.length else split}"
+    if part.length and x != "length":
+        title += f" at length {part.length}"
     series, conditions = list[Series](), set[str]()
     for group in groups:
         lines = []
-        state = _state(group.runs[0], windows) if x == "state" else None
+        state = _state(group.runs[0], part.length) if x == "state" else None
         for run in group.runs:
             scores = {place: score for place, _, score in scores_of(run, metric)}
             at, line = state or _spent(run, x), list[Point]()
-            if windows and x == "length":
-                lengths = ((WINDOWS.fullmatch(place), score) for place, score in scores.items())
-                line = sorted((float(m[2]), s) for m, s in lengths if m and m[1] == windows[1])
+            if part.length and x == "length":
+                parts = ((ScoredSplit.of(place), score) for place, score in scores.items())
+                line = sorted((p.length, s) for p, s in parts if p.length and p.split == part.split)
             elif at is not None and split in scores:
                 line = [(at, scores[split])]
             lines.append(tuple(line))
@@ -311,17 +316,17 @@ def _spent(run: Run, x: str) -> float | None:
     return _number(finished.get(key))
 
 
-def _state(run: Run, windows: re.Match[str] | None) -> float | None:
+def _state(run: Run, length: int | None) -> float | None:
     """Bytes that a decoder keeps of a text of the length that is scored, or of the longest."""
     from attnkit.data.synthetic.generators import generator_of
     from attnkit.models.state_size import state_bytes
 
-    recipe, length = run.recipe, int(windows[2]) if windows else run.recipe.data.max_length
-    if windows and corpus_cards.row_length(recipe.data.corpus):  # in pairs, or words
+    recipe = run.recipe
+    if length and corpus_cards.row_length(recipe.data.corpus):  # in pairs, or words
         card = corpus_cards.load(str(recipe.data.corpus))
         row = next(iter(generator_of(card).rows("test", 1, recipe.data.seed, length)))
         length = len(f"{row.source} {row.target * recipe.writes}".split())
-    return state_bytes(recipe, length)
+    return state_bytes(recipe, length or recipe.data.max_length)
 
 
 def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
@@ -359,6 +364,72 @@ def _in_units(curves: Curves) -> Curves:
         for one in curves.series
     )
     return replace(curves, x=f"{AXES['time']} ({name})", series=tuple(series))
+
+
+def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -> Curves:
+    """A line for each variant and seed: the validation of the weights that were chosen.
+
+    Of a variant with trials of this key these alone are drawn, because its runs have one value, and
+    may have more updates.
+    """
+    if any(name != LOSS for name in names):
+        raise UsageError(f"--x {key}: draws what was validated; leave out --y, or use --y {LOSS}")
+    several = len({run.name for run in runs}) > 1
+    tried, others, monitors = dict[str, Lines](), dict[str, Lines](), dict[str, None]()
+    for run in runs:
+        trial = run.manifest.get(TRIAL)
+        value = _value_of(run, key, trial)
+        if value is None:
+            continue
+        row = str(trial["variant"]) if trial else _row_of(run.variant, key)
+        row = f"{run.name} {row}" if several else row
+        if trial and trial.get("diverged"):
+            note(f"{row}: {key}={trial['value']} diverged, so it is not drawn")
+            continue
+        done = run.manifest["finished"] if run.finished else None
+        record = run.log.validation(done["step"]) if done else None
+        if record is None:
+            note(f"{run.path}: not finished, so it is not drawn")
+            continue
+        monitors[str(record["monitor"])] = None
+        lines = (tried if trial else others).setdefault(row, {})
+        lines.setdefault(run.seed, {})[value] = float(record["valid_loss" if names else "value"])
+    found = others | tried
+    if not found:
+        raise UsageError(f"--x {key}: no run here has a value of it")
+    if len(monitors) > 1 and not names:
+        raise UsageError(
+            f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}"
+        )
+    series = tuple(
+        Series(row, tuple(tuple(sorted(line.items())) for line in found[row].values()))
+        for row in dict.fromkeys([*tried, *others])
+    )
+    values = [value for lines in found.values() for line in lines.values() for value in line]
+    wide = min(values) > 0 and max(values) >= WIDE * min(values)
+    title = f"validation {title_of('loss' if names else next(iter(monitors)))}"
+    return Curves(title, key, series, log_x=wide)
+
+
+def _value_of(run: Run, key: str, trial: Mapping[str, str] | None) -> float | None:
+    """The value of a run; None where it has none, or is a trial of another key."""
+    if trial and trial["key"] != key:
+        return None
+    # a trial of few updates has a shorter warm-up than the value that it stands for
+    text = trial["value"] if trial else flat(run.recipe).get(key)
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--x {key}: its values are no numbers ({text}, {run.path})") from None
+
+
+def _row_of(variant: str, key: str) -> str:
+    """The name of a variant without the value of the key that a sweep added."""
+    parts = key.split(".")
+    marks = tuple(f"{'.'.join(parts[at:])}=" for at in range(len(parts)))
+    return ",".join(p for p in variant.split(",") if not p.startswith(marks)) or variant
 
 
 def _number(value: Any) -> float | None:

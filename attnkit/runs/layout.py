@@ -19,7 +19,6 @@ TRIAL, TUNED = "trial", "tuned"  # entries of the manifest: of a trial; of a run
 EXPORTED = "export.json"  # of an exported model, which has a recipe too
 SEED = re.compile(r"seed-\d+", re.ASCII)  # names of runs
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
-WINDOWS = re.compile(r"(.+)\.length-(\d+)", re.ASCII)  # names of scores in windows: split, tokens
 TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 RESULTS_FILE = ".results.tar.xz"
@@ -27,11 +26,34 @@ RESULTS_FILE = ".results.tar.xz"
 LEFT_OUT = "left_out"
 """Entry of the manifest of packed results: what was left out; see `attnkit.runs.json_files`."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
+_OF_LENGTH = re.compile(r"(.+)\.length-(\d+)", re.ASCII)
+_OF_QUESTIONS = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)")
 
 
-def windows_name(split: str, length: int) -> str:
-    """Under what name the scores of a split are stored that was cut in windows of this length."""
-    return f"{split}.length-{length}"
+class ScoredSplit(NamedTuple):
+    """What outputs and scores are of; as a text, the name under which they are stored."""
+
+    split: str
+    length: int | None = None
+    """Of generated rows, or of the windows of a text."""
+    method: str | None = None
+    """By which questions were answered."""
+    contexts: int | None = None
+    """How many each question had."""
+
+    @classmethod
+    def of(cls, name: str) -> "ScoredSplit":
+        """By the name."""
+        if found := _OF_LENGTH.fullmatch(name):
+            return cls(found[1], int(found[2]))
+        if found := _OF_QUESTIONS.fullmatch(name):
+            return cls(found[1], None, found[2], int(found[3]))
+        return cls(name)
+
+    def __str__(self) -> str:
+        if self.length is not None:
+            return f"{self.split}.length-{self.length}"
+        return self.split if self.method is None else f"{self.split}.{self.method}.{self.contexts}"
 
 
 def component(part: str) -> str:

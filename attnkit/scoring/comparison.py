@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from attnkit.recipe.metrics import base_metric, metric_facts
+from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import effective, search_text
 from attnkit.scoring.metrics import LABELS, TEACHER_FORCED
 from attnkit.scoring.results import (
@@ -19,7 +20,7 @@ from attnkit.scoring.results import (
     ScoreRow,
     SystemDifference,
 )
-from attnkit.scoring.significance import DEFAULT_MARGINS, Difference, Margins, PairedTest
+from attnkit.scoring.significance import DEFAULTS, Difference, PairedTest
 
 MOST_KEYS = 3
 """Settings that a name lists, at most."""
@@ -34,11 +35,10 @@ Group = dict[Key, list[ScoreRow]]
 def side_by_side(
     rows: Sequence[ScoreRow],
     baselines: Baselines,
+    settings: EvalConfig = DEFAULTS,
     *,
     method: str | None = None,
     published: Sequence[PublishedFigures] = (),
-    resamples: int = 1000,
-    margins: Margins = DEFAULT_MARGINS,
 ) -> Comparison:
     """Compare every system with the first baseline that was scored on the same references.
 
@@ -48,11 +48,9 @@ def side_by_side(
     Args:
         rows: in the order in which they are shown; they are named by `name_systems`.
         baselines: what others are compared with.
+        settings: `bootstrap` of 0 leaves out intervals, p-values and what follows from them.
         method: of the baseline, in question answering; the first when None.
         published: figures to be shown beside the scores.
-        resamples: of the paired bootstrap; 0 leaves out intervals, p-values and what follows from
-            them.
-        margins: within which systems are level.
     """
     rows = named(rows)
     differences, best, used = list[SystemDifference](), list[BestSystem](), list[str]()
@@ -64,7 +62,7 @@ def side_by_side(
         if base is not None:
             used.append(group[base][0].variant)
         for metric in dict.fromkeys(name for some in group.values() for name in some[0].scores):
-            found, leaders = _judged(metric, group, base, resamples, margins)
+            found, leaders = _judged(metric, group, base, settings)
             differences += found
             best += leaders
     return Comparison(
@@ -73,7 +71,7 @@ def side_by_side(
         tuple(differences),
         tuple(best),
         tuple(published),
-        resamples,
+        settings.bootstrap,
     )
 
 
@@ -119,7 +117,7 @@ def _groups(rows: Sequence[ScoreRow], baselines: Baselines) -> list[Group]:
 
 
 def _judged(
-    metric: str, group: Group, base: Key | None, resamples: int, margins: Margins
+    metric: str, group: Group, base: Key | None, settings: EvalConfig
 ) -> tuple[list[SystemDifference], list[BestSystem]]:
     """The systems of one split by one metric: against the baseline, and against the best.
 
@@ -144,8 +142,8 @@ def _judged(
     alike = [key for key in scores if not why[key]]
     means = {key: float(np.mean([one.value for one in some])) for key, some in scores.items()}
     test: PairedTest | None = None
-    if resamples and len(alike) > 1:
-        test = PairedTest([scores[key] for key in alike], resamples=resamples, margins=margins)
+    if settings.bootstrap and len(alike) > 1:
+        test = PairedTest([scores[key] for key in alike], settings)
 
     def tests(against: Key) -> dict[Key, Difference]:
         """Every comparable other system against one."""

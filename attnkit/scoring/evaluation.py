@@ -7,9 +7,9 @@ settings on the same lines is not computed again.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 
@@ -26,12 +26,13 @@ from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric, metrics_of, not_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
-from attnkit.runs import Run
+from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding
-from attnkit.runs.layout import windows_name
+from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
+    CONTEXT,
     LABELS,
     TEACHER_FORCED,
     Score,
@@ -54,6 +55,9 @@ from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, answer_lines
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
+Tell = Callable[[int], object]
+UNTOLD: Tell = bool
+"""Nobody is told."""
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
 
@@ -92,26 +96,55 @@ def evaluate(
         RecipeError: a metric of output text for a language model, or a length that it cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
-    recipe = run.recipe
-    names = _metrics(eval, recipe)
+    recipe, names = run.recipe, _metrics(eval, run.recipe)
     if why := length_issue(recipe, max(eval.lengths, default=0)):
         raise RecipeError(f"{run.path}: eval.lengths: {why}")
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
-    spec = one_best(search or recipe.search)
-    job = _EvaluationJob(run, eval, names, spec, pick_device(device), force, progress)
-    out = []
+    spec, out = one_best(search or recipe.search), list[ScoreRow]()
+    device, what = pick_device(device), f"{run.variant} seed {run.seed}"
+    load = cache(partial(_model, run, device))
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
-            name = split if length is None else windows_name(split, length)
-            if run.left_out and not force and (found := job.packed(name)):
+            part = ScoredSplit(split, length)
+            if run.left_out and not force and (found := _packed(run, part, eval, names, spec)):
                 out.append(found)
                 continue
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
-            out.append(job.split(split, rows, length))
+            lines = RunLines(run, part, rows, device, load)
+
+            def tell(done: int, split: str = split, of: int = len(rows)) -> None:
+                if progress is not None:
+                    progress(f"{what}, {split}", done, of)
+
+            out.append(evaluate_lines(lines, eval, names, spec, force=force, tell=tell))
     return out
+
+
+def _model(run: Run, device: str) -> Model:
+    if device == "cpu":
+        keep_freed_memory()
+    return run.model(device)
+
+
+def _packed(
+    run: Run, part: ScoredSplit, eval: EvalConfig, names: Sequence[str], search: SearchConfig
+) -> ScoreRow | None:
+    """The row of a run without weights, whose corpus need not be at hand; None where some metrics
+    are to be computed from its outputs.
+
+    Raises:
+        MissingInputError: neither these scores nor outputs by this search were kept.
+        DataError: what was kept is damaged.
+    """
+    saved = packed_scores(run, str(part), eval, search.model_dump(mode="json"))
+    if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
+        return saved.row(System.of_run(run)).only(names)
+    if saved is None or not saved.texts:
+        run.require_weights()
+    return None
 
 
 def corpus_of(
@@ -198,120 +231,103 @@ def references_of(rows: Sequence[Row]) -> list[list[str]]:
     return [list(row.references or (row.target,)) for row in rows]
 
 
-@dataclass
-class _EvaluationJob:
-    """One run and how it is evaluated."""
+class ScoredLines(Protocol):
+    """Lines of a test set, and what one system makes of them."""
 
-    run: Run
-    eval: EvalConfig
-    names: tuple[str, ...]
-    search: SearchConfig
-    device: str
-    force: bool
-    progress: Progress | None
+    system: System
+    results: Results
+    """Where outputs and scores are stored."""
+    weights: str
+    """SHA-256 of those of the system."""
+    name: str
+    """What the scores are of, as `ScoredSplit` writes it."""
+    source: list[list[str]]
+    """What is decoded, in rows of texts."""
+    references: list[list[str]]
 
-    def packed(self, name: str) -> ScoreRow | None:
-        """The row of a run without weights, whose corpus need not be at hand; None where some
-        metrics are to be computed from its outputs.
+    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
+        """How the lines are decoded, as JSON; and whether that is the way of the run's recipe."""
 
-        Raises:
-            MissingInputError: neither these scores nor outputs by this search were kept.
-            DataError: what was kept is damaged.
+    def decode(
+        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
+    ) -> tuple[list[str], Decoding]:
+        """Outputs of all lines, or of those at some places, and how fast they came.
+
+        `tell` is called with how many there are so far.
         """
-        saved = packed_scores(self.run, name, self.eval, self.search.model_dump(mode="json"))
-        if saved is not None and {*self.names} <= {*map(base_metric, saved.scores)}:
-            return saved.row(System.of_run(self.run)).only(self.names)
-        if saved is None or not saved.texts:
-            self.run.require_weights()
-        return None
 
-    def split(self, split: str, rows: list[Row], length: int | None) -> ScoreRow:
-        """Evaluate a split, or its windows of a length, and save what was not known yet."""
-        run, recipe, search = self.run, self.run.recipe, self.search.model_dump(mode="json")
-        references = references_of(rows)
-        main = group.is_main_process()
-        known = main and reusable_scores(
-            run,
-            run.weights_sha256,
-            split if length is None else windows_name(split, length),
-            self.eval,
-            force=self.force,
-            source=digest([row.source for row in rows]),
-            references=digest(*references),
-            search=search,
-            own=effective(search) == effective(recipe.search.model_dump()),
-        )
-        saved: SavedScores = group.broadcast_object(known or None)
-        text = [one for one in self.names if is_text(one) or one in LABELS]
-        missing = [one for one in self.names if one not in saved.scores]
-        check_available(missing, self.eval)
-        if text and not saved.texts:
-            saved.texts, saved.decoding = self._decode(split, rows)
-        if text and missing:
-            made = main and answer_scores(missing, saved.texts, rows, recipe, self.eval)
-            saved.scores |= group.broadcast_object(made or {})
-        if measured := [one for one in missing if one in TEACHER_FORCED]:
-            if length and recipe.task == "language-modeling":
-                encoded = encode_rows(rows, self.tokenizer, length, stream=True)
-                check_reaches(f"{run.path}: {split}", len(encoded.target.ids), length)
-            saved.scores |= model_scores(
-                measured, self.model, self.tokenizer, rows, recipe, length=length
-            )
-        saved.sentences, saved.empty_references = len(rows), 0
-        if missing and not run.left_out:
-            self._look_up(saved, rows, missing)
-        saved.warnings = list(filter(None, saved.unknown.values()))
-        if text:
-            saved.empty_references = empty_references(references)
-            saved.warnings += warnings(saved.texts, references, text, self.eval)
-            saved.warnings += self._search_warnings(saved.decoding or Decoding())
-        if missing and not run.writable:
-            saved.warnings.append(NOT_KEPT)
-        elif missing and main:
-            saved.write(run)
-        return saved.row(System.of_run(run)).only(self.names)
+    def scores(
+        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
+    ) -> dict[str, Score]:
+        """Metrics of the saved outputs and of the model."""
 
-    def _look_up(self, saved: SavedScores, rows: Sequence[Row], names: Sequence[str]) -> None:
-        """What the tokenizer does not know of sources, and of targets that the model reads."""
-        source, target = self.tokenizer
-        saved.unknown["source"] = unknown_note(source.unknown([row.source for row in rows]))
-        if {*names} & {*TEACHER_FORCED} and not self.run.recipe.data.labels:
-            saved.unknown["target"] = unknown_note(target.unknown([row.target for row in rows]))
+    def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
+        """What looks wrong about the lines and the saved outputs."""
 
-    def _search_warnings(self, decoding: Decoding) -> list[str]:
-        """That inputs were cut, or many outputs did not end."""
-        lines, longest, out = decoding.lines, self.run.recipe.data.max_length, []
-        if decoding.truncated:
-            cut = f"inputs cut to data.max_length={longest} tokens"
-            out.append(f"{cut}: {decoding.truncated} of {lines}")
-        if decoding.unfinished > SHARE * lines:
-            out.append(
-                f"{decoding.unfinished} of {lines} outputs did not end within "
-                f"search.max_length={self.search.max_length} tokens"
-            )
-        return out
 
-    @cached_property
-    def model(self) -> Model:
-        """Not loaded where everything is known already."""
-        if self.device == "cpu":
-            keep_freed_memory()
-        return self.run.model(self.device)
+def evaluate_lines(
+    lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *,
+    force: bool = False, tell: Tell = UNTOLD,
+) -> ScoreRow:  # fmt: skip
+    """Decode and score lines, or take what is known, and save what was not."""
+    main, results, (stored, own) = group.is_main_process(), lines.results, lines.stored(search)
+    known = main and reusable_scores(
+        results, lines.weights, lines.name, eval, force=force, source=digest(*lines.source),
+        references=digest(*lines.references), search=stored, own=own,
+    )  # fmt: skip
+    saved: SavedScores = group.broadcast_object(known or None)
+    check_available([name for name in names if name not in saved.scores], eval)
+    if not saved.texts and _of_outputs(names):
+        saved.texts, saved.decoding = lines.decode(search, tell=tell)
+    saved.sentences = len(lines.references)
+    unknown = () if saved.decoding and saved.decoding.chosen else CONTEXT
+    if missing := [name for name in names if name not in (*saved.scores, *unknown)]:
+        saved.scores |= lines.scores(missing, saved, eval)
+    saved.warnings = lines.warnings(names, saved, eval)
+    if missing and not results.writable:
+        saved.warnings.append(NOT_KEPT)
+    elif missing and main:
+        saved.write(results)
+    return saved.row(lines.system).only(names)
+
+
+def _of_outputs(names: Sequence[str]) -> list[str]:
+    """The metrics that read outputs."""
+    return [name for name in names if is_text(name) or name in (*LABELS, *CONTEXT)]
+
+
+class RunLines:
+    """Lines of a split, or of its windows of a length, and what a run makes of them."""
+
+    def __init__(
+        self, run: Run, part: ScoredSplit, rows: Sequence[Row], device: str,
+        load: Callable[[], Model],
+    ) -> None:  # fmt: skip
+        self.run, self.part, self.rows, self.device, self.load = run, part, rows, device, load
+        self.results: Results = run
+        self.system, self.weights = System.of_run(run), run.weights_sha256
+        self.name, self.source = str(part), [[row.source for row in rows]]
+        self.references = references_of(rows)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
         return self.run.tokenizer()
 
-    def _decode(self, split: str, rows: Sequence[Row]) -> tuple[list[str], Decoding]:
-        """Outputs of the split, and how fast they came."""
-        what, texts, counts = f"{self.run.variant} seed {self.run.seed}, {split}", [], LineCounts()
-        model, tokenizer, recipe = self.model, self.tokenizer, self.run.recipe
-        sources = [row.source for row in rows]
+    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
+        own = effective(search.model_dump()) == effective(self.run.recipe.search.model_dump())
+        return search.model_dump(mode="json"), own
+
+    def decode(
+        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
+    ) -> tuple[list[str], Decoding]:
+        sources = self.source[0] if places is None else [self.source[0][at] for at in places]
+        if not sources:  # nor is the model made
+            return [], Decoding()
+        model, tokenizer, texts, counts = self.load(), self.tokenizer, list[str](), LineCounts()
         start = time.perf_counter()
-        for text in answers(model, tokenizer, sources, recipe, self.search, counts):
+        for text in answers(model, tokenizer, sources, self.run.recipe, search, counts):
             texts.append(text)
-            if self.progress is not None:
-                self.progress(what, len(texts), len(rows))
+            tell(len(texts))
         seconds = max(time.perf_counter() - start, 1e-6)
         tokens = sum(map(len, tokenizer.target.encode(texts)))
         return texts, Decoding(
@@ -326,6 +342,47 @@ class _EvaluationJob:
             truncated=counts.truncated,
             unfinished=counts.unfinished,
         )
+
+    def scores(
+        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
+    ) -> dict[str, Score]:
+        """Of what the tokenizer does not know, `saved` is told as well."""
+        recipe, length, found = self.run.recipe, self.part.length, dict[str, Score]()
+        measured = [name for name in names if name in TEACHER_FORCED]
+        if not self.run.left_out:
+            source, target = self.tokenizer
+            saved.unknown["source"] = unknown_note(source.unknown(self.source[0]))
+            if measured and not recipe.data.labels:  # the model reads targets, too
+                targets = [row.target for row in self.rows]
+                saved.unknown["target"] = unknown_note(target.unknown(targets))
+        if _of_outputs(names):
+            main = group.is_main_process()
+            made = main and answer_scores(names, saved.texts, self.rows, recipe, eval)
+            found = group.broadcast_object(made or {})
+        if measured and length and recipe.task == "language-modeling":
+            encoded = encode_rows(self.rows, self.tokenizer, length, stream=True)
+            where = f"{self.run.path}: {self.part.split}"
+            check_reaches(where, len(encoded.target.ids), length)
+        if measured:
+            model = self.load()
+            found |= model_scores(measured, model, self.tokenizer, self.rows, recipe, length=length)
+        return found
+
+    def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
+        out, saved.empty_references = list(filter(None, saved.unknown.values())), 0
+        if text := _of_outputs(names):
+            saved.empty_references = empty_references(self.references)
+            out += warnings(saved.texts, self.references, text, eval)
+        decoding = saved.decoding if text and saved.decoding else Decoding()
+        if decoding.truncated:
+            cut = f"inputs cut to data.max_length={self.run.recipe.data.max_length} tokens"
+            out.append(f"{cut}: {decoding.truncated} of {decoding.lines}")
+        if decoding.unfinished > SHARE * decoding.lines:
+            out.append(
+                f"{decoding.unfinished} of {decoding.lines} outputs did not end within "
+                f"search.max_length={saved.search['max_length']} tokens"
+            )
+        return out
 
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:

@@ -1,37 +1,52 @@
-"""Outputs of several systems side by side: sentence scores, and what is to be said of all lines.
+"""Outputs that evaluations saved, of several systems side by side, line by line.
 
-Source of the analyses: Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language
-Generation Systems".
+Nothing is decoded here, and no model is loaded.
 """
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal
 
-from attnkit.errors import UsageError
+from attnkit.data.questions import QuestionSet, accepted
+from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
-from attnkit.scoring.evaluated_lines import CorpusLine, EvaluatedLines
+from attnkit.runs import Run, one_task
+from attnkit.runs.layout import ScoredSplit
+from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.metrics import Score, check_available, expand, is_text, reducer, score
 from attnkit.scoring.metrics.tokenizers import Words, sacrebleu_metric
-from attnkit.scoring.significance import Difference, Margins, PairedTest
+from attnkit.scoring.saved_scores import SavedScores, digest, saved_split, scored_splits
+from attnkit.text import hint, quoted
 
+QUESTIONS = "question-answering"
 Sort = Literal["difference", "score", "length", "line"]
 PREFERRED = ("chrf", "bleu", "answer-f1")
 """Which stored metric judges sentences unless one is named: the first of these, else any."""
-LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
-"""Where buckets of reference lengths in words begin."""
 TIE = 1e-9
 """Differences of sentence scores that are none."""
 
 
 @dataclass(frozen=True)
-class ComparedLine:
-    """One line, what the systems wrote, and how good that is."""
+class ComparedSystem:
+    """One run, or one method of answering questions by a run, and what is saved of it."""
 
-    line: CorpusLine
+    name: str
+    """Short, and no other system's."""
+    run: Run
+    saved: SavedScores
+
+
+@dataclass(frozen=True)
+class ComparedLine:
+    """One line of a test set, what the systems wrote, and how good that is."""
+
+    number: int
+    """In the split, from 1."""
+    source: str
+    references: tuple[str, ...]
+    contexts: tuple[str, ...]
     length: int
     """Words of the first reference."""
     outputs: tuple[str, ...]
@@ -47,50 +62,24 @@ class ComparedLine:
 
 
 @dataclass(frozen=True)
-class Bucket:
-    """Lines of one kind, and the score of each system on them."""
-
-    label: str
-    count: int
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class SystemFacts:
-    """One system on all lines."""
-
-    name: str
-    score: float
-    """Of the corpus, by the metric of the comparison."""
-    better: int
-    """Lines on which it is better than the first system."""
-    worse: int
-    length_ratio: float
-    repetition: float
-    """seq-rep-4."""
-    empty: int
-    """Empty outputs."""
-    difference: Difference | None
-    """To the first system; None of that, and without a bootstrap."""
-
-
-@dataclass(frozen=True)
 class ComparedOutputs:
     """Systems side by side, line by line; the first is the baseline."""
 
-    evaluated: EvaluatedLines
+    part: ScoredSplit
+    """What all were scored on, the method that of the first."""
+    systems: tuple[ComparedSystem, ...]
     metric: str
     """Judges each line."""
     scores: tuple[Score, ...]
-    """Of each system by the metric."""
+    """Of each system by the metric, its lines as in the test set."""
     lines: tuple[ComparedLine, ...]
-    names: tuple[str, ...]
-    """Of the systems."""
+    notes: tuple[str, ...]
+    """What else than the systems themselves makes their outputs differ."""
 
     @property
-    def contexts(self) -> int | None:
-        """Those of each question."""
-        return self.evaluated.contexts
+    def names(self) -> list[str]:
+        """Of the systems."""
+        return [system.name for system in self.systems]
 
     @property
     def sign(self) -> int:
@@ -100,8 +89,7 @@ class ComparedOutputs:
     @cached_property
     def words(self) -> Callable[[str], list[str]]:
         """Cuts a text."""
-        settings = self.evaluated.systems[0].run.recipe.eval
-        return Words(settings, settings.lowercase).of
+        return _words(self.systems[0].run)
 
     def sorted(self, sort: Sort) -> "ComparedOutputs":
         """By the difference of the first two systems (the second's largest gains first), by score
@@ -112,7 +100,7 @@ class ComparedOutputs:
             "length": lambda one: -one.length,
             "line": lambda one: 0,
         }
-        lines = sorted(self.lines, key=lambda one: (keys[sort](one), one.line.number))
+        lines = sorted(self.lines, key=lambda one: (keys[sort](one), one.number))
         return replace(self, lines=tuple(lines))
 
     def pair(self, place: int) -> "ComparedOutputs":
@@ -125,12 +113,12 @@ class ComparedOutputs:
             )
             for one in self.lines
         )  # fmt: skip
-        names = (self.names[0], self.names[place])
-        return replace(self, lines=lines, names=names).sorted("difference")
+        systems = (self.systems[0], self.systems[place])
+        return replace(self, lines=lines, systems=systems).sorted("difference")
 
-    def record(self, one: ComparedLine) -> dict[str, Any]:
+    def record(self, line: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""
-        asked = bool(self.contexts)
+        asked = self.part.method is not None
         systems = [
             {
                 "name": system.name, "run": system.run.path.as_posix(), "output": output,
@@ -138,48 +126,216 @@ class ComparedOutputs:
                 **({"context": None if at is None else at + 1} if asked else {}),
             }
             for system, output, value, at in zip(
-                self.evaluated.systems, one.outputs, one.scores, one.chosen, strict=True
+                self.systems, line.outputs, line.scores, line.chosen, strict=True
             )
         ]  # fmt: skip
-        line = one.line
         return {
-            "split": self.evaluated.split, "line": line.number, "source": line.source,
-            "references": list(line.references), "length": one.length,
+            "split": self.part.split, "line": line.number, "source": line.source,
+            "references": list(line.references), "length": line.length,
             **({"contexts": list(line.contexts)} if asked else {}),
-            "metric": self.metric, "difference": one.difference, "systems": systems,
+            "metric": self.metric, "difference": line.difference, "systems": systems,
         }  # fmt: skip
 
 
-def compare_outputs(evaluated: EvaluatedLines, metric: str | None = None) -> ComparedOutputs:
-    """Systems side by side on all lines, as in the test set.
+def compare_outputs(
+    runs: Sequence[Run],
+    split: str | None = None,
+    metric: str | None = None,
+    *,
+    methods: Sequence[str] = (),
+    data_dir: Path | None = None,
+    offline: bool = False,
+) -> ComparedOutputs:
+    """What `attnkit eval` saved of some runs on one split, line by line as in the test set.
+
+    Args:
+        runs: finished ones, the baseline first; of question answering one is enough.
+        split: the first that all runs were scored on when None.
+        metric: judges lines; by default one that is stored alike of all.
+        methods: of question answering: with one run all of them when empty, else the first.
+        data_dir: where corpora are; $ATTNKIT_DATA by default.
+        offline: never download.
 
     Raises:
-        UsageError: the metric is unknown or judges no single sentence.
-        UnavailableError, MissingInputError: what the metric needs is not there.
+        UsageError: too few runs, different tasks, or options of question answering for others; the
+            metric is unknown or judges no single sentence.
+        MissingInputError: a run is not scored on the split, or a file of the corpus is not there.
+        DataError: runs were scored on different lines, or what was saved is damaged.
+        UnavailableError: what the metric needs is not there.
     """
-    systems, settings = evaluated.systems, evaluated.systems[0].run.recipe.eval
-    metric = _metric(evaluated, metric)
-    if metric in _usable(evaluated):
-        scores = [system.saved.scores[metric] for system in systems]
-    else:
-        check_available([metric], settings)
-        references = [line.references for line in evaluated.lines]
-        scores = [score([metric], one.saved.texts, references, settings)[metric] for one in systems]
-    of_lines = [sentence_scores(one) for one in scores]
-    made = ComparedOutputs(
-        evaluated, metric, tuple(scores), (), tuple(system.name for system in systems)
-    )
+    task, first = one_task(runs, "compare runs of one task"), runs[0]
+    if task == "language-modeling":
+        raise UsageError("language models write no outputs to compare: use `attnkit eval`")
+    if task != QUESTIONS and methods:
+        raise UsageError(f"--method is for question answering; these are runs of {task}")
+    if task != QUESTIONS and len(runs) < 2:
+        raise UsageError(f"{first.path}: name at least two runs; the first is the baseline")
+    parts = _common_parts(runs, split, methods)
+    systems = _systems(runs, parts)
+    if len(systems) < 2:
+        raise UsageError(
+            f"{first.path}: only {parts[0].method} is scored: name another run or method"
+        )
+    rows = _rows(first, RunCorpus(first, data_dir, offline), parts[0])
+    _check(systems, rows, parts[0].method is not None)
+    references = [row[1] for row in rows]
+    metric, scores = _scores(systems, references, metric, task)
+    of_lines = list(zip(*map(sentence_scores, scores), strict=True))
     chosen = [one.saved.decoding and one.saved.decoding.chosen for one in systems]
-    lines = [
+    words = _words(first)
+    lines = tuple(
         ComparedLine(
-            line, len(made.words(line.references[0])),
-            tuple(system.saved.texts[place] for system in systems),
-            tuple(values[place] for values in of_lines),
+            place + 1, *row, len(words(row[1][0])),
+            tuple(one.saved.texts[place] for one in systems), of_lines[place],
             tuple(one[place] if one else None for one in chosen),
         )
-        for place, line in enumerate(evaluated.lines)
+        for place, row in enumerate(rows)
+    )  # fmt: skip
+    notes = _search_notes(systems)
+    return ComparedOutputs(parts[0], tuple(systems), metric, tuple(scores), lines, notes)
+
+
+def _words(run: Run) -> Callable[[str], list[str]]:
+    """Cuts a text as the recipe of a run says."""
+    settings = run.recipe.eval
+    return Words(settings, settings.lowercase).of
+
+
+def _common_parts(
+    runs: Sequence[Run], split: str | None, methods: Sequence[str]
+) -> list[ScoredSplit]:
+    """What to compare: one split, of questions the most contexts that all runs were scored with."""
+    scored = []
+    for run in runs:
+        found = list(map(ScoredSplit.of, scored_splits(run)))
+        if not found:
+            raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}`")
+        names = dict.fromkeys(map(_place, found))
+        if split is not None and split not in names:
+            raise MissingInputError(
+                f"{run.path}: split {quoted(split)} is not scored: {hint(split, names)}; score "
+                f"another with `attnkit eval {run.path} --split NAME`"
+            )
+        scored.append(found)
+    common = [one for one in scored[0] if all(one in some for some in scored)]
+    order = [split] if split else [*runs[0].recipe.eval.splits, *map(_place, common)]
+    split = next((name for name in order if name in map(_place, common)), None)
+    common = [one for one in common if _place(one) == split]
+    if not common:
+        raise MissingInputError(
+            "nothing is scored alike in all runs: score one split with `attnkit eval --split`, "
+            "questions by the same recipe"
+        )
+    most = max(one.contexts or 0 for one in common)
+    known = {one.method: one for one in common if (one.contexts or 0) == most}
+    for method in methods:
+        if method not in known:
+            near = hint(method, map(str, known))
+            raise UsageError(
+                f"--method {quoted(method)} is not scored with {most} contexts: {near}"
+            )
+    if methods:
+        return [known[method] for method in dict.fromkeys(methods)]
+    return list(known.values())[: None if len(runs) == 1 else 1]
+
+
+def _place(part: ScoredSplit) -> str:
+    """The split, or windows of it, whatever the method."""
+    return str(part._replace(method=None))
+
+
+def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[ComparedSystem]:
+    """The systems, named by their run, their method, or both."""
+    of_run, of_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
+    return [
+        ComparedSystem(
+            " ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run,
+            _saved(run, part),
+        )
+        for name, run in zip(_names(runs), runs, strict=True)
+        for part in parts
     ]  # fmt: skip
-    return replace(made, lines=tuple(lines))
+
+
+def _saved(run: Run, part: ScoredSplit) -> SavedScores:
+    """What is saved of one system; a MissingInputError without outputs."""
+    saved = saved_split(run, str(part))
+    if not saved.texts:
+        raise MissingInputError(
+            f"{run.path}: no outputs of {part} are stored: run `attnkit eval {run.path} "
+            "--metrics bleu`"
+        )
+    return saved
+
+
+def _rows(
+    run: Run, corpus: RunCorpus, part: ScoredSplit
+) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """Source, references and contexts of the lines of a split that a run was scored on."""
+    if part.contexts is None:
+        rows = corpus.rows(part.split, part.length)
+        return [(row.source, tuple(row.references or (row.target,)), ()) for row in rows]
+    spec = run.recipe.contexts
+    asked = corpus.questions(part.split, max(*spec.counts, part.contexts))
+    questions = QuestionSet(asked, spec.seed)
+    drawn = (
+        (row, questions.contexts(place, part.contexts))
+        for place, row in enumerate(asked[: spec.rows or None])
+    )
+    return [
+        (row.source, tuple(accepted(row)), contexts)
+        for row, contexts in drawn if contexts is not None
+    ]  # fmt: skip
+
+
+def _check(
+    systems: Sequence[ComparedSystem],
+    rows: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
+    asked: bool,
+) -> None:
+    """All systems were scored on the same lines, and these are the corpus's now."""
+    first = systems[0]
+    for other in systems:
+        for what, words in (("source", "sources"), ("references", "references")):
+            if getattr(other.saved, what) != getattr(first.saved, what):
+                raise DataError(
+                    f"{first.run.path} and {other.run.path} were scored on different test lines "
+                    f"({words} differ): compare runs of one corpus, or score both again with "
+                    "`attnkit eval`"
+                )
+    source = digest([source for source, _, _ in rows])
+    if asked:
+        source = digest(*[[source, *contexts] for source, _, contexts in rows])
+    references = digest(*[some for _, some, _ in rows])
+    if (source, references) != (first.saved.source, first.saved.references):
+        raise DataError(
+            f"{first.run.path}: the corpus or the recipe has changed since it was scored: run "
+            f"`attnkit eval {first.run.path}` again"
+        )
+
+
+def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
+    """That the outputs were decoded in different ways, if they were."""
+    searches = [one.saved.search for one in systems]
+    unlike = [
+        key for key, value in searches[0].items()
+        if key != "contexts" and any(one.get(key) != value for one in searches)
+    ]  # fmt: skip
+    ways = (
+        f"{one.name} " + ", ".join(f"{key}={one.saved.search.get(key)}" for key in unlike)
+        for one in systems
+    )
+    return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """The shortest description that tells the runs apart."""
+    for way in ("{0.variant}", "{0.variant} seed {0.seed}", "{0.name} {0.variant}",
+                "{0.name} {0.variant} seed {0.seed}"):  # fmt: skip
+        names = [way.format(run) for run in runs]
+        if len({*names}) == len(names):
+            return names
+    return [run.path.as_posix() for run in runs]
 
 
 def sentence_scores(whole: Score) -> list[float]:
@@ -195,21 +351,29 @@ def sentence_scores(whole: Score) -> list[float]:
     return [float(metric._compute_score_from_stats(row).score) for row in whole.statistics.tolist()]
 
 
-def _usable(evaluated: EvaluatedLines) -> list[str]:
-    """Metrics that judge lines and are stored alike of all systems."""
-    first, *others = (system.saved.scores for system in evaluated.systems)
-    return [
-        name for name, score in first.items()
+def _scores(
+    systems: Sequence[ComparedSystem], references: Sequence[Sequence[str]], metric: str | None,
+    task: str,
+) -> tuple[str, list[Score]]:  # fmt: skip
+    """The metric that judges lines, and each system's score by it: stored, or computed now."""
+    stored, settings = [one.saved.scores for one in systems], systems[0].run.recipe.eval
+    usable = [
+        name for name, score in stored[0].items()
         if _judges_lines(name)
-        and all(name in some and some[name].signature == score.signature for some in others)
+        and all(name in some and some[name].signature == score.signature for some in stored)
     ]  # fmt: skip
+    metric = _metric(usable, metric, task)
+    if metric in usable:
+        return metric, [one[metric] for one in stored]
+    check_available([metric], settings)
+    texts = (one.saved.texts for one in systems)
+    return metric, [score([metric], some, references, settings)[metric] for some in texts]
 
 
-def _metric(evaluated: EvaluatedLines, wanted: str | None) -> str:
+def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
     """The metric that judges lines: a stored one, or one of text, which is computed now."""
-    usable = _usable(evaluated)
     if wanted is None:
-        other = "exact-match" if evaluated.task == "classification" else "chrf"
+        other = "exact-match" if task == "classification" else "chrf"
         return next((name for name in (*PREFERRED, *usable) if name in usable), other)
     if wanted in usable:
         return wanted
@@ -232,41 +396,3 @@ def _judges_lines(name: str) -> bool:
     facts = metric_facts(name)
     of_all = facts.reads == "labels" and name != "label-accuracy"  # of the confusion matrix
     return facts.resampled and facts.better != "neither" and not of_all
-
-
-def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
-    """Each system on all lines, with the test of `attnkit eval` against the first."""
-    evaluated, differences = compared.evaluated, dict[int, Difference]()
-    settings = evaluated.systems[0].run.recipe.eval
-    if settings.bootstrap:
-        differences = PairedTest(
-            [[one] for one in compared.scores], resamples=settings.bootstrap,
-            margins=Margins.of(settings),
-        ).against(0)  # fmt: skip
-    references = [line.references for line in evaluated.lines]
-    out = []
-    for place, system in enumerate(evaluated.systems):
-        more = score(["length-ratio", "seq-rep-4"], system.saved.texts, references, settings)
-        gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
-        out.append(
-            SystemFacts(
-                system.name, compared.scores[place].value,
-                sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
-                more["length-ratio"].value, more["seq-rep-4"].value,
-                sum(not text.strip() for text in system.saved.texts), differences.get(place),
-            )
-        )  # fmt: skip
-    return out
-
-
-def by_length(compared: ComparedOutputs) -> list[Bucket]:
-    """The corpus score by words of the first reference."""
-    compute = reducer(compared.metric)
-    lengths = [one.length for one in compared.sorted("line").lines]  # as the statistics are
-    out = []
-    for low, high in pairwise((*LENGTHS, math.inf)):
-        if some := [place for place, length in enumerate(lengths) if low <= length < high]:
-            sums = (one.statistics[some].sum(0).tolist() for one in compared.scores)
-            label = f"{low}-{high - 1}" if high < math.inf else f"{low}+"
-            out.append(Bucket(label, len(some), tuple(map(compute, sums))))
-    return out

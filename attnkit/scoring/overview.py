@@ -13,7 +13,6 @@ from attnkit.runs import Run
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.results import Comparison, ScoreRow, SystemDifference
 from attnkit.scoring.saved_scores import saved_rows
-from attnkit.scoring.significance import Margins
 
 SMALL_COST = 10.0
 """Percent of time or memory that is little."""
@@ -121,11 +120,7 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
                 notes.append(f"left out: {error}")
         if not rows:
             continue
-        compared.append(
-            side_by_side(
-                rows, {recipe: base}, resamples=settings.bootstrap, margins=Margins.of(settings)
-            )
-        )
+        compared.append(side_by_side(rows, {recipe: base}, settings))
     return overview_of(compared, notes)
 
 

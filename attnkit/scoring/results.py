@@ -4,7 +4,7 @@ Each has one JSON form, which `attnkit eval --format json` prints and docs/compa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -38,7 +38,10 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a training took, and on what; None where it is not known."""
+    """What a training took, and on what; None where it is not known.
+
+    Fields have the names of entries of the manifest, or of its `finished`.
+    """
 
     updates: int | None = None
     seconds: float | None = None
@@ -85,12 +88,8 @@ class System:
         if data := hashes.get("data"):
             settings = {key: value for key, value in settings.items() if key not in FILE_KEYS}
             settings["data"] = data[:8]
-        measured = ("updates", "seconds", "tokens_per_second", "peak_memory_bytes")
-        cost = TrainingCost(
-            **{name: finished.get(name) for name in measured},
-            **{name: manifest.get(name) for name in ("device", "threads", "precision", "machine")},
-            processes=processes,
-        )
+        known = {**manifest, **finished, "processes": processes}
+        cost = TrainingCost(**{one.name: known.get(one.name) for one in fields(TrainingCost)})
         tuned = manifest.get(TUNED)
         return cls(
             run.name,

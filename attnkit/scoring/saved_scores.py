@@ -7,7 +7,6 @@ questions are stored under `<split>.<method>.<contexts>`.
 
 import hashlib
 import io
-import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +23,12 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding
-from attnkit.runs.layout import WINDOWS
+from attnkit.runs.layout import ScoredSplit
 from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugin_metrics
 from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.storage import files
 
-CONDITION = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)$")
-"""Under what name answers to questions are stored: split, method, number of contexts."""
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
@@ -169,12 +166,10 @@ class SavedScores:
 
     def row(self, system: System) -> ScoreRow:
         """The row of a comparison."""
-        decoding, windows = self.decoding or Decoding(), WINDOWS.fullmatch(self.split)
-        asked = CONDITION.match(self.split) if "contexts" in self.search else None
-        at = asked or windows
+        decoding, part = self.decoding or Decoding(), ScoredSplit.of(self.split)
         return ScoreRow(
             system,
-            at[1] if at else self.split,
+            part.split,
             self.scores,
             self.sentences,
             self.references,
@@ -185,10 +180,10 @@ class SavedScores:
             sentences_per_second=decoding.sentences_per_second,
             tokens_per_second=decoding.tokens_per_second,
             warnings=tuple(self.warnings),
-            length=int(windows[2]) if windows else None,
-            method=asked[2] if asked else None,
-            contexts=int(asked[3]) if asked else None,
-            cut=decoding.cut if asked else None,
+            length=part.length,
+            method=part.method,
+            contexts=part.contexts,
+            cut=decoding.cut if part.method else None,
         )
 
 

@@ -46,25 +46,9 @@ ROUNDING = 1e-9
 RATIOS = ("perplexity", "word-perplexity")
 """Metrics that are compared by their ratio."""
 
+DEFAULTS = EvalConfig()
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Verdict = Literal["better", "worse", "level", "undecided"]
-
-
-class Margins(NamedTuple):
-    """What difference is too small to matter: within it systems are level."""
-
-    points: float = 1.0
-    """Of any score but perplexity."""
-    percent: float = 3.0
-    """Of perplexity, a ratio."""
-
-    @classmethod
-    def of(cls, eval: EvalConfig) -> "Margins":
-        """Those of a recipe."""
-        return cls(eval.margin, eval.perplexity_margin)
-
-
-DEFAULT_MARGINS = Margins()
 
 
 @dataclass(frozen=True)
@@ -189,12 +173,12 @@ class PairedTest:
     def __init__(
         self,
         systems: Sequence[Sequence[Score]],
-        *,
-        resamples: int = 1000,
+        settings: EvalConfig = DEFAULTS,
         seed: int = SEED,
-        margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         """Resample the systems' scores; each system has one score per training seed.
+
+        `settings` have the number of resamples, and within what margins systems are level.
 
         A metric that is no function of sums over sentences cannot be resampled: its differences are
         over seeds alone.
@@ -209,12 +193,12 @@ class PairedTest:
         facts = metric_facts(scores[0].metric)
         self.better, self.resampled = facts.better, facts.resampled
         self.ratio = base_metric(scores[0].metric) in RATIOS
-        self.margin = margins.percent if self.ratio else margins.points
+        self.margin = settings.perplexity_margin if self.ratio else settings.margin
         self.sentences = len(scores[0].statistics)
         self.values = [np.array([score.value for score in system]) for system in systems]
         drawn = np.concatenate(self.values)[:, None]  # as if other sentences changed nothing
         if self.resampled:
-            drawn = resampled_scores(scores, resamples, seed)
+            drawn = resampled_scores(scores, settings.bootstrap, seed)
         self.drawn: list[Matrix] = np.split(  # [seeds, resamples] of each system
             drawn, np.cumsum([len(system) for system in systems])[:-1]
         )
@@ -354,10 +338,8 @@ def _finite(value: float) -> float | None:
 def compare(
     system: Sequence[Score],
     baseline: Sequence[Score],
-    *,
-    resamples: int = 1000,
+    settings: EvalConfig = DEFAULTS,
     seed: int = SEED,
-    margins: Margins = DEFAULT_MARGINS,
 ) -> Difference:
     """Compare a system with a baseline; each is one score per training seed.  See `PairedTest`.
 
@@ -367,8 +349,7 @@ def compare(
     Raises:
         DataError: the systems were not scored on the same number of sentences, or not alike.
     """
-    test = PairedTest([system, baseline], resamples=resamples, seed=seed, margins=margins)
-    return test.compare(0, 1)
+    return PairedTest([system, baseline], settings, seed).compare(0, 1)
 
 
 def corrected(p_values: Sequence[float]) -> list[float]:

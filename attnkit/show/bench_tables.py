@@ -8,7 +8,7 @@ from attnkit import mechanisms
 from attnkit.bench.plan import BASELINE, PASSES, Workload
 from attnkit.bench.schedule import Fit, Point, fit
 from attnkit.show.quantities import amount, duration
-from attnkit.show.table import NONE, Field, Table, Value
+from attnkit.show.table import NONE, Column, Table, Value
 
 if TYPE_CHECKING:
     from attnkit.bench.decoding_speed import DecodingSpeed
@@ -28,8 +28,8 @@ def tables(points: Sequence[Point], workload: Workload) -> list[Table]:
 def points_table(points: Sequence[Point], workload: Workload) -> Table:
     """A row for each length and mechanism: time, ratio to the baseline and peak of each pass."""
     fields = [
-        Field("length", lambda point: point.length, "{:,}"),
-        Field("mechanism", lambda point: point.label, align="left", key=True),
+        Column("length", lambda point: point.length, "{:,}"),
+        Column("mechanism", lambda point: point.label, align="left", key=True),
     ]
     for number, kind in enumerate(PASSES):
         fields += _of_pass(kind, 3 - number)
@@ -42,7 +42,7 @@ def points_table(points: Sequence[Point], workload: Workload) -> Table:
     return Table.of(title, points, fields, _notes(points), record=_record)
 
 
-def _of_pass(kind: str, priority: int) -> list[Field]:
+def _of_pass(kind: str, priority: int) -> list[Column]:
     """Time, ratio and peak of one pass."""
 
     def ratio(point: Point) -> str:
@@ -54,9 +54,9 @@ def _of_pass(kind: str, priority: int) -> list[Field]:
         return duration(found.seconds) if found.seconds is not None else found.failure
 
     return [
-        Field(SHORT[kind], time),
-        Field(f"x {BASELINE}", ratio, priority=1),
-        Field(f"{SHORT[kind]} peak", lambda p: p.passes[kind].bytes, amount, priority=priority),
+        Column(SHORT[kind], time),
+        Column(f"x {BASELINE}", ratio, priority=1),
+        Column(f"{SHORT[kind]} peak", lambda p: p.passes[kind].bytes, amount, priority=priority),
     ]
 
 
@@ -91,9 +91,9 @@ def exponents_table(points: Sequence[Point]) -> Table:
         rows.append([label, *(one and one.exponent for one in fits.values()), span])
     titles = [*(f"time {SHORT[kind]}" for kind in PASSES), "memory +backward"]
     fields = [
-        Field("mechanism", itemgetter(0), align="left"),
-        *(Field(title, itemgetter(place), "{:.2f}") for place, title in enumerate(titles, 1)),
-        Field("lengths", itemgetter(-1), align="left", priority=1),
+        Column("mechanism", itemgetter(0), align="left"),
+        *(Column(title, itemgetter(place), "{:.2f}") for place, title in enumerate(titles, 1)),
+        Column("lengths", itemgetter(-1), align="left", priority=1),
     ]
     note = "value ~ length ** exponent, by least squares in log-log over 2,048 to 16,384"
     return Table.of("exponents", rows, fields, [f"{note}, or over the measured lengths"])
@@ -161,16 +161,16 @@ def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Tab
     whole = sum(part.total for part in speed.parts)
     backward = any(part.backward for part in speed.parts)
 
-    def seconds(kind: str) -> Field:
-        return Field(
+    def seconds(kind: str) -> Column:
+        return Column(
             kind, lambda part: getattr(part, kind) / whole * speed.seconds,
             lambda value: duration(value) if value else NONE, f"{kind}_seconds",
         )  # fmt: skip
 
     fields = [
-        Field("part", lambda part: part.name, align="left"),
+        Column("part", lambda part: part.name, align="left"),
         *map(seconds, ("forward", "backward", "total") if backward else ("total",)),
-        Field("share", lambda part: part.total / whole, "{:.1%}"),
+        Column("share", lambda part: part.total / whole, "{:.1%}"),
     ]
     reached = speed.operations_per_second
     peaks = ", ".join(

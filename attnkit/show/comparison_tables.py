@@ -1,13 +1,18 @@
-"""Systems side by side as a table."""
+"""Systems side by side as tables: a row for each system, or a column for each length or number of
+contexts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from statistics import mean, stdev
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
+from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.results import COST_COLUMNS, Comparison, CostColumn, ScoreRow
-from attnkit.scoring.significance import UNTESTED, Difference
 from attnkit.show.comparison_notes import (
+    Axis,
     changes_of,
     comparison_notes,
     joined,
@@ -15,7 +20,7 @@ from attnkit.show.comparison_notes import (
     search_of,
     trained,
 )
-from attnkit.show.differences import difference_text, signed
+from attnkit.show.differences import difference_cell, stars
 from attnkit.show.quantities import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
 
@@ -37,7 +42,7 @@ class Key(NamedTuple):
 
 
 class ScoresByKey:
-    """The rows of a comparison by their keys, one a seed."""
+    """The rows of a comparison by their keys, one a seed, and what stands in the cells of each."""
 
     def __init__(self, comparison: Comparison) -> None:
         self.groups: dict[Key, list[ScoreRow]] = {}
@@ -49,45 +54,226 @@ class ScoresByKey:
         }
         self.published = comparison.published
 
-    def mean(self, key: Key, metric: str) -> float | None:
-        """The mean over seeds, where there is a score."""
-        values = self.values(key, metric)
-        return mean(values) if values else None
-
-    def values(self, key: Key, metric: str) -> list[float]:
+    def values(self, metric: str, key: Key) -> list[float]:
         """One score a seed."""
         scores = (row.scores.get(metric) for row in self.groups.get(key, ()))
         return [score.value for score in scores if score is not None and score.finite]
 
-    def difference_cell(self, key: Key, metric: str) -> Cell:
-        found = self.differences.get((key, metric))
-        known = (found.value, found.tested, found.not_comparable) if found else (None, None, ())
-        return difference_cell(*known, f"{metric}_")
+    def best(self, metric: str, key: Key, digits: int) -> bool:
+        """Whether none on the split at the same place of the axis is better, unless all are equal.
 
-    def figure(self, key: Key, metric: str) -> tuple[float, bool] | None:
+        Those that cannot be compared with the baseline do not take part.
+        """
+        better = metric_facts(metric).better
+        apart = {at for at, one in self.differences.items() if one.not_comparable}
+        shown = {
+            other: round(mean(values), digits)
+            for other in self.groups
+            if (other.split, other.place) == (key.split, key.place) and (other, metric) not in apart
+            if (values := self.values(metric, other))
+        }
+        if better == "neither" or len({*shown.values()}) < 2:
+            return False
+        return shown.get(key) == (min if better == "lower" else max)(shown.values())
+
+    def figure(self, metric: str, key: Key) -> tuple[float, bool] | None:
         """The published score that stands beside one, and whether they are comparable."""
         for published in self.published:
             if (score := published.score(self.groups[key][0], metric)) is not None:
                 return score, published.figures.comparable
         return None
 
-    def best(self, key: Key, metric: str, digits: int) -> bool:
-        """Whether none on the split at the same place of the axis is better, unless all are equal.
-
-        Those that cannot be compared with the baseline do not take part.
-        """
-        apart = {at for at, one in self.differences.items() if one.not_comparable}
-        means = {
-            other: self.mean(other, metric)
-            for other in self.groups
-            if (other.split, other.place) == (key.split, key.place) and (other, metric) not in apart
+    def name_cell(self, key: Key) -> Cell:
+        """The system; for programs with all that tells it from others."""
+        runs = self.groups[key]
+        first, system = runs[0], runs[0].system
+        reasons = (d.not_comparable for (at, _), d in self.differences.items() if at == key)
+        more = {"method": first.method, "contexts": first.contexts, "length": first.length}
+        budget = system.budget._asdict() if system.budget else {}
+        fields: dict[str, Value] = {
+            "recipe": first.recipe,
+            "variant": first.variant,
+            "split": first.split,
+            "system": first.name,
+            **{name: value for name, value in more.items() if value},
+            "seeds": joined(row.seed for row in runs),
+            "sentences": first.sentences,
+            "corpus": system.corpus,
+            "source_sha256": first.source,
+            "references_sha256": first.references if first.source else None,
+            "search": search_of(first),
+            "search_from": None if first.files else first.search_from,
+            **{f"train_{name}": value for name, value in budget.items()},
+            "train_updates": joined(row.system.cost.updates for row in runs),
+            "train_changes": joined(changes_of(row.system) for row in runs),
+            "not_comparable": joined(reason for some in reasons for reason in some),
+            "runs": joined(row.run for row in runs),
+            "run_ids": joined(row.run_id for row in runs),
         }
-        shown = {k: round(value, digits) for k, value in means.items() if value is not None}
-        better = metric_facts(metric).better
-        if better == "neither":
-            return False
-        choose = min if better == "lower" else max
-        return len({*shown.values()}) > 1 and shown.get(key) == choose(shown.values())
+        return Cell(first.name, fields)
+
+    def score_cell(self, metric: str, key: Key) -> Cell:
+        """Mean and sample standard deviation over seeds."""
+        values, inseparable = self.values(metric, key), (key, metric) in self.inseparable
+        sd = stdev(values) if len(values) > 1 else None
+        found = (row.scores.get(metric) for row in self.groups[key])
+        fields: dict[str, Value] = {
+            metric: mean(values) if values else None,
+            f"{metric}_sd": sd,
+            f"{metric}_signature": " ".join(sorted({one.signature for one in found if one})),
+        }
+        if any(tested == metric for _, tested in self.inseparable):
+            fields[f"{metric}_not_separable_from_best"] = inseparable
+        if not values:
+            return Cell(NONE, fields)
+        spread = "" if sd is None else f" {PLUS_MINUS} {sd:.2f}"
+        text = f"{mean(values):.2f}{spread}"
+        return Cell(text, fields, self.best(metric, key, 2), inseparable)
+
+    def difference_cell(self, metric: str, key: Key) -> Cell:
+        """To the baseline."""
+        found = self.differences.get((key, metric))
+        known = (found.value, found.tested, found.not_comparable) if found else (None, None, ())
+        return difference_cell(*known, f"{metric}_")
+
+    def published_cell(self, metric: str, key: Key) -> Cell:
+        """In parentheses where it is not comparable."""
+        figure, comparable = self.figure(metric, key) or (None, True)
+        text = NONE if figure is None else f"{figure:.2f}" if comparable else f"({figure:.2f})"
+        return Cell(text, {f"{metric}_published": figure}, dim=not comparable)
+
+    def measured(self, measure: CostColumn, key: Key) -> float | None:
+        """What stands for the values of all seeds."""
+        values = (measure.value(row) for row in self.groups[key])
+        known = [value for value in values if value is not None]
+        return measure.of_seeds(known) if known else None
+
+    def axis_cell(self, digits: int, place: int, system: tuple[Key, str]) -> Cell:
+        """The mean over seeds at one place, with the stars of its difference to the baseline."""
+        key, metric = system[0]._replace(place=place), system[1]
+        if not (values := self.values(metric, key)):
+            return Cell(NONE)
+        found = self.differences.get((key, metric))
+        mark = stars(found.tested.p_holm) if found and found.tested else ""
+        # no space before the stars: columns are many
+        text = f"{mean(values):.{digits}f}{mark.strip()}"
+        return Cell(text, best=self.best(metric, key, digits))
+
+
+def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
+    """Any comparison as a screen shows it, with its notes below the last table.
+
+    Questions by number of contexts, and rows by length, have a row for each metric and system and
+    a column for each number; a table for each split, unless `by_split` is False.  Scores are means
+    over seeds, and a star marks a difference to the baseline at the same place.  The numbers for
+    programs are those of `comparison_table`.
+    """
+    rows, scores = comparison.rows, ScoresByKey(comparison)
+    axis = axis_of(rows)
+    if not axis:
+        return [comparison_table(comparison)]
+    splits = dict.fromkeys(row.split for row in rows)
+    groups = [[row for row in rows if row.split == s] for s in splits] if by_split else [rows]
+    *others, last = [_axis_table(some, scores, axis) for some in groups]
+    notes = comparison_notes(comparison, axis)
+    return [*others, replace(last, notes=notes.every, brief=notes.brief)]
+
+
+def axis_of(rows: Sequence[ScoreRow]) -> Axis:
+    """Along what a comparison goes."""
+    return next(name for name in get_args(Axis)
+                if not name or any(getattr(row, name) is not None for row in rows))  # fmt: skip
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """Variants side by side.
+
+    One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
+    the difference to the baseline with its interval and p-value, what others published, the number
+    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
+    windows one for each length.
+    """
+    rows, scores = comparison.rows, ScoresByKey(comparison)
+    keys = list(scores.groups)
+
+    def named(name: str) -> Column:
+        """What stands in the name of a row beside the system."""
+        return Column(
+            name, lambda key: Cell(str(getattr(scores.groups[key][0], name) or NONE)),
+            align="left", key=True,
+        )  # fmt: skip
+
+    columns = [named(name) for name in IN_TITLE[::-1] if len({getattr(r, name) for r in rows}) > 1]
+    columns.append(Column("variant", scores.name_cell, align="left", key=True))
+    columns += [
+        named(name) for name in ("method", "contexts", "length")
+        if any(getattr(row, name) for row in rows)
+    ]  # fmt: skip
+    for metric in metrics_of(rows):
+        title = metric_facts(metric).title
+        columns.append(Column(title, partial(scores.score_cell, metric)))
+        if any(one.metric == metric for one in comparison.differences):
+            of = partial(scores.difference_cell, metric)
+            columns.append(Column("difference", of, under=True, priority=1))
+        if any(scores.figure(metric, key) for key in keys):
+            of = partial(scores.published_cell, metric)
+            columns.append(Column(f"published {title}", of, priority=1))
+    if trained(rows):
+        columns.append(Column("seeds", lambda key: Cell(str(len(scores.groups[key])))))
+    for one in COST_COLUMNS:
+        value = partial(scores.measured, one)
+        if any(value(key) is not None for key in keys):
+            form = amount if one.in_bytes else _number
+            columns.append(Column(one.title, value, form, one.key, priority=one.priority))
+    title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
+    notes, brief, about = comparison_notes(comparison)
+    return replace(Table.of(title, keys, columns, notes), brief=brief, about=about)
+
+
+IN_TITLE = ("recipe", "split")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}"
+
+
+def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Table:
+    """The table of some rows, without notes."""
+    keys = [Key.of(row) for row in rows]
+    places = sorted({key.place or 0 for key in keys})
+    seen = [list(dict.fromkeys(names)) for names in zip(*keys, strict=True)][:-1]
+    untrained = not trained(rows)  # models and not variants of a recipe
+    always = {"method"} if axis == "contexts" else {"variant"}
+    always |= {"variant"} if untrained else set()
+
+    def named(name: str) -> Column:
+        title = "model" if name == "variant" and untrained else name
+        return Column(title, lambda one: Cell(str(getattr(one[0], name))), align="left", key=True)
+
+    columns = [
+        named(name) for name, some in zip(Key._fields, seen, strict=False)
+        if name in always or len(some) > 1
+    ]  # fmt: skip
+    metric = Column("metric", lambda one: Cell(metric_facts(one[1]).title), align="left", key=True)
+    columns.insert(bool(columns) and columns[0].title == "split", metric)
+    digits = 1 if axis == "contexts" else 2  # numbers of contexts are many
+    columns += [Column(str(at), partial(scores.axis_cell, digits, at)) for at in places]
+    systems = [
+        (key, metric)
+        for split, metric in product(seen[0], metrics_of(rows))
+        for key in (Key._make([split, *names, None]) for names in product(*seen[1:]))
+        if any(scores.values(metric, key._replace(place=at)) for at in places)
+    ]
+    recipes, splits = (joined(getattr(row, name) for row in rows) for name in IN_TITLE)
+    return Table.of(f"{recipes}: {splits}, by {_along(axis, rows)}", systems, columns)
+
+
+def _along(axis: str, rows: Sequence[ScoreRow]) -> str:
+    """What the columns of a table are numbers of."""
+    if axis == "contexts":
+        return "number of contexts"
+    made = corpus_cards.row_length(rows[0].system.corpus)
+    return f"length in {made.unit}" if made else "length of the text in tokens"
 
 
 def warning_lines(comparison: Comparison) -> list[str]:
@@ -102,137 +288,3 @@ def warning_lines(comparison: Comparison) -> list[str]:
         more = f" and {len(others)} more" if len(others) > 1 else "".join(f", {o}" for o in others)
         out.append(f"{first}{more}: {text}")
     return out
-
-
-def comparison_table(comparison: Comparison) -> Table:
-    """Variants side by side.
-
-    One row a variant and split: each score as its mean (and sample standard deviation) over seeds,
-    the difference to the baseline with its interval and p-value, what others published, the number
-    of seeds, size, speed and memory.  Questions have a row for each method and number of contexts,
-    windows one for each length.
-    """
-    rows, scores = comparison.rows, ScoresByKey(comparison)
-    metrics, keys = metrics_of(rows), list(scores.groups)
-    several = [name for name in ("split", "recipe") if len({getattr(r, name) for r in rows}) > 1]
-    known = [
-        name for name in ("method", "contexts", "length") if any(getattr(row, name) for row in rows)
-    ]
-    names = [*several, "variant", *known]
-    columns = [Column(name, "left", key=True) for name in names]
-    cells = [[_name_cell(name, key, scores) for key in keys] for name in names]
-    for metric in metrics:
-        title = metric_facts(metric).title
-        columns.append(Column(title))
-        cells.append([_score_cell(key, metric, scores) for key in keys])
-        if any(one.metric == metric for one in comparison.differences):
-            columns.append(Column("difference", under=True, priority=1))
-            cells.append([scores.difference_cell(key, metric) for key in keys])
-        if any(scores.figure(key, metric) for key in keys):
-            columns.append(Column(f"published {title}", priority=1))
-            cells.append([_published_cell(key, metric, scores) for key in keys])
-    if trained(rows):
-        columns.append(Column("seeds"))
-        cells.append([Cell(str(len(scores.groups[key]))) for key in keys])
-    for one in COST_COLUMNS:
-        costs = [_cost_cell(one, scores.groups[key]) for key in keys]
-        if any(cell.text != NONE for cell in costs):
-            columns.append(Column(one.title, priority=one.priority))
-            cells.append(costs)
-    title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
-    body = tuple(zip(*cells, strict=True))
-    notes, brief, about = comparison_notes(comparison)
-    return Table(title, tuple(columns), body, notes, brief=brief, about=about)
-
-
-IN_TITLE = ("recipe", "split")
-
-
-def _name_cell(name: str, key: Key, scores: ScoresByKey) -> Cell:
-    runs = scores.groups[key]
-    first, system = runs[0], runs[0].system
-    if name != "variant":
-        return Cell(str(getattr(first, name) or NONE))
-    reasons = (d.not_comparable for (at, _), d in scores.differences.items() if at == key)
-    more = {"method": first.method, "contexts": first.contexts, "length": first.length}
-    budget = system.budget._asdict() if system.budget else {}
-    fields: dict[str, Value] = {
-        "recipe": first.recipe,
-        "variant": first.variant,
-        "split": first.split,
-        "system": first.name,
-        **{name: value for name, value in more.items() if value},
-        "seeds": joined(row.seed for row in runs),
-        "sentences": first.sentences,
-        "corpus": system.corpus,
-        "source_sha256": first.source,
-        "references_sha256": first.references if first.source else None,
-        "search": search_of(first),
-        "search_from": None if first.files else first.search_from,
-        **{f"train_{name}": value for name, value in budget.items()},
-        "train_updates": joined(row.system.cost.updates for row in runs),
-        "train_changes": joined(changes_of(row.system) for row in runs),
-        "not_comparable": joined(reason for some in reasons for reason in some),
-        "runs": joined(row.run for row in runs),
-        "run_ids": joined(row.run_id for row in runs),
-    }
-    return Cell(first.name, fields)
-
-
-def _score_cell(key: Key, metric: str, scores: ScoresByKey) -> Cell:
-    values, score = scores.values(key, metric), scores.mean(key, metric)
-    sd = stdev(values) if len(values) > 1 else None
-    found = (row.scores.get(metric) for row in scores.groups[key])
-    inseparable = (key, metric) in scores.inseparable
-    fields: dict[str, Value] = {
-        metric: score,
-        f"{metric}_sd": sd,
-        f"{metric}_signature": " ".join(sorted({one.signature for one in found if one})),
-    }
-    if any(tested == metric for _, tested in scores.inseparable):
-        fields[f"{metric}_not_separable_from_best"] = inseparable
-    if score is None:
-        return Cell(NONE, fields)
-    spread = "" if sd is None else f" {PLUS_MINUS} {sd:.2f}"
-    return Cell(f"{score:.2f}{spread}", fields, scores.best(key, metric, 2), inseparable)
-
-
-def _published_cell(key: Key, metric: str, scores: ScoresByKey) -> Cell:
-    """In parentheses where it is not comparable."""
-    figure, comparable = scores.figure(key, metric) or (None, False)
-    fields: dict[str, Value] = {f"{metric}_published": figure}
-    if figure is None:
-        return Cell(NONE, fields)
-    return Cell(f"{figure:.2f}" if comparable else f"({figure:.2f})", fields, dim=not comparable)
-
-
-def difference_cell(
-    value: float | None, tested: Difference | None, not_comparable: Sequence[str], prefix: str = ""
-) -> Cell:
-    """A difference, in parentheses where it is not that of the systems alone.
-
-    For programs what was not tested is None; `prefix` begins the names of their values.
-    """
-    low, high = tested.interval if tested and tested.interval else (None, None)
-    named: dict[str, Value] = {"difference": value, "low": low, "high": high}
-    if tested and tested.percent:
-        named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
-    told = tested.json() if tested else UNTESTED
-    named |= {name: told[name] for name in ("p", "p_corrected", "verdict", "provisional")}
-    fields = {f"{prefix}{name}": value for name, value in named.items()}
-    if value is None:
-        return Cell(NONE, fields)
-    if not_comparable:
-        return Cell(f"({signed(value)})", fields, dim=True)
-    return Cell(difference_text(value, tested), fields)
-
-
-def _cost_cell(column: CostColumn, rows: Iterable[ScoreRow]) -> Cell:
-    values = [value for row in rows if (value := column.value(row)) is not None]
-    if not values:
-        return Cell(NONE, {column.key: None})
-    value = column.of_seeds(values)
-    if column.in_bytes:
-        return Cell(amount(int(value)), {column.key: value})
-    text = f"{value:,.1f}" if value < 100 and value % 1 else f"{value:,.0f}"
-    return Cell(text, {column.key: value})

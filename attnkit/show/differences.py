@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from attnkit.scoring.significance import Difference
+from attnkit.scoring.significance import UNTESTED, Difference
+from attnkit.show.table import NONE, Cell, Value
 
 
 def signed(value: float) -> str:
@@ -25,6 +26,27 @@ def difference_text(value: float, tested: Difference | None) -> str:
     interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
     level = " level" if tested.verdict == "level" else ""
     return f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}"
+
+
+def difference_cell(
+    value: float | None, tested: Difference | None, not_comparable: Sequence[str], prefix: str = ""
+) -> Cell:
+    """A difference, in parentheses where it is not that of the systems alone.
+
+    For programs what was not tested is None; `prefix` begins the names of their values.
+    """
+    low, high = tested.interval if tested and tested.interval else (None, None)
+    named: dict[str, Value] = {"difference": value, "low": low, "high": high}
+    if tested and tested.percent:
+        named |= dict(zip(("percent", "percent_low", "percent_high"), tested.percent, strict=True))
+    told = tested.json() if tested else UNTESTED
+    named |= {name: told[name] for name in ("p", "p_corrected", "verdict", "provisional")}
+    fields = {f"{prefix}{name}": value for name, value in named.items()}
+    if value is None:
+        return Cell(NONE, fields)
+    if not_comparable:
+        return Cell(f"({signed(value)})", fields, dim=True)
+    return Cell(difference_text(value, tested), fields)
 
 
 def significance(corrected: float | None) -> str:

@@ -4,7 +4,7 @@ from attnkit.analysis.map_statistics import statistics
 from attnkit.analysis.maps import AttentionMaps
 from attnkit.analysis.word_attention import rank_heads
 from attnkit.show.attention_matrix import NAMES, mechanisms, notes
-from attnkit.show.table import Field, Table
+from attnkit.show.table import Column, Table
 
 _SPECIAL = "shares are of each query's attention: on the first key, on the last one of the text, "
 _MEANINGS = {
@@ -33,15 +33,15 @@ def statistics_table(maps: AttentionMaps) -> Table:
         for at, (head, numbers) in enumerate(zip(maps.heads, of_layer, strict=True))
     ]
 
-    def number(title: str, name: str, priority: int) -> Field:
-        return Field(title, lambda it: getattr(it[3], name), "{:.2f}", name, priority=priority)
+    def number(title: str, name: str, priority: int) -> Column:
+        return Column(title, lambda it: getattr(it[3], name), "{:.2f}", name, priority=priority)
 
     fields = [
-        Field("layer", lambda it: it[0].number, align="left"),
-        Field("head", lambda it: it[2], align="left", key=True),
+        Column("layer", lambda it: it[0].number, align="left"),
+        Column("head", lambda it: it[2], align="left", key=True),
     ]
     if len({layer.mechanism for layer in maps.layers}) > 1:
-        fields.append(Field("mechanism", lambda it: it[0].mechanism, align="left", priority=1))
+        fields.append(Column("mechanism", lambda it: it[0].mechanism, align="left", priority=1))
     fields += [
         number("entropy bits", "entropy", 0), number("of maximum", "spread", 4),
         number("distance", "distance", 1), number("first", "first", 2),
@@ -51,7 +51,7 @@ def statistics_table(maps: AttentionMaps) -> Table:
     meanings = [_MEANINGS[maps.kind]]
     if any(layer.distance for layer in maps.layers):
         fields.append(
-            Field(
+            Column(
                 "from softmax", lambda it: it[0].distance and it[0].distance[it[1]], "{:.2f}",
                 "softmax", priority=1,
             )
@@ -75,11 +75,11 @@ def reading_table(maps: AttentionMaps, reader: str, read: str) -> Table:
     Raises UsageError where a word is not in the text.
     """
     fields = (
-        Field("layer", lambda one: one.layer, align="left"),
-        Field("head", lambda one: one.head, align="left", key=True),
-        Field(f"{reader} -> {read}", lambda one: one.weight, "{:.2f}", "weight"),
-        Field("reads most", lambda one: one.most_read, str, "most_read", "left", priority=1),
-        Field("weight", lambda one: one.highest, "{:.2f}", "highest", priority=1),
+        Column("layer", lambda one: one.layer, align="left"),
+        Column("head", lambda one: one.head, align="left", key=True),
+        Column(f"{reader} -> {read}", lambda one: one.weight, "{:.2f}", "weight"),
+        Column("reads most", lambda one: one.most_read, str, "most_read", align="left", priority=1),
+        Column("weight", lambda one: one.highest, "{:.2f}", "highest", priority=1),
     )
     title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
     meaning = (

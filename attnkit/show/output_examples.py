@@ -1,12 +1,10 @@
 """Lines of a test set with what systems made of them, as tables."""
 
-from collections.abc import Sequence
-
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.output_comparison import TIE, ComparedLine, ComparedOutputs
-from attnkit.scoring.word_marks import Span, marked, nearest_text
 from attnkit.show.differences import signed
 from attnkit.show.table import Cell, Column, Table
+from attnkit.show.word_marks import marked
 from attnkit.text import contains_answer
 
 EMPTY = "(empty)"
@@ -41,49 +39,34 @@ def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[T
     ]
 
 
-def _example(comparison: ComparedOutputs, compared: ComparedLine, title: str) -> Table:
+def _example(comparison: ComparedOutputs, line: ComparedLine, title: str) -> Table:
     """Source, references, outputs with their scores, and those contexts that need a word."""
-    line, question = compared.line, comparison.contexts is not None
-    number, difference = f"{'question' if question else 'line'} {line.number:,}", ""
-    if len(compared.scores) > 1:
-        metric = metric_facts(comparison.metric).title
-        difference = f"{metric} difference {signed(compared.difference)}"
-    rows = [("question" if question else "source", Cell(line.source))]
-    rows += [("answer" if question else "reference", Cell(text)) for text in line.references]
-    for name, score, text in zip(comparison.names, compared.scores, compared.outputs, strict=True):
-        shown = _marked(marked(text, nearest_text(text, line.references)))
+    asked = comparison.part.method is not None
+    metric = metric_facts(comparison.metric).title
+    difference = f"{metric} difference {signed(line.difference)}" if line.scores[1:] else ""
+    rows = [("question" if asked else "source", Cell(line.source))]
+    given = "answer" if asked else "reference"
+    for number, text in enumerate(line.references, 1):
+        rows.append((f"{given} {number}" if line.references[1:] else given, Cell(text)))
+    for name, score, text in zip(comparison.names, line.scores, line.outputs, strict=True):
+        shown = marked(text, line.references)
         rows.append((f"{name} {score:.1f}", Cell(shown if text.strip() else "", marked=True)))
-    noted = _context_notes(comparison, compared)
-    rows += [
-        (f"context {at + 1}", Cell(f"({note}) {line.contexts[at]}")) for at, note in noted.items()
-    ]
-    if others := len(line.contexts) - len(noted):
-        rows.append((f"+ {others}", Cell("other contexts")))
-    columns = (Column(number, "left"), Column(difference, "left", wrap=True))
-    cells = [
-        (Cell(label, dim=True), cell if cell.text.strip() else Cell(EMPTY, dim=True))
-        for label, cell in rows
-    ]
-    return Table(title, columns, tuple(cells))
-
-
-def _context_notes(comparison: ComparedOutputs, line: ComparedLine) -> dict[int, str]:
-    """What is to be said of a line's contexts, by their places from 0; most have nothing."""
-    out = {}
-    for place, text in enumerate(line.line.contexts):
-        chosen = zip(comparison.names, line.chosen, strict=True)
-        names = [name for name, context in chosen if context == place]
-        notes = ["has the answer"] if contains_answer(text, line.line.references) else []
+    noted = 0
+    for place, text in enumerate(line.contexts):
+        names = [
+            name for name, at in zip(comparison.names, line.chosen, strict=True) if at == place
+        ]
+        notes = ["has the answer"] if contains_answer(text, line.references) else []
         notes += [f"decisive for {', '.join(names)}"] if names else []
         if notes:
-            out[place] = "; ".join(notes)
-    return out
-
-
-def _marked(spans: Sequence[Span]) -> str:
-    """What differs in brackets; "_" stands for words of the other text that are missing."""
-    parts = (
-        " " * span.space + (f"[{span.text.strip() or '_'}]" if span.differs else span.text)
-        for span in spans
-    )
-    return "".join(parts).strip()
+            noted += 1
+            rows.append((f"context {place + 1}", Cell(f"({'; '.join(notes)}) {text}")))
+    if others := len(line.contexts) - noted:
+        rows.append((f"+ {others}", Cell("other contexts")))
+    columns = (
+        Column(f"{'question' if asked else 'line'} {line.number:,}",
+               lambda row: Cell(row[0], dim=True), align="left"),
+        Column(difference, lambda row: row[1] if row[1].text.strip() else Cell(EMPTY, dim=True),
+               align="left", wrap=True),
+    )  # fmt: skip
+    return Table.of(title, rows, columns)

@@ -1,6 +1,7 @@
 """Systems by tasks and costs: a heat map, a table of the same, and differences with intervals."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
 from attnkit.show import colour
 from attnkit.show.differences import signed
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
-from attnkit.show.table import NONE, Cell, Column, Field, Table
+from attnkit.show.table import NONE, Cell, Column, Table
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -25,15 +26,17 @@ HATCH = "////"
 
 def overview_table(found: Overview) -> Table:
     """A row a system, a column a task or cost."""
-    columns = [Column("system", "left"), *(Column(one.title) for one in found.columns)]
-    rows = [(Cell(name), *(_cell(one, name) for one in found.columns)) for name in found.systems]
+    columns = [
+        Column("system", align="left"),
+        *(Column(one.title, partial(_cell, one)) for one in found.columns),
+    ]
     units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
     notes = [
         f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
         "interval covers 0; \u00b9: one seed; -: not trained",
         *units, *_provisional(found), *found.notes,
     ]  # fmt: skip
-    return Table("overview", tuple(columns), tuple(rows), tuple(notes))
+    return Table.of("overview", found.systems, columns, notes)
 
 
 def forest_table(found: Overview) -> Table:
@@ -49,13 +52,13 @@ def forest_table(found: Overview) -> Table:
         return None if low is None or high is None else f"{signed(low)} to {signed(high)}"
 
     fields = (
-        Field("task", lambda row: row[0].title, align="left", key=True),
-        Field("system", lambda row: row[1], align="left", key=True),
-        Field("difference", lambda row: row[2].value, signed),
-        Field("interval", interval),
-        Field("of", lambda row: row[0].unit, align="left", priority=2),
-        Field("baseline", lambda row: row[0].baseline, align="left", priority=1),
-        Field("seeds", lambda row: _seeds(row[2].seeds), priority=1),
+        Column("task", lambda row: row[0].title, align="left", key=True),
+        Column("system", lambda row: row[1], align="left", key=True),
+        Column("difference", lambda row: row[2].value, signed),
+        Column("interval", interval),
+        Column("of", lambda row: row[0].unit, align="left", priority=2),
+        Column("baseline", lambda row: row[0].baseline, align="left", priority=1),
+        Column("seeds", lambda row: _seeds(row[2].seeds), priority=1),
     )
     return Table.of("differences", rows, fields, [*_provisional(found), *found.notes])
 

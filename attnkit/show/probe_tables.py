@@ -1,24 +1,25 @@
 """The tables of `attnkit probe`: heads without which a model loses, noise, entropy, rank."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.show.differences import signed, significance, significance_note
-from attnkit.show.table import PLUS_MINUS, Cell, Column, Field, Table, Value
+from attnkit.show.table import PLUS_MINUS, Cell, Column, Table, Value
 
 if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
     from attnkit.analysis.map_entropy import HeadEntropy
     from attnkit.analysis.map_rank import LayerRanks
     from attnkit.analysis.score_noise import NoiseEffects, NoisyPart
+    from attnkit.scoring import Score
 
 
 def heads_table(title: str, importance: "Importance") -> Table:
     """The whole model, then a row per head."""
 
-    def of_metric(name: str) -> list[Field]:
+    def of_metric(name: str) -> list[Column]:
         effects = {place: some[name] for place, some in importance.effects.items()}
         whole, most = importance.whole[name].value, max(one.loss for one in effects.values())
 
@@ -34,8 +35,8 @@ def heads_table(title: str, importance: "Importance") -> Table:
             return place is not None and effects[place].loss == most
 
         return [
-            Field(metric_facts(name).title, score, "{:.2f}"),
-            Field("loss", loss, under=True, best=best),
+            Column(metric_facts(name).title, score, "{:.2f}"),
+            Column("loss", loss, under=True, best=best),
         ]
 
     def record(place: "HeadPlace | None") -> dict[str, Value]:
@@ -53,16 +54,13 @@ def heads_table(title: str, importance: "Importance") -> Table:
         return named
 
     fields = [
-        Field("without", lambda place: place.kind if place else "nothing", align="left"),
-        Field("layer", lambda place: place.layer if place else "", key=True),
-        Field("head", lambda place: place.head if place else "", key=True),
+        Column("without", lambda place: place.kind if place else "nothing", align="left"),
+        Column("layer", lambda place: place.layer if place else "", key=True),
+        Column("head", lambda place: place.head if place else "", key=True),
         *(field for name in importance.whole for field in of_metric(name)),
     ]
     notes = [
-        f"{metric_facts(name).title}{direction_note(name)}: {whole.signature}"
-        for name, whole in importance.whole.items()
-    ]
-    notes += [
+        *_signatures(importance.whole),
         f"rows: {importance.rows:,}",
         "loss: how much worse than the full model; "
         + significance_note("rows", importance.resamples, len(importance.effects), "heads"),
@@ -77,39 +75,49 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
 
     `together` says which layers are noisy where they all are at once.
     """
-    columns = [Column("noise on", "left"), Column("sigma")]
-    nowhere = {"kind": None, "layer": None}
-    first = [Cell("nothing", nowhere), Cell("0", {"sigma": 0.0})]
-    notes = []
-    for name, score in effects.clean.items():
-        columns += [Column(metric_facts(name).title), Column("loss", under=True)]
-        fields = {name: score.value, f"{name}_sd": 0.0, f"{name}_loss": 0.0}
-        first += [Cell(f"{score.value:.2f}", fields), Cell("")]
-        notes.append(f"{metric_facts(name).title}{direction_note(name)}: {score.signature}")
-    rows = [tuple(first)]
-    for (part, sigma), values in effects.noisy.items():
-        where = {"kind": part.kind, "layer": part.layer}
-        row = [Cell(_part_name(part, together), where), Cell(f"{sigma:g}", {"sigma": sigma})]
-        for name in effects.clean:
-            row += _cells(name, values[name], effects.clean[name].value)
-        rows.append(tuple(row))
-    notes += [
+
+    def sigma(one: "tuple[NoisyPart, float] | None") -> Cell:
+        value = one[1] if one else 0.0
+        return Cell(f"{value:g}", {"sigma": value})
+
+    def where(one: "tuple[NoisyPart, float] | None") -> Cell:
+        kind, layer = one[0] if one else (None, None)
+        return Cell(_part_name(one[0], together) if one else "nothing",
+                    {"kind": kind, "layer": layer})  # fmt: skip
+
+    def of_metric(name: str) -> list[Column]:
+        clean, worse = effects.clean[name].value, metric_facts(name).better == "lower"
+
+        def score(one: "tuple[NoisyPart, float] | None") -> Cell:
+            values = effects.noisy[one][name] if one else [clean]
+            center, spread = mean(values), stdev(values) if values[1:] else None
+            text = f"{center:.2f}" + (f" {PLUS_MINUS} {spread:.2f}" if spread is not None else "")
+            return Cell(text, {name: center, f"{name}_sd": spread if one else 0.0})
+
+        def loss(one: "tuple[NoisyPart, float] | None") -> Cell:
+            lost = (mean(effects.noisy[one][name]) - clean) * (1 if worse else -1) if one else 0.0
+            return Cell(signed(lost) if one else "", {f"{name}_loss": lost})
+
+        return [Column(metric_facts(name).title, score), Column("loss", loss, under=True)]
+
+    columns = [Column("noise on", where, align="left"), Column("sigma", sigma)]
+    columns += [column for name in effects.clean for column in of_metric(name)]
+    notes = [
+        *_signatures(effects.clean),
         f"rows: {effects.rows:,}",
         "sigma: standard deviation of the noise, which is added before the softmax and after the "
         "mask; loss: how much worse than without noise",
     ]
     if effects.seeds > 1:
         notes.append(f"mean and standard deviation over {effects.seeds} draws of the noise")
-    return Table(title, tuple(columns), tuple(rows), tuple(notes))
+    return Table.of(title, [None, *effects.noisy], columns, notes)
 
 
-def _cells(name: str, values: Sequence[float], clean: float) -> list[Cell]:
-    """Score and loss on one metric."""
-    center, spread = mean(values), stdev(values) if values[1:] else None
-    text = f"{center:.2f}" + (f" {PLUS_MINUS} {spread:.2f}" if spread is not None else "")
-    loss = (center - clean) * (1 if metric_facts(name).better == "lower" else -1)
-    return [Cell(text, {name: center, f"{name}_sd": spread}),
-            Cell(signed(loss), {f"{name}_loss": loss})]  # fmt: skip
+def _signatures(scores: "Mapping[str, Score]") -> list[str]:
+    return [
+        f"{metric_facts(name).title}{direction_note(name)}: {score.signature}"
+        for name, score in scores.items()
+    ]
 
 
 def _part_name(part: "NoisyPart", together: str) -> str:
@@ -123,17 +131,17 @@ def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
     """A row for each head and stage, the stages of a head below each other."""
     several = len({one.layer.mechanism for one in found}) > 1
     fields = [
-        Field("attention", lambda one: one.kind, name="kind", align="left", key=True),
-        Field("layer", lambda one: one.layer.number, align="left", key=True),
-        Field("head", lambda one: one.head, align="left", key=True),
-        Field("stage", lambda one: one.stage.name, align="left"),
-        Field("step", lambda one: one.stage.step, "{:,}", priority=2),
-        Field("entropy bits", lambda one: one.spread.entropy, "{:.2f}", "entropy"),
-        Field("of maximum", lambda one: one.spread.share, "{:.2f}", "share"),
-        Field("gradient", lambda one: one.spread.gradient, "{:.2f}"),
+        Column("attention", lambda one: one.kind, name="kind", align="left", key=True),
+        Column("layer", lambda one: one.layer.number, align="left", key=True),
+        Column("head", lambda one: one.head, align="left", key=True),
+        Column("stage", lambda one: one.stage.name, align="left"),
+        Column("step", lambda one: one.stage.step, "{:,}", priority=2),
+        Column("entropy bits", lambda one: one.spread.entropy, "{:.2f}", "entropy"),
+        Column("of maximum", lambda one: one.spread.share, "{:.2f}", "share"),
+        Column("gradient", lambda one: one.spread.gradient, "{:.2f}"),
     ]
     if several:
-        field = Field("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
+        field = Column("mechanism", lambda one: one.layer.mechanism, align="left", priority=1)
         fields.insert(3, field)
 
     heads = dict.fromkeys((one.kind, one.layer.number, one.head) for one in found)
@@ -164,16 +172,16 @@ def rank_table(title: str, found: Sequence[RankRow]) -> Table:
 
     def over_heads(
         title: str, name: str, ranks: str, form: str = "{:,.1f}", how: Any = mean, priority: int = 0
-    ) -> Field:
+    ) -> Column:
         def value(one: RankRow) -> float:
             return float(how([getattr(head, ranks) for head in one.layer.heads.values()]))
 
-        return Field(title, value, form, name, priority=priority)
+        return Column(title, value, form, name, priority=priority)
 
     fields = [
-        Field("attention", lambda one: one.layer.kind, align="left"),
-        Field("layer", lambda one: one.layer.layer.number, align="left"),
-        Field("mechanism", lambda one: one.layer.layer.mechanism, align="left", priority=3),
+        Column("attention", lambda one: one.layer.kind, align="left"),
+        Column("layer", lambda one: one.layer.layer.number, align="left"),
+        Column("mechanism", lambda one: one.layer.layer.mechanism, align="left", priority=3),
         over_heads("effective rank", "effective_rank", "effective"),
         over_heads("lowest", "lowest", "effective", how=min, priority=2),
         over_heads("highest", "highest", "effective", how=max, priority=2),
@@ -181,7 +189,7 @@ def rank_table(title: str, found: Sequence[RankRow]) -> Table:
         over_heads("numerical rank", "numerical_rank", "numerical"),
     ]
     if len({one.run for one in found}) > 1:
-        fields.insert(0, Field("run", lambda one: one.run, align="left"))
+        fields.insert(0, Column("run", lambda one: one.run, align="left"))
     notes = (
         "effective rank: exp of the entropy of the normalised singular values; of maximum: as a "
         f"share of the tokens; numerical rank: singular values above {THRESHOLD:g} of the largest",

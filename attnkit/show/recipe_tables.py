@@ -10,7 +10,7 @@ from attnkit.recipe import Recipe, RecipeFile, export_rules, flat, library
 from attnkit.recipe.data_rules import split_notes
 from attnkit.recipe.settings import ONLY_WITH, ROLES, all_keys
 from attnkit.show.quantities import amount
-from attnkit.show.table import Cell, Column, Field, Table, Value
+from attnkit.show.table import Cell, Column, Table, Value
 from attnkit.show.training_board import duration
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def recipes(files: Iterable[tuple[RecipeFile, str]]) -> Table:
         return next(iter(item[0].variants.values())).data.corpus
 
     fields = (
-        Field("recipe", lambda item: item[0].name, align="left"),
-        Field("time", lambda item: item[1], align="left", wrap=True),
-        Field("variants", lambda item: len(item[0].variants), priority=1),
-        Field("corpus", lambda item: corpus(item) or "files", align="left", priority=2),
+        Column("recipe", lambda item: item[0].name, align="left"),
+        Column("time", lambda item: item[1], align="left", wrap=True),
+        Column("variants", lambda item: len(item[0].variants), priority=1),
+        Column("corpus", lambda item: corpus(item) or "files", align="left", priority=2),
     )
     note = (
         "`attnkit recipe show NAME` prints one; `attnkit recipe explain NAME` says what it means "
@@ -51,11 +51,11 @@ def corpora(cards: Iterable["Card"]) -> Table:
         return "generated" if card.format == "generated" else by_hand
 
     fields = (
-        Field("corpus", lambda card: card.name, align="left"),
-        Field("title", lambda card: card.title, align="left", wrap=True),
-        Field("origin", origin, align="left"),
-        Field("languages", lambda card: " ".join(card.languages), align="left", priority=1),
-        Field("task", lambda card: card.task, align="left", priority=2),
+        Column("corpus", lambda card: card.name, align="left"),
+        Column("title", lambda card: card.title, align="left", wrap=True),
+        Column("origin", origin, align="left"),
+        Column("languages", lambda card: " ".join(card.languages), align="left", priority=1),
+        Column("task", lambda card: card.task, align="left", priority=2),
     )
     note = "manual: place the files yourself; attnkit says where to get what is missing"
     return Table.of("", cards, fields, [note])
@@ -85,10 +85,10 @@ def values(file: RecipeFile, variants: Sequence[str], *, defaults: bool = False)
             rows.append((Cell(key, fields), Cell(value), Cell(origin), Cell(who)))
     several = len(variants) > 1
     columns = (
-        Column("key", "left"),
-        Column("value", "left", wrap=True),
-        Column("from", "left"),
-        *((Column("variants", "left", wrap=True),) if several else ()),
+        Column("key", align="left"),
+        Column("value", align="left", wrap=True),
+        Column("from", align="left"),
+        *((Column("variants", align="left", wrap=True),) if several else ()),
     )
     notes = list(dict.fromkeys(n for name in variants for n in split_notes(file.variants[name])))
     notes += export_rules.notes([(name, file.variants[name]) for name in variants])
@@ -146,7 +146,7 @@ def costs(measured: "Mapping[str, Cost]", recipes: Mapping[str, Recipe]) -> Tabl
         )
     known = list(measured.values())
     fields = [f for f in COST_FIELDS if any(f.value((None, cost)) is not None for cost in known)]
-    named = Field("variant", lambda item: item[0], align="left")
+    named = Column("variant", lambda item: item[0], align="left")
     return Table.of("cost", measured.items(), [named, *fields], notes, HOW)
 
 
@@ -167,17 +167,17 @@ def _percent(share: float) -> str:
 
 
 COST_FIELDS = (
-    Field("parameters", _cost("parameters.total"), "{:,}"),
-    Field("embeddings", _cost("parameters.embeddings"), "{:,}", priority=6),
-    Field("attention", _cost("parameters.attention"), "{:,}", priority=6),
-    Field("memory", _cost("memory"), amount, "memory_bytes"),
-    Field("updates/epoch", _cost("padding.updates"), "{:,.0f}", "updates_per_epoch", priority=5),
-    Field("epochs", _cost("padding.epochs"), "{:,.1f}", priority=4),
-    Field("padding source", _cost("padding.source"), _percent, "padding_source", priority=3),
-    Field("padding target", _cost("padding.target"), _percent, "padding_target", priority=3),
-    Field("precision", _cost("pace.precision"), priority=2),
-    Field("tokens/s", _cost("pace.tokens_per_second"), "{:,.0f}", "tokens_per_second", priority=1),
-    Field("update", _cost("pace.seconds"), "{:.3g} s", "update_seconds", priority=2),
-    Field("training", _cost("pace.training"), duration, "training_seconds"),
+    Column("parameters", _cost("parameters.total"), "{:,}"),
+    Column("embeddings", _cost("parameters.embeddings"), "{:,}", priority=6),
+    Column("attention", _cost("parameters.attention"), "{:,}", priority=6),
+    Column("memory", _cost("memory"), amount, "memory_bytes"),
+    Column("updates/epoch", _cost("padding.updates"), "{:,.0f}", "updates_per_epoch", priority=5),
+    Column("epochs", _cost("padding.epochs"), "{:,.1f}", priority=4),
+    Column("padding source", _cost("padding.source"), _percent, "padding_source", priority=3),
+    Column("padding target", _cost("padding.target"), _percent, "padding_target", priority=3),
+    Column("precision", _cost("pace.precision"), priority=2),
+    Column("tokens/s", _cost("pace.tokens_per_second"), "{:,.0f}", "tokens_per_second", priority=1),
+    Column("update", _cost("pace.seconds"), "{:.3g} s", "update_seconds", priority=2),
+    Column("training", _cost("pace.training"), duration, "training_seconds"),
 )
 """A narrow screen loses the columns with the highest priorities."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnkit.runs.status import RunStatus, title_of
 from attnkit.show.quantities import age, amount
-from attnkit.show.table import NONE, Field, Table, Value
+from attnkit.show.table import NONE, Column, Table, Value
 
 
 def runs_tables(runs: Sequence[RunStatus], now: float, *, by_folder: bool = True) -> list[Table]:
@@ -36,23 +36,23 @@ def _table(
     (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
     monitor = next(iter(monitors)) if len(monitors) == 1 else None
     fields = (
-        Field(
+        Column(
             "run", lambda run: (run.path if folder is None else run.path.relative_to(folder)),
             Path.as_posix, align="left",
         ),
-        Field("state", lambda run: run.state, align="left"),
-        Field("step", _step, priority=1),
-        Field(
+        Column("state", lambda run: run.state, align="left"),
+        Column("step", _step, priority=1),
+        Column(
             f"{title_of(metric)} {split}" if metric else "score",
             lambda run: _number(run.score, () if metric else (run.metric, run.split)),
         ),
-        Field(
+        Column(
             f"validation {title_of(monitor)}" if monitor else "validation",
             lambda run: _number(run.validation, () if monitor else (run.monitor,)), priority=5,
         ),
-        Field("age", lambda run: age(now - run.changed), priority=2),
-        Field("size", lambda run: run.bytes, amount, priority=3),
-        Field(
+        Column("age", lambda run: age(now - run.changed), priority=2),
+        Column("size", lambda run: run.bytes, amount, priority=3),
+        Column(
             "differs in",
             lambda run: ", ".join(key.removeprefix("model.") for key in run.differs) or NONE,
             align="left", priority=4, wrap=True,

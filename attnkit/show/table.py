@@ -23,25 +23,6 @@ GAP = 2
 """Characters between two columns."""
 WIDER = "a wider terminal shows them"
 Value = str | int | float | None
-Align = Literal["left", "right"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column."""
-
-    title: str
-    align: Align = "right"
-    under: bool = False  # on a narrow screen the cell goes below that of the column before it
-    priority: int = 0
-    """0 is always shown; on a narrow screen the columns with the highest number go first."""
-    wrap: bool = False  # where there is no room, its cells go on below, between words
-    key: bool = False  # names the row, as the first column always does; never left out
-
-    @property
-    def name(self) -> str:
-        """Its title as one word, as `--columns` takes it."""
-        return "-".join(self.title.split())
 
 
 @dataclass(frozen=True)
@@ -62,33 +43,40 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Field:
-    """A column described: what it shows of an item, for people and for programs."""
+class Column:
+    """One column: what it shows of an item, for people and for programs, and how it is placed."""
 
     title: str
-    value: Callable[[Any], Value]
-    form: str | Callable[[Any], str] = "{}"  # of a value as text; None is NONE
-    name: str = ""  # of the value for programs; that of the column when empty
-    align: Align = "right"
+    value: Callable[[Any], Value | Cell] = str
+    """Of an item; or its whole cell."""
+    form: str | Callable[[Any], str] = "{}"
+    """Of a value as text; None is NONE."""
+    name: str = ""
+    """Of the value for programs; that of the column when empty."""
+    align: Literal["left", "right"] = "right"
     priority: int = 0
-    wrap: bool = False
-    key: bool = False
-    under: bool = False
-    best: Callable[[Any], bool] | None = None
+    """0 is always shown; on a narrow screen the columns with the highest number go first."""
+    wrap: bool = False  # where there is no room, its cells go on below, between words
+    key: bool = False  # names the row, as the first column always does; never left out
+    under: bool = False  # on a narrow screen the cell goes below that of the column before it
+    best: Callable[[Any], bool] | None = None  # whose value is shown in bold
 
     @property
-    def column(self) -> Column:
-        return Column(self.title, self.align, self.under, self.priority, self.wrap, self.key)
+    def word(self) -> str:
+        """Its title as one word, as `--columns` takes it."""
+        return "-".join(self.title.split())
 
     def cell(self, item: Any) -> Cell:
         """What stands in the row of an item."""
         value = self.value(item)
+        if isinstance(value, Cell):
+            return value
         if value is None:
             text = NONE
         else:
             text = self.form.format(value) if isinstance(self.form, str) else self.form(value)
         best = self.best is not None and self.best(item)
-        return Cell(text, {self.name or self.column.name: value}, best)
+        return Cell(text, {self.name or self.word: value}, best)
 
 
 @dataclass(frozen=True)
@@ -116,24 +104,22 @@ class Table:
         cls,
         title: str,
         items: Iterable[Any],
-        fields: Iterable[Field],
+        columns: Iterable[Column],
         notes: Iterable[str] = (),
         how: str = WIDER,
         record: Callable[[Any], Mapping[str, Value]] | None = None,
     ) -> "Table":
-        """A row for each item, a column for each field.
+        """A row for each item.
 
-        `record` gives the named values of an item for programs, instead of those of the fields.
+        `record` gives the named values of an item for programs, instead of those of the columns.
         """
-        described = tuple(fields)
-        rows = []
+        columns, rows = tuple(columns), []
         for item in items:
-            cells = [one.cell(item) for one in described]
+            cells = [column.cell(item) for column in columns]
             if record is not None:
                 cells = [replace(cell, fields={}) for cell in cells]
                 cells[0] = replace(cells[0], fields=record(item))
             rows.append(tuple(cells))
-        columns = tuple(one.column for one in described)
         return cls(title, columns, tuple(rows), tuple(notes), how)
 
     @classmethod
@@ -141,14 +127,14 @@ class Table:
         cls, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
     ) -> "Table":
         """A table of texts, of which all but the first of a row wrap."""
-        columns = tuple(Column(head, "left", wrap=at > 0) for at, head in enumerate(heads))
+        columns = tuple(Column(head, align="left", wrap=at > 0) for at, head in enumerate(heads))
         return cls(title, columns, tuple(tuple(map(Cell, row)) for row in rows), notes)
 
     def records(self) -> list[dict[str, Value]]:
         """Rows as named values; the texts by the names of their columns where no cell has any."""
         if any(cell.fields for row in self.rows for cell in row):
             return [{k: v for cell in row for k, v in cell.fields.items()} for row in self.rows]
-        names = [column.name for column in self.columns]
+        names = [column.word for column in self.columns]
         return [dict(zip(names, (cell.text for cell in row), strict=True)) for row in self.rows]
 
     def is_key(self, at: int) -> bool:
@@ -157,7 +143,7 @@ class Table:
 
     def names(self) -> list[str]:
         """Names of the columns, each once."""
-        return list(dict.fromkeys(column.name for column in self.columns if column.name))
+        return list(dict.fromkeys(column.word for column in self.columns if column.word))
 
     def with_notes(self, how: str) -> "Table":
         """The same table without notes, with the brief ones, or with all."""
@@ -173,7 +159,7 @@ class Table:
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns)
-                if self.is_key(at) or column.name.casefold() in wanted}  # fmt: skip
+                if self.is_key(at) or column.word.casefold() in wanted}  # fmt: skip
         for at in sorted(keep, reverse=True):
             if self.columns[at].under:
                 keep.add(at - 1)
@@ -198,7 +184,7 @@ class Table:
             grid = self._grid(self.stacks(shown, lines), lines, console, options)
             if grid is not None:
                 yield grid
-                hidden = [c.name for i, c in enumerate(self.columns) if i not in shown]
+                hidden = [c.word for i, c in enumerate(self.columns) if i not in shown]
                 if hidden:
                     width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
                     yield _text(
@@ -274,10 +260,15 @@ class Table:
 
 
 def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
-    """Text from anywhere, made harmless; a word that no line has room for is folded, never cut."""
+    """Text from anywhere, made harmless; a word that no line has room for is folded, never cut,
+    behind a sign of a signature or a path where it has one."""
     clean = one_line(text)
     if options.ascii_only:
         clean = clean.replace(PLUS_MINUS, "+-")
+    most = options.max_width
+    for word in re.findall(rf"\S{{{most + 1},}}", clean):
+        part = rf"(?=.{{{most + 1}}})(.{{1,{most - 1}}}[|/])"  # where the rest is too long
+        clean = clean.replace(word, re.sub(part, "\\1\n", word))
     return Text(clean, style=style, overflow="fold")
 
 

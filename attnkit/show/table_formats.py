@@ -58,7 +58,7 @@ def latex(table: Table) -> str:
 
     LaTeX itself scales what is wider than the text.
     """
-    hidden = [c.name for c in table.columns if c.priority > FEW and not c.key]
+    hidden = [c.word for c in table.columns if c.priority > FEW and not c.key]
     shown = [at for at, c in enumerate(table.columns) if c.priority <= FEW or c.key]
     stacks = table.stacks(shown, 2)
     rows = []

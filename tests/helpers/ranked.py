@@ -119,8 +119,8 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
             update={"counts": (2,), "methods": ("entropy", "concat")}
         )
         for condition in question_sets.conditions(corpus, "test", spec):
-            job = condition, run.recipe.search
-            found.append(question_sets.answer(model, *job)[0])
+            asked = question_sets.AskedQuestions(model, condition)
+            found.append(asked.decode(run.recipe.search)[0])
     return found
 
 

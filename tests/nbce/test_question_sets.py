@@ -19,8 +19,7 @@ from attnkit.runs import Run
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
-from attnkit.show.axis_tables import tables
-from attnkit.show.comparison_tables import comparison_table, warning_lines
+from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
 ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
@@ -77,7 +76,7 @@ def test_every_row_says_what_metrics_do_not_read(run: Run, monkeypatch: pytest.M
     for force in (True, False):
         entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu", force=force)
         assert len({text for entry in entries for text in entry.warnings}) == 1
-        (line,) = warning_lines(side_by_side(entries, {"toy": "base"}, resamples=0))
+        (line,) = warning_lines(side_by_side(entries, {"toy": "base"}, EvalConfig(bootstrap=0)))
         assert line.startswith(f"{run.path.as_posix()}: F1, context found: the classic tokenizer ")
     unicode = METRICS.model_copy(update={"words": "unicode"})
     entries = question_sets.evaluate(run, ["test"], unicode, device="cpu")
@@ -136,7 +135,7 @@ def test_the_concatenation_is_cut_to_the_trained_length_and_says_so(run: Run) ->
 
 def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> None:
     entries = question_sets.evaluate(run, ["test"], METRICS, device="cpu")
-    found = side_by_side(entries, {"toy": "base"}, resamples=20)
+    found = side_by_side(entries, {"toy": "base"}, EvalConfig(bootstrap=20))
     assert found.baseline == "base"
     assert {one["baseline_method"] for one in found.json()["comparisons"]} == {"entropy"}
     kinds = {(one["contexts"], one["method"], one["metric"]) for one in found.json()["comparisons"]}

@@ -7,9 +7,9 @@ import pytest
 from helpers.score_rows import score_row
 
 from attnkit.recipe.published import Published
+from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Comparison, Score, ScoreRow, side_by_side
 from attnkit.scoring.results import PublishedFigures
-from attnkit.scoring.significance import Margins
 from attnkit.show.comparison_tables import comparison_table
 
 LINES = np.random.default_rng(0).random(200)
@@ -33,7 +33,7 @@ def level(result: Comparison) -> set[str]:
 
 def test_those_that_are_not_significantly_worse_than_the_best_are_level_with_it() -> None:
     entries = [entry("base", 0), entry("near", 3), entry("best", 3), entry("far", -5)]
-    result = side_by_side(entries, {"r": "base"}, resamples=200)
+    result = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200))
     (best,) = result.json()["best"]
     assert (best["split"], best["metric"], best["variant"]) == ("test", "exact-match", "best")
     assert level(result) == {"best", "near"}
@@ -45,7 +45,7 @@ def test_those_that_are_not_significantly_worse_than_the_best_are_level_with_it(
 
 def test_a_best_baseline_is_level_with_what_does_not_differ_from_it() -> None:
     entries = [entry("base", 3), entry("near", 3), entry("far", -5)]
-    result = side_by_side(entries, {"r": "base"}, resamples=200)
+    result = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200))
     found = result.json()["comparisons"]
     expected = {"base", *(c["variant"] for c in found if c["p_corrected"] >= 0.05)}
     assert level(result) == expected == {"base", "near"}
@@ -53,13 +53,13 @@ def test_a_best_baseline_is_level_with_what_does_not_differ_from_it() -> None:
 
 def test_where_lower_is_better_the_lowest_is_the_best() -> None:
     entries = [entry("a", 0, metric="ter"), entry("b", -9, metric="ter")]
-    (best,) = side_by_side(entries, {"r": "a"}, resamples=50).best
+    (best,) = side_by_side(entries, {"r": "a"}, EvalConfig(bootstrap=50)).best
     assert best.row.variant == "b"
 
 
 def test_identical_systems_are_all_level_and_have_p_1() -> None:
     entries = [entry(name, 0, noise=1) for name in "abc"]
-    result = side_by_side(entries, {"r": "a"}, resamples=50)
+    result = side_by_side(entries, {"r": "a"}, EvalConfig(bootstrap=50))
     assert level(result) == {"a", "b", "c"}
     assert {record["p"] for record in result.json()["comparisons"]} == {1.0}
 
@@ -70,8 +70,8 @@ def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
         for name, gain in (("base", 0.0), ("other", 1.0))
         for seed, move in ((1, -2.0), (2, 0.0), (3, 2.0))
     ]
-    alone = side_by_side([entries[1], entries[4]], {"r": "base"}, resamples=200)
-    together = side_by_side(entries, {"r": "base"}, resamples=200)
+    alone = side_by_side([entries[1], entries[4]], {"r": "base"}, EvalConfig(bootstrap=200))
+    together = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200))
     (one,), (three,) = (found.json()["comparisons"] for found in (alone, together))
     assert one["p"] < 0.01 < 0.2 < three["p"]
     assert (one["seed_degrees"], three["seed_degrees"]) == (0, 4)
@@ -81,15 +81,17 @@ def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
 def test_comparisons_have_interval_seeds_and_verdict() -> None:
     entries = [entry("base", 0, seed) for seed in (1, 2, 3)]
     entries += [entry("far", 9, seed) for seed in (1, 2)] + [entry("near", 0.1)]
-    far, near = side_by_side(entries, {"r": "base"}, resamples=200).json()["comparisons"]
+    far, near = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200)).json()[
+        "comparisons"
+    ]
     assert far["low"] <= far["difference"] <= far["high"]
     assert far["interval"] == [far["low"], far["high"]]
     assert (far["seeds"], far["verdict"], far["provisional"]) == ([2, 3], "better", False)
     assert (near["seeds"], near["provisional"], near["margin"]) == ([1, 3], True, 1.0)
     assert near["verdict"] == "level"
-    strict = side_by_side(entries, {"r": "base"}, resamples=200, margins=Margins(points=0.01))
+    strict = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200, margin=0.01))
     assert strict.json()["comparisons"][1]["verdict"] == "undecided"
-    table = comparison_table(side_by_side(entries, {"r": "base"}, resamples=200))
+    table = comparison_table(side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200)))
     notes = "\n".join(table.notes)
     assert "provisional: near: one of the two rows has one seed" in notes
     assert table.rows[2][2].text.endswith(" level")
@@ -99,7 +101,7 @@ def test_comparisons_have_interval_seeds_and_verdict() -> None:
 def test_a_seed_without_the_metric_is_left_out_of_it() -> None:
     entries = [entry("base", 0, seed) for seed in (1, 2)]
     entries += [entry("x", 5, seed) for seed in (1, 2)] + [entry("x", 50, 3, metric="ter")]
-    result = side_by_side(entries, {"r": "base"}, resamples=100)
+    result = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=100))
     (record,) = [one for one in result.json()["comparisons"] if one["metric"] == "exact-match"]
     assert record["seeds"] == [2, 2]
     assert record["difference"] == pytest.approx(5, abs=1)
@@ -107,7 +109,7 @@ def test_a_seed_without_the_metric_is_left_out_of_it() -> None:
 
 def test_scores_with_another_signature_are_neither_compared_nor_level() -> None:
     entries = [entry("base", 0), entry("near", 0.1), entry("other", 9, signature="t")]
-    result = side_by_side(entries, {"r": "base"}, resamples=50)
+    result = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=50))
     by_name = {record["variant"]: record for record in result.json()["comparisons"]}
     assert by_name["other"]["difference"] is None
     assert by_name["other"]["p"] is None
@@ -117,13 +119,13 @@ def test_scores_with_another_signature_are_neither_compared_nor_level() -> None:
 
 @pytest.mark.parametrize("baselines", [{}, {"r": "not trained"}])
 def test_without_a_baseline_the_best_is_found_all_the_same(baselines: dict[Any, str]) -> None:
-    result = side_by_side([entry("a", 0), entry("b", 9)], baselines, resamples=50)
+    result = side_by_side([entry("a", 0), entry("b", 9)], baselines, EvalConfig(bootstrap=50))
     assert (result.baseline, result.differences) == (None, ())
     assert level(result) == {"b"}
 
 
 def test_without_resamples_there_are_differences_and_no_judgement() -> None:
-    result = side_by_side([entry("a", 0), entry("b", 9)], {"r": "a"}, resamples=0)
+    result = side_by_side([entry("a", 0), entry("b", 9)], {"r": "a"}, EvalConfig(bootstrap=0))
     (record,) = result.json()["comparisons"]
     assert record["difference"] == pytest.approx(9, abs=1)
     assert (record["p"], record["p_corrected"], record["interval"]) == (None, None, None)
@@ -131,7 +133,7 @@ def test_without_resamples_there_are_differences_and_no_judgement() -> None:
 
 
 def test_one_system_alone_is_not_judged() -> None:
-    result = side_by_side([entry("a", 0)], {"r": "a"}, resamples=50)
+    result = side_by_side([entry("a", 0)], {"r": "a"}, EvalConfig(bootstrap=50))
     assert (result.baseline, result.differences, result.best) == (None, (), ())
 
 

@@ -159,7 +159,7 @@ def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
         assert list(entry.json()["metrics"]) == ["bleu", "bleu-char", "chrf"]
         assert saved_split(run, "test").scores == entry.scores
     rows = [row.only(["chrf", "bleu"]) for run in runs for row in saved_rows(run)]
-    result = side_by_side(rows, first_baselines(rows), resamples=10)
+    result = side_by_side(rows, first_baselines(rows), EvalConfig(bootstrap=10))
     assert [found.metric for found in result.differences] == ["chrf", "bleu", "bleu-char"]
 
 

@@ -15,7 +15,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.errors import DataError, RecipeError
 from attnkit.recipe.schema import DataConfig, EvalConfig, TokenizerConfig
 from attnkit.runs import Run, run_path
-from attnkit.runs.layout import windows_name
+from attnkit.runs.layout import ScoredSplit
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_scores import saved_rows
@@ -23,7 +23,7 @@ from attnkit.scoring.teacher_forced import encode_rows
 
 LENGTHS = (3, LENGTH, 50)
 METRICS = EvalConfig(metrics=("perplexity", "accuracy"), lengths=LENGTHS, bootstrap=20)
-STORED = [windows_name("test", length) for length in LENGTHS]
+STORED = [str(ScoredSplit("test", length)) for length in LENGTHS]
 MASKING = Tokenizer.train(
     TokenizerConfig(size=60, special=("<mask>",)), [Row("", PARAGRAPHS)] * 3
 )  # fmt: skip
@@ -96,12 +96,12 @@ def test_scores_are_those_of_the_windows_one_by_one(objective: str, tmp_path: Pa
 def test_each_length_is_compared_by_itself(tmp_path: Path) -> None:
     runs = [made(tmp_path, name) for name in ("plain", "other")]
     entries = [e for run in runs for e in evaluate(run, ["test"], METRICS, device="cpu")]
-    found = side_by_side(entries, {"toy": "plain"}, resamples=20)
+    found = side_by_side(entries, {"toy": "plain"}, EvalConfig(bootstrap=20))
     tests = [one for one in found.json()["comparisons"] if one["metric"] == "perplexity"]
     assert [(one["variant"], one["length"]) for one in tests] == [("other", n) for n in LENGTHS]
     assert not any(one["not_comparable"] for one in tests)
     rows = [row for run in runs for row in saved_rows(run)]
-    assert side_by_side(rows, {"toy": "plain"}, resamples=20).json() == found.json()
+    assert side_by_side(rows, {"toy": "plain"}, EvalConfig(bootstrap=20)).json() == found.json()
 
 
 def test_what_was_scored_before_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_a_window_that_is_longer_than_the_text_is_refused(tmp_path: Path) -> Non
     longer = METRICS.model_copy(update={"lengths": (3, 10**6)})
     with pytest.raises(DataError, match=r"test has \d+ tokens, fewer than .* \(1,000,000\)"):
         evaluate(run, ["test"], longer, device="cpu")
-    assert [*run.scores()] == [windows_name("test", 3)]
+    assert [*run.scores()] == [str(ScoredSplit("test", 3))]
 
 
 def test_learned_positions_do_not_reach_longer_texts(tmp_path: Path) -> None:

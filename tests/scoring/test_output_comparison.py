@@ -10,13 +10,8 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from attnkit.errors import UsageError
 from attnkit.runs import Run
 from attnkit.scoring import side_by_side
-from attnkit.scoring.evaluated_lines import EvaluatedLines, read_lines
-from attnkit.scoring.output_comparison import (
-    ComparedOutputs,
-    by_length,
-    compare_outputs,
-    system_facts,
-)
+from attnkit.scoring.output_comparison import ComparedOutputs, compare_outputs
+from attnkit.scoring.output_facts import by_length, system_facts
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.output_comparison_tables import tables
 
@@ -31,30 +26,25 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [scored_run(folder, "good", GOOD), scored_run(folder, "bad", BAD)]
 
 
-@pytest.fixture(scope="module")
-def evaluated(runs: list[Run]) -> EvaluatedLines:
-    return read_lines(runs)
-
-
 def references(number: int) -> list[str]:
     row = ROWS[number - 1]
     return list(row.references or (row.target,))
 
 
-def test_sentence_scores_are_those_of_sacrebleu(evaluated: EvaluatedLines) -> None:
+def test_sentence_scores_are_those_of_sacrebleu(runs: list[Run]) -> None:
     scorers = {"bleu": sentence_bleu, "chrf": sentence_chrf}
     for metric, scorer in scorers.items():
-        for one in compare_outputs(evaluated, metric).lines:
-            expected = [scorer(text, references(one.line.number)).score for text in one.outputs]
+        for one in compare_outputs(runs, metric=metric).lines:
+            expected = [scorer(text, references(one.number)).score for text in one.outputs]
             assert one.scores == pytest.approx(expected)
 
 
 def numbers(comparison: ComparedOutputs) -> list[int]:
-    return [one.line.number for one in comparison.lines]
+    return [one.number for one in comparison.lines]
 
 
-def test_orders(evaluated: EvaluatedLines) -> None:
-    by_difference = compare_outputs(evaluated).sorted("difference")
+def test_orders(runs: list[Run]) -> None:
+    by_difference = compare_outputs(runs).sorted("difference")
     differences = [one.difference for one in by_difference.lines]
     assert numbers(by_difference)[0] == 5
     assert differences == sorted(differences, reverse=True)
@@ -62,14 +52,14 @@ def test_orders(evaluated: EvaluatedLines) -> None:
     lengths = [one.length for one in by_difference.sorted("length").lines]
     assert lengths == [7, 5, 3, 2, 1]
     assert numbers(by_difference.sorted("score"))[-1] == 3
-    errors = compare_outputs(evaluated, "ter").sorted("difference")
+    errors = compare_outputs(runs, metric="ter").sorted("difference")
     assert errors.sign == -1
-    assert errors.lines[0].line.number == 5
+    assert errors.lines[0].number == 5
     assert errors.lines[0].difference < 0
 
 
-def test_the_systems_are_tested_as_eval_does(evaluated: EvaluatedLines, runs: list[Run]) -> None:
-    whole = compare_outputs(evaluated, "chrf")
+def test_the_systems_are_tested_as_eval_does(runs: list[Run]) -> None:
+    whole = compare_outputs(runs, metric="chrf")
     first, other = (one.difference for one in system_facts(whole))
     assert first is None
     assert other is not None
@@ -80,11 +70,11 @@ def test_the_systems_are_tested_as_eval_does(evaluated: EvaluatedLines, runs: li
     )
     (cell,) = [row[2] for row in tables(whole)[0].rows[1:]]
     assert re.fullmatch(r"[+-][\d.]+ \[-[\d.]+, [+-][\d.]+\] p=.*", cell.text)
-    assert sum(bucket.count for bucket in by_length(whole)) == 5
+    assert sum(count for count, _ in by_length(whole).values()) == 5
 
 
-def test_facts_of_the_systems(evaluated: EvaluatedLines) -> None:
-    good, bad = system_facts(compare_outputs(evaluated))
+def test_facts_of_the_systems(runs: list[Run]) -> None:
+    good, bad = system_facts(compare_outputs(runs))
     assert (good.better, good.worse) == (0, 0)
     assert (bad.better, bad.worse) == (1, 3)
     assert (good.empty, bad.empty) == (0, 1)
@@ -92,8 +82,8 @@ def test_facts_of_the_systems(evaluated: EvaluatedLines) -> None:
     assert bad.repetition > 0
 
 
-def test_totals_are_the_stored_scores(runs: list[Run], evaluated: EvaluatedLines) -> None:
-    whole = compare_outputs(evaluated, "bleu")
+def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
+    whole = compare_outputs(runs, metric="bleu")
     for run, system in zip(runs, system_facts(whole), strict=True):
         assert system.score == pytest.approx(run.scores()["test"]["metrics"]["bleu"]["score"])
 
@@ -108,6 +98,6 @@ def test_totals_are_the_stored_scores(runs: list[Run], evaluated: EvaluatedLines
         ("perplexity", "attnkit eval --metrics perplexity"),
     ],
 )
-def test_metrics_that_cannot_judge(evaluated: EvaluatedLines, metric: str, message: str) -> None:
+def test_metrics_that_cannot_judge(runs: list[Run], metric: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        compare_outputs(evaluated, metric)
+        compare_outputs(runs, metric=metric)

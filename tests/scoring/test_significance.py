@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from attnkit.errors import DataError
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Score, compare, corrected, score, significance
-from attnkit.scoring.significance import Margins, PairedTest
+from attnkit.scoring.significance import PairedTest
 from attnkit.scoring.student_t import limit
 
 System = list[Score]
@@ -121,7 +121,7 @@ def plain(systems: list[System], first: int, second: int, resamples: int) -> tup
 
 @given(CASES)
 def test_it_is_the_plain_form(systems: list[System]) -> None:
-    ours = PairedTest(systems, resamples=60).compare(0, 1)
+    ours = PairedTest(systems, EvalConfig(bootstrap=60)).compare(0, 1)
     difference, half = plain(systems, 0, 1, 60)
     assert ours.value == pytest.approx(difference, abs=1e-9)
     assert (ours.low, ours.high) == pytest.approx(
@@ -133,7 +133,9 @@ def test_with_one_seed_it_is_the_paired_t_test() -> None:
     """Student 1908, the sleep of ten patients by two drugs: t = 4.0621, p = 0.00283."""
     one = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     other = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
-    found = compare([means(np.array(one) / 100)], [means(np.array(other) / 100)], resamples=20_000)
+    found = compare(
+        [means(np.array(one) / 100)], [means(np.array(other) / 100)], EvalConfig(bootstrap=20_000)
+    )
     assert found.value == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=0.02)
     assert found.p == pytest.approx(0.00283, abs=0.0003)
@@ -146,7 +148,7 @@ def test_p_over_sentences_is_near_that_of_all_exchanges() -> None:
     draw = np.random.default_rng(5)
     gaps = draw.normal(0.3, 0.5, 10)
     base = draw.random(10)
-    ours = compare([means(base + gaps)], [means(base)], resamples=5000).p
+    ours = compare([means(base + gaps)], [means(base)], EvalConfig(bootstrap=5000)).p
     ways = np.array(list(itertools.product((1, -1), repeat=10)))
     exact = float(np.mean(np.abs((ways * gaps).mean(1)) >= abs(gaps.mean()) - 1e-12))
     assert 0.02 < exact < 0.5
@@ -176,7 +178,7 @@ def test_the_interval_of_one_system_is_students() -> None:
     assert test.interval(0) == pytest.approx((5, 2.516, 7.484), abs=1e-3)
     assert test.interval(1) == (9, -math.inf, math.inf)
     lines = [means(np.arange(10) / 100)]
-    found = PairedTest([lines], resamples=20_000).interval(0)
+    found = PairedTest([lines], EvalConfig(bootstrap=20_000)).interval(0)
     assert found == pytest.approx((4.5, 2.334, 6.666), abs=0.03)
 
 
@@ -206,7 +208,7 @@ def test_p_over_seeds_is_near_that_of_all_divisions() -> None:
 
 @given(CASES)
 def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> None:
-    test = PairedTest(systems, resamples=60)
+    test = PairedTest(systems, EvalConfig(bootstrap=60))
     one, other = test.compare(0, 1), test.compare(1, 0)
     assert one.value == -other.value
     assert one.p == pytest.approx(other.p, abs=1e-12)
@@ -217,7 +219,7 @@ def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> 
 
 @given(CASES)
 def test_a_system_never_differs_from_itself(systems: list[System]) -> None:
-    result = PairedTest([systems[0], systems[0], *systems], resamples=60).compare(0, 1)
+    result = PairedTest([systems[0], systems[0], *systems], EvalConfig(bootstrap=60)).compare(0, 1)
     assert (result.value, result.p, result.verdict) == (0, 1, "level" if result.high < 1 else
                                                         "undecided")  # fmt: skip
     assert result.low == -result.high
@@ -225,7 +227,7 @@ def test_a_system_never_differs_from_itself(systems: list[System]) -> None:
 
 def test_equal_outputs_of_one_seed_each_have_no_interval() -> None:
     system = systems_of([1], 0)
-    result = PairedTest([*system, *system], resamples=60).compare(0, 1)
+    result = PairedTest([*system, *system], EvalConfig(bootstrap=60)).compare(0, 1)
     assert (result.low, result.high, result.p, result.verdict) == (0, 0, 1, "level")
 
 
@@ -253,7 +255,9 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
     scores = {name: score(["bleu", "chrf", "ter"], text, lines, EvalConfig())
               for name, text in systems.items()}  # fmt: skip
     for name, metric in (("BLEU", "bleu"), ("chrF2", "chrf"), ("TER", "ter")):
-        ours = PairedTest([[scores[system][metric]] for system in systems], resamples=400)
+        ours = PairedTest(
+            [[scores[system][metric]] for system in systems], EvalConfig(bootstrap=400)
+        )
         for row in (1, 2):
             result = ours.compare(row, 0)
             folded = np.abs(ours.drawn[row].mean(0) - ours.drawn[0].mean(0))
@@ -266,7 +270,7 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
 
 
 def test_one_sentence_tells_nothing_of_others() -> None:
-    found = compare([means(np.ones(1))], [means(np.zeros(1))], resamples=50)
+    found = compare([means(np.ones(1))], [means(np.zeros(1))], EvalConfig(bootstrap=50))
     assert (found.p, found.low, found.high) == (1, -math.inf, math.inf)
     assert found.verdict == "undecided"
     assert found.json()["interval"] == [None, None]
@@ -282,9 +286,9 @@ def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(
 ) -> None:
     """40 systems of 3 seeds: sentences alone move a seed's score by 20 / sqrt(60) = 2.6."""
     found = [
-        PairedTest(systems_of([3] * 4, seed, lines=60, spread=spread), resamples=100).spread(
-            0, 1, 2, 3
-        )
+        PairedTest(
+            systems_of([3] * 4, seed, lines=60, spread=spread), EvalConfig(bootstrap=100)
+        ).spread(0, 1, 2, 3)
         for seed in range(10)
     ]
     assert {one.degrees for one in found} == {8}
@@ -303,7 +307,7 @@ def test_equal_systems_are_called_different_one_time_in_twenty() -> None:
         trials, held, called = 200, 0, 0
         for trial in range(trials):
             systems = systems_of(seeds, trial, lines=80, spread=0.05 if seeds[0] > 1 else 0)
-            result = PairedTest(systems, resamples=200, seed=trial).compare(0, 1)
+            result = PairedTest(systems, EvalConfig(bootstrap=200), seed=trial).compare(0, 1)
             held += result.low <= 0 <= result.high
             called += result.p < 0.05
         # three standard deviations of 200 trials
@@ -326,12 +330,14 @@ def test_where_all_lines_differ_alike_only_seeds_count() -> None:
     """Right on every line or on none: other lines tell nothing, other seeds everything."""
     right, wrong = (means(np.full(50, value)) for value in (1.0, 0.0))
     steady, shaky = [right] * 3, [right, right, wrong]
-    result = PairedTest([steady, shaky], resamples=4000).compare(1, 0)
+    result = PairedTest([steady, shaky], EvalConfig(bootstrap=4000)).compare(1, 0)
     # t = (2/3 - 1) / sqrt((1/3 + 1/3) (0 + 1/3) / 2) = -1 with the 4 degrees of both
     assert result.p == pytest.approx(0.374, abs=0.001)
     assert result.low < result.value < 0 < result.high
-    assert PairedTest([shaky, [wrong, right, right]], resamples=200).compare(1, 0).p == 1
-    assert PairedTest([steady, [wrong] * 3], resamples=200).compare(1, 0).p < 0.01
+    assert (
+        PairedTest([shaky, [wrong, right, right]], EvalConfig(bootstrap=200)).compare(1, 0).p == 1
+    )
+    assert PairedTest([steady, [wrong] * 3], EvalConfig(bootstrap=200)).compare(1, 0).p < 0.01
 
 
 def spread_evenly(gain: float, width: float, lines: int = 400) -> System:
@@ -348,14 +354,14 @@ def spread_evenly(gain: float, width: float, lines: int = 400) -> System:
 def test_level_is_an_interval_within_the_margin(gain: float, width: float, verdict: str) -> None:
     """The ends are 1.97 standard errors away; the margin is 1 point."""
     zeros = [means(np.zeros(400))]
-    found = compare(spread_evenly(gain, width), zeros, resamples=4000)
+    found = compare(spread_evenly(gain, width), zeros, EvalConfig(bootstrap=4000))
     assert (found.low, found.high) == pytest.approx(
         (gain - 1.966 * width, gain + 1.966 * width), abs=0.06
     )
     assert found.verdict == verdict
-    wide = compare(spread_evenly(gain, width), zeros, margins=Margins(points=5))
+    wide = compare(spread_evenly(gain, width), zeros, EvalConfig(margin=5))
     assert wide.verdict == "level"
-    assert compare(spread_evenly(gain, width), zeros, margins=Margins(0)).verdict != "level"
+    assert compare(spread_evenly(gain, width), zeros, EvalConfig(margin=0)).verdict != "level"
 
 
 def perplexity(logs: np.ndarray) -> Score:
@@ -411,5 +417,5 @@ def test_the_spread_of_one_row_says_nothing_of_other_pairs() -> None:
     systems = systems_of([3] * 3, 1, lines=60, spread=0.05)
     broken = [means(draws) for draws in np.random.default_rng(2).normal((0, 40, 90), 1, (60, 3)).T]
     better = [means(np.asarray(one.statistics[:, 0]) + 1) for one in systems[0]]
-    test = PairedTest([systems[1], better, broken], resamples=200)
+    test = PairedTest([systems[1], better, broken], EvalConfig(bootstrap=200))
     assert test.compare(1, 0).p < 0.05 < test.compare(2, 0).p

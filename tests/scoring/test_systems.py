@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from helpers.score_rows import score_row
 
-from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_name, search_text
 from attnkit.runs.json_files import RecordedChange
 from attnkit.scoring import Score, ScoreRow, side_by_side
@@ -71,7 +71,9 @@ def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
 
 def test_two_budgets_are_two_rows_and_no_spread() -> None:
     """650 and 120 steps became `43.24 +- 55.58, seeds: 1`."""
-    result = side_by_side([entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, resamples=50)
+    result = side_by_side(
+        [entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, EvalConfig(bootstrap=50)
+    )
     assert [row.name for row in result.rows] == ["a (steps=650)", "a (steps=120)"]
     record = result.json()["comparisons"][0]
     assert (record["variant"], record["system"]) == ("a", "a (steps=120)")
@@ -85,7 +87,7 @@ def test_two_budgets_are_two_rows_and_no_spread() -> None:
 @pytest.mark.parametrize("chosen", ["b", "b/seed-1"])
 def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
     entries = [entry("a"), entry("b", run="b/seed-1")]
-    assert side_by_side(entries, {"r": chosen}, resamples=0).baseline == "b"
+    assert side_by_side(entries, {"r": chosen}, EvalConfig(bootstrap=0)).baseline == "b"
 
 
 @pytest.mark.parametrize(
@@ -112,12 +114,12 @@ def test_what_makes_scores_not_comparable(
 def test_other_data_is_marked_unless_it_has_a_baseline_of_its_own() -> None:
     old = [entry("a"), entry("b")]
     new = [entry("b", references="o", run="x/r/b/seed-1")]
-    result = side_by_side([*old, *new], {"r": "a"}, resamples=20)
+    result = side_by_side([*old, *new], {"r": "a"}, EvalConfig(bootstrap=20))
     marked = {c["system"]: c for c in result.json()["comparisons"] if c["metric"] == "exact-match"}
     assert marked["b (x/r/b)"]["not_comparable"] == ["data"]
     assert marked["b (x/r/b)"]["difference"] is None
     both = [*old, entry("a", references="o", run="x/r/a/seed-1"), *new]
-    result = side_by_side(both, {"r": "a"}, resamples=20)
+    result = side_by_side(both, {"r": "a"}, EvalConfig(bootstrap=20))
     bases = {c["system"]: c["baseline_system"] for c in result.json()["comparisons"]}
     assert bases == {"b (runs/r/b)": "a (runs/r/a)", "b (x/r/b)": "a (x/r/a)"}
 

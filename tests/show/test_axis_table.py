@@ -12,7 +12,7 @@ from helpers.score_rows import (
 )
 
 from attnkit.scoring import Comparison, ScoreRow
-from attnkit.show.axis_tables import axis_of, tables
+from attnkit.show.comparison_tables import axis_of, tables
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 METHODS = ("entropy", "entropy-free", "mean", "concat")

@@ -303,7 +303,7 @@ def test_an_ascii_terminal_gets_ascii_alone() -> None:
 
 def hostile() -> Table:
     """A table whose every text comes from an enemy."""
-    columns = (Column(HOSTILE, "left"), Column(HOSTILE))
+    columns = (Column(HOSTILE, align="left"), Column(HOSTILE))
     return Table(
         HOSTILE, columns, ((Cell(HOSTILE, {"a": HOSTILE}), Cell("1", {"b": 1.5})),), (HOSTILE,)
     )
@@ -332,7 +332,7 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
 
 
 def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
-    columns = (Column("a", "left"), Column("b"), Column("c d", priority=2))
+    columns = (Column("a", align="left"), Column("b"), Column("c d", priority=2))
     table = Table("x_y, z", columns, ((Cell("1"), Cell("2"), Cell("3")),))
     text = table_formats.latex(table)
     assert "graphicx}; left out: c-d\n" in text
@@ -345,8 +345,8 @@ def test_latex_has_a_label_and_leaves_its_last_columns_out() -> None:
 @pytest.mark.parametrize("width", [20, 30, 60])
 def test_texts_in_two_columns_are_whole_at_any_width(width: int) -> None:
     text = "a [_] b p=1 [internationalisation]"
-    table = Table("", (Column("line 3", "left"), Column("difference +1", "left", wrap=True)),
-                  ((Cell("scaled-dot 38.0"), Cell(text, marked=True)),))  # fmt: skip
+    columns = (Column("line 3", align="left"), Column("difference +1", align="left", wrap=True))
+    table = Table("", columns, ((Cell("scaled-dot 38.0"), Cell(text, marked=True)),))
     lines = [line.strip() for line in shown(table, width).splitlines()]
     joined = " ".join(lines)
     assert joined.count("difference +1") == 1
@@ -464,7 +464,7 @@ def test_the_note_of_runs_is_what_a_shell_expands() -> None:
 
 @pytest.mark.parametrize(("width", "lines"), [(80, 1), (24, 3)])
 def test_a_wrapping_column_goes_on_below_between_words(width: int, lines: int) -> None:
-    columns = (Column("name", "left"), Column("keys", "left", priority=1, wrap=True))
+    columns = (Column("name", align="left"), Column("keys", align="left", priority=1, wrap=True))
     table = Table("", columns, ((Cell("a-long-name"), Cell("one: 1, other: 2, last: 3")),))
     out = io.StringIO()
     Console(file=out, width=width).print(table)

@@ -189,17 +189,17 @@ def table(
 ) -> "Table":
     """A row per head."""
     from attnkit.analysis.word_alignment import best
-    from attnkit.show.table import Field, Table
+    from attnkit.show.table import Column, Table
 
     first = best(scores)
     fields = (
-        Field("layer", lambda it: it[0].layer, key=True),
-        Field("head", lambda it: "mean" if it[0].head is None else it[0].head, key=True),
-        Field("step", lambda it: it[0].step, align="left", key=True),
-        Field("links", lambda it: it[1].predicted, "{:,}"),
-        Field("precision", lambda it: it[1].precision, "{:.2f}"),
-        Field("recall", lambda it: it[1].recall, "{:.2f}"),
-        Field("AER", lambda it: it[1].error, "{:.2f}", "aer", best=lambda it: it[0] == first),
+        Column("layer", lambda it: it[0].layer, key=True),
+        Column("head", lambda it: "mean" if it[0].head is None else it[0].head, key=True),
+        Column("step", lambda it: it[0].step, align="left", key=True),
+        Column("links", lambda it: it[1].predicted, "{:,}"),
+        Column("precision", lambda it: it[1].precision, "{:.2f}"),
+        Column("recall", lambda it: it[1].recall, "{:.2f}"),
+        Column("AER", lambda it: it[1].error, "{:.2f}", "aer", best=lambda it: it[0] == first),
     )
     sure, possible = (sum(len(one[side]) for one in golds) for side in (0, 1))
     least = f", weights of at least {rule.least:g}" if rule.least else ""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attnkit.cli import completion, console, options, output
@@ -85,23 +86,20 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
     """A row per contract, a column per role."""
     from attnkit.show.table import Cell, Column, Table
 
-    rows = []
-    for contract_results in zip(*results.values(), strict=True):
-        contract = contract_results[0].contract
-        cells = [Cell(contract.name, {"contract": contract.name})]
-        cells.append(Cell(contract.statement, {"promise": contract.statement}))
-        for role, result in zip(results, contract_results, strict=True):
-            known = result.measured is not None and math.isfinite(result.measured)
-            error = result.measured if known else None
-            number = "" if error is None else f" {error:.0e}" if error else " 0"
-            text = "-" if result.state == "not applicable" else f"{result.state}{number}"
-            fields = {
-                role: result.state,
-                f"{role}_error": error,
-                f"{role}_text": result.text or None,
-            }
-            cells.append(Cell(text, fields, best=result.state == "broken"))
-        rows.append(tuple(cells))
-    promise = Column("promise", "left", wrap=True)
-    heads = (Column("contract", "left"), promise, *map(Column, results))
-    return Table(title, heads, tuple(rows), (NOTE,))
+    def cell(role: "Role", found: "dict[Role, Result]") -> Cell:
+        result = found[role]
+        known = result.measured is not None and math.isfinite(result.measured)
+        error = result.measured if known else None
+        number = "" if error is None else f" {error:.0e}" if error else " 0"
+        text = "-" if result.state == "not applicable" else f"{result.state}{number}"
+        fields = {role: result.state, f"{role}_error": error, f"{role}_text": result.text or None}
+        return Cell(text, fields, best=result.state == "broken")
+
+    rows = [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
+    columns = (
+        Column("contract", lambda row: next(iter(row.values())).contract.name, align="left"),
+        Column("promise", lambda row: next(iter(row.values())).contract.statement, align="left",
+               wrap=True),
+        *(Column(role, partial(cell, role)) for role in results),
+    )  # fmt: skip
+    return Table.of(title, rows, columns, [NOTE])

@@ -64,15 +64,13 @@ def compare(
       attnkit compare RUN RUN --metric bleu --sort length -n 10
       attnkit compare RUN RUN --format jsonl
     """
-    from attnkit.scoring.evaluated_lines import read_lines
     from attnkit.scoring.output_comparison import compare_outputs
     from attnkit.show.output_comparison_tables import tables
     from attnkit.show.output_examples import MARKS_NOTE, example_tables
 
-    evaluated = read_lines(
-        _runs(runs), split, methods=method or (), data_dir=data_dir, offline=offline
-    )
-    comparison = compare_outputs(evaluated, metric).sorted(sort)
+    comparison = compare_outputs(
+        _runs(runs), split, metric, methods=method or (), data_dir=data_dir, offline=offline
+    ).sorted(sort)
     if format == "jsonl":
         for one in comparison.lines[:number]:
             output.write_json(comparison.record(one), indent=None)
@@ -91,7 +89,8 @@ def compare(
         found = [*examples, *found]
     if format == "json":
         parts = [{"title": t.title, "rows": t.records(), "notes": t.notes} for t in found]
-        output.write_json({"split": evaluated.split, "metric": comparison.metric, "tables": parts})
+        head = {"split": comparison.part.split, "metric": comparison.metric}
+        output.write_json(head | {"tables": parts})
     else:
         output.write_tables(found[:1] if format == "csv" else found, format)
 

@@ -18,7 +18,6 @@ from attnkit.recipe.metrics import metrics_that_read
 from attnkit.text import hint, quoted
 
 if TYPE_CHECKING:
-    from attnkit.recipe.schema import EvalConfig
     from attnkit.scoring import Comparison, ScoreRow
 
 OF_RUNS = ("split", "device", "data_dir", "offline", "fresh", "out", "baseline", "model")
@@ -180,27 +179,17 @@ def _refuse(context: typer.Context, names: Sequence[str], why: str) -> None:
             raise UsageError(f"--{name.replace('_', '-')} {why}")
 
 
-def _compared(
-    rows: "Sequence[ScoreRow]", baselines: Baselines, settings: "EvalConfig", **more: Any
-) -> "Comparison":
-    from attnkit.scoring import side_by_side
-    from attnkit.scoring.significance import Margins
-
-    margins, resamples = Margins.of(settings), settings.bootstrap
-    return side_by_side(rows, baselines, margins=margins, resamples=resamples, **more)
-
-
 def _files(hyp: list[str], ref: list[str], changes: dict[str, Any]) -> "Comparison":
     """Score --hyp files; the first is the baseline."""
     from attnkit.recipe.schema import EvalConfig
-    from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED
+    from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED, side_by_side
     from attnkit.scoring.outputs import score_files
 
     settings = EvalConfig().model_copy(update=changes)
     if of_models := {*settings.metrics} & {*TEACHER_FORCED, *CONTEXT, *LABELS}:
         raise UsageError(f"--metrics {min(of_models)} needs a trained run, not files of text")
     rows = score_files(hyp, ref, settings, stdin=sys.stdin.buffer)
-    return _compared(rows, {None: rows[0].variant}, settings)
+    return side_by_side(rows, {None: rows[0].variant}, settings)
 
 
 def _baseline(
@@ -228,6 +217,7 @@ def _models(
     from attnkit.nbce.answer import refusal
     from attnkit.nbce.huggingface_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
+    from attnkit.scoring import side_by_side
 
     corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
     splits = request.splits or settings.splits
@@ -259,13 +249,14 @@ def _models(
                 asked, corpus, splits, settings, spec, recipe.search, force=request.fresh,
                 progress=progress,
             )  # fmt: skip
-    return _compared(rows, baselines, settings, method=method)
+    return side_by_side(rows, baselines, settings, method=method)
 
 
 def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Comparison":
     """Decode and score the finished runs that the command line names, each once."""
     from attnkit.nbce.question_sets import evaluate_run
     from attnkit.runs import one_task
+    from attnkit.scoring import side_by_side
 
     if not targets:
         raise UsageError("name a recipe, a run, or files with --hyp and --ref")
@@ -287,23 +278,21 @@ def _runs(targets: Sequence[str], device: str, request: EvalRequest) -> "Compari
             scored = evaluate_run(run, recipe, request.splits, progress=progress, **how)
             rows += [replace(row, search_from=search_from) for row in scored]
     settings = found.runs[0].recipe.eval.model_copy(update=request.changes)
-    return _compared(rows, baselines, settings, method=method, published=found.published)
+    return side_by_side(rows, baselines, settings, method=method, published=found.published)
 
 
 def _print(result: "Comparison", format: str, columns: str | None, notes: str | None) -> None:
     """Warnings to standard error, the comparison to standard output."""
-    from attnkit.show import axis_tables
-    from attnkit.show.comparison_tables import comparison_table, warning_lines
+    from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
     for text in warning_lines(result):
         console.warn(text)
     if format == "json":
         output.write_json(result.json())
         return
+    found = tables(result, by_split=format == "table")
     if format == "csv":  # programs want a column per metric
-        tables = [comparison_table(result)]
-    else:
-        tables = axis_tables.tables(result, by_split=format == "table")
+        found = [comparison_table(result)]
     how = notes or ("short" if format == "latex" else "full")
-    chosen = output.choose(tables, columns)
+    chosen = output.choose(found, columns)
     output.write_tables([table.with_notes(how) for table in chosen], format)

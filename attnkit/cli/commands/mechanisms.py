@@ -89,7 +89,7 @@ def record(facts: "MechanismSpec") -> dict[str, Any]:
 
 def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
     """A row per mechanism; columns with a number are left out where a screen is narrow."""
-    from attnkit.show.table import Field, Table
+    from attnkit.show.table import Column, Table
 
     def yes(which: str) -> "Callable[[MechanismSpec], str]":
         return lambda one: "yes" if getattr(one, which) else "no"
@@ -110,7 +110,7 @@ def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
         ("source", lambda one: one.source, 2),
     ]
     fields = [
-        Field(name, value, short if name == "source" else "{}", align="left", priority=priority,
+        Column(name, value, short if name == "source" else "{}", align="left", priority=priority,
               wrap=name in ("time", "formula"))
         for name, value, priority in values
     ]  # fmt: skip

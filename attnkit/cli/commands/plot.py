@@ -26,6 +26,7 @@ def plot(
         "parameters, state (bytes that a decoder keeps of its text) or length (eval.lengths). "
         "A key that was tuned or swept, such as train.lr, for validation scores. "
         "[default: updates; for scores time]",
+        autocompletion=completion.axes,
     ),
     save: Path | None = value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib)."),
     size: str | None = value("WxH", "Width and height of the picture in inches, such as 3.3x2.4."),
@@ -46,7 +47,6 @@ def plot(
     """
     from attnkit.runs import find_runs
     from attnkit.runs.curves import VIEWS, learning_curves
-    from attnkit.runs.value_curves import value_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)
@@ -60,10 +60,7 @@ def plot(
         return
     of_values = x is not None and "." in x
     runs = find_runs(folders, unfinished=True, trials=of_values, note=console.warn)
-    if of_values and x is not None:
-        drawn = [value_curves(runs, x, names, note=console.warn)]
-    else:
-        drawn = learning_curves(runs, names, x, note=console.warn)
+    drawn = learning_curves(runs, names, x, note=console.warn)
     if save is None:
         from attnkit.show.curves_chart import CurvesChart
 

@@ -242,7 +242,7 @@ def _announce(
     from attnkit.device import sharing, threads_each
     from attnkit.experiment.cost import parameters
     from attnkit.experiment.experiment import Experiment
-    from attnkit.show.table import Field, Table
+    from attnkit.show.table import Column, Table
     from attnkit.train.events import ignore
     from attnkit.train.signals import StopSignals
 
@@ -264,13 +264,13 @@ def _announce(
             output.write_json(told | shared | then, indent=None)
     if not as_json:
         text = [
-            Field(
+            Column(
                 name, itemgetter(name), align="left", priority=PLAN.get(name, 0), key=name == "seed"
             )
             for name in ("variant", "seed", "state", "run")
         ]
         numbers = [
-            Field(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0))
+            Column(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0))
             for name in ("steps", "parameters")
         ]
         notes = (

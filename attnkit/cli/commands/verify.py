@@ -65,7 +65,7 @@ def verify(
         tables = _shown(found)
     else:  # one row a check, for programs
         rows = tuple((Cell(check.run, check._asdict()),) for check in found)
-        tables = [Table("", (Column("run", "left"),), rows)]
+        tables = [Table("", (Column("run", align="left"),), rows)]
     output.write_tables(output.choose(tables, columns), format)
     wrong = [check for check in found if check.state == "different"]
     if wrong:

@@ -20,13 +20,11 @@ from attnkit.runs.layout import MODEL
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
-from attnkit.scoring.evaluated_lines import QUESTIONS, read_lines
-from attnkit.scoring.output_comparison import compare_outputs
+from attnkit.scoring.output_comparison import QUESTIONS, compare_outputs
 from attnkit.scoring.overview import overview_of
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
-from attnkit.scoring.significance import Margins
-from attnkit.show import axis_tables, comparison_tables, curves_figure
+from attnkit.show import comparison_tables, curves_figure
 from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.map_picture import picture
@@ -77,15 +75,12 @@ def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
     runs = request.runs
     one_task(runs, "make a report for each task")
     settings, task = runs[0].recipe.eval, runs[0].recipe.task
-    result = side_by_side(
-        _rows(runs), request.baselines, published=request.published,
-        resamples=settings.bootstrap, margins=Margins.of(settings),
-    )  # fmt: skip
+    result = side_by_side(_rows(runs), request.baselines, settings, published=request.published)
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
     sections = {
-        "Results": [*axis_tables.tables(result), *_differences_drawn(result)],
+        "Results": [*comparison_tables.tables(result), *_differences_drawn(result)],
         "Learning curves": _curves(runs),
     }
     if task != LANGUAGE:
@@ -160,15 +155,14 @@ def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
         return ["No examples: there is one system only."]
     try:
-        evaluated = read_lines(runs, data_dir=request.data_dir, offline=request.offline)
-        comparison = compare_outputs(evaluated)
+        comparison = compare_outputs(runs, data_dir=request.data_dir, offline=request.offline)
     except (UsageError, MissingInputError, DataError) as error:
         return [f"No examples: {error}"]
     title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
     blocks: list[Block] = [
-        f"{evaluated.split}: each line is scored by itself, by {title}; of several seeds the first "
-        "is shown",
-        *evaluated.notes,
+        f"{comparison.part.split}: each line is scored by itself, by {title}; of several seeds the "
+        "first is shown",
+        *comparison.notes,
         MARKS_NOTE,
     ]
     for place, name in list(enumerate(comparison.names))[1 : MOST_EXAMPLES + 1]:

@@ -52,7 +52,7 @@ def test_distinct_is_not_tested_for_significance_and_repetition_is() -> None:
     for name, lines in (("one", ["a b c d e f", "a b"]), ("two", ["a a a a a a", "a"])):
         scores = score(NAMES, lines, [["x"]] * 2, EvalConfig())
         entries.append(score_row(name, scores, recipe=None))
-    result = side_by_side(entries, {None: "one"}, resamples=20)
+    result = side_by_side(entries, {None: "one"}, EvalConfig(bootstrap=20))
     found = result.json()["comparisons"]
     tested = {record["metric"]: record["p"] is not None for record in found}
     assert tested == {"distinct-1": False, "distinct-2": False, "seq-rep-4": True}

@@ -1,0 +1,69 @@
+"""What is to be said of the outputs of systems on all lines.
+
+Source of the analyses: Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language
+Generation Systems".
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from attnkit.scoring.metrics import reducer, score
+from attnkit.scoring.output_comparison import TIE, ComparedOutputs
+from attnkit.scoring.significance import Difference, PairedTest
+
+LENGTHS = (0, 1, 10, 20, 30, 40, 60, 100)
+"""Where buckets of reference lengths in words begin."""
+
+
+@dataclass(frozen=True)
+class SystemFacts:
+    """One system on all lines."""
+
+    name: str
+    score: float
+    """Of the corpus, by the metric of the comparison."""
+    better: int
+    """Lines on which it is better than the first system."""
+    worse: int
+    length_ratio: float
+    repetition: float
+    """seq-rep-4."""
+    empty: int
+    """Empty outputs."""
+    difference: Difference | None
+    """To the first system; None of that, and without a bootstrap."""
+
+
+def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
+    """Each system on all lines, with the test of `attnkit eval` against the first."""
+    settings, differences = compared.systems[0].run.recipe.eval, dict[int, Difference]()
+    if settings.bootstrap:
+        differences = PairedTest([[one] for one in compared.scores], settings).against(0)
+    references = [one.references for one in compared.sorted("line").lines]
+    out = []
+    for place, system in enumerate(compared.systems):
+        more = score(["length-ratio", "seq-rep-4"], system.saved.texts, references, settings)
+        gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
+        out.append(
+            SystemFacts(
+                system.name, compared.scores[place].value,
+                sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
+                more["length-ratio"].value, more["seq-rep-4"].value,
+                sum(not text.strip() for text in system.saved.texts), differences.get(place),
+            )
+        )  # fmt: skip
+    return out
+
+
+def by_length(compared: ComparedOutputs) -> dict[str, tuple[int, tuple[float, ...]]]:
+    """By words of the first reference: how many lines there are, and each system's corpus score."""
+    compute = reducer(compared.metric)
+    lengths = [one.length for one in compared.sorted("line").lines]  # as the statistics are
+    out = {}
+    for low, high in pairwise((*LENGTHS, math.inf)):
+        if some := [place for place, length in enumerate(lengths) if low <= length < high]:
+            sums = (one.statistics[some].sum(0).tolist() for one in compared.scores)
+            label = f"{low}-{high - 1}" if high < math.inf else f"{low}+"
+            out[label] = len(some), tuple(map(compute, sums))
+    return out
