@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from attnkit import mechanisms
 from attnkit.recipe.mechanism_registry import options_of_words
+from attnkit.recipe.sweep import parted
 
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 """Lengths that every mechanism is measured at by default."""
@@ -55,14 +56,7 @@ def candidate(text: str) -> Candidate:
     Raises UsageError for an unknown word or option, or a value of a wrong type.
     """
     word, _, rest = text.partition(":")
-    parts, depth = [""], 0
-    for letter in rest:  # options end at commas outside brackets and braces
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return Candidate(text, word, options_of_words(word, parts if rest else []))
+    return Candidate(text, word, options_of_words(word, parted(rest) if rest else []))
 
 
 def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> list[Sweep]:

@@ -11,7 +11,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import data_issues, split_issues
 from attnkit.recipe.issues import Issue, Rule, broken
-from attnkit.recipe.metrics import MONITORS, ROUGE, metrics_of, metrics_that_read, not_of
+from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metrics_of, metrics_that_read, not_of
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED
@@ -175,7 +175,7 @@ def _metrics(recipe: Recipe) -> Iterator[Issue]:
     task, able = recipe.task, metrics_of(recipe.task)
     if task == "question-answering":  # whose answers are scored, not the pairs that are trained on
         able = [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
-    monitors = ["loss", "accuracy", *(name for name in able if name in MONITORS)]
+    monitors = [name for name in MONITORS if name in ("loss", "accuracy", *able)]
     for key, names, known in (
         ("eval.metrics", recipe.eval.metrics, able),
         ("train.monitor", (recipe.train.monitor,), monitors),
@@ -183,7 +183,7 @@ def _metrics(recipe: Recipe) -> Iterator[Issue]:
         single = [ROUGE[0] if name == "rouge" else name for name in names]
         if strange := [name for name in single if name not in known]:
             yield not_of(strange[0], task, known), key, "task"
-        vectors = [name for name in names if name.startswith("embedding-")]
+        vectors = [n for n in single if n in METRICS and METRICS[n].family == "embedding"]
         if vectors and recipe.eval.vectors is None:
             yield f"{vectors[0]} needs word vectors; name their file by eval.vectors", key
 

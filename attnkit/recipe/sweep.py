@@ -51,14 +51,7 @@ def overrides(key: Key, text: str) -> list[Override]:
     A key that takes a list has several values only where one of them is in brackets.
     Raises RecipeError.
     """
-    items, depth = [""], 0
-    for token in _TOKEN.findall(text[:LARGEST]):
-        depth += (token in "[{") - (token in "]}")
-        if token == "," and depth == 0:
-            items.append("")
-        else:
-            items[-1] += token
-    items = [item.strip() for item in items]
+    items = parted(text)
     if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):
         return [Override(key, COMMAND_LINE, read_value(text))]
     if "" in items:
@@ -67,6 +60,18 @@ def overrides(key: Key, text: str) -> list[Override]:
     if len(nodes) < len(items):
         refuse(COMMAND_LINE, "names a value twice; name each once", key)
     return [Override(key, COMMAND_LINE, node) for node in nodes.values()]
+
+
+def parted(text: str) -> list[str]:
+    """What stands between commas outside of brackets and quotes."""
+    items, depth = [""], 0
+    for token in _TOKEN.findall(text[:LARGEST]):
+        depth += (token in "[{") - (token in "]}")
+        if token == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += token
+    return [item.strip() for item in items]
 
 
 def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
