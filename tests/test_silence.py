@@ -70,13 +70,14 @@ def test_onnxruntime_writes_no_device_id_and_looks_nothing_up(tmp_path: Path) ->
 
 
 RUN = "runs/toy/base/seed-1"
+SMALL = "train.steps=2 data.size=100 tokenizer.size=200 model.layers=1 search.max_length=2"
 COMMANDS = {
     "transformers": f"export {RUN} out-huggingface --to huggingface",
     "ctranslate2": f"generate {RUN} text --engine ctranslate2",
     "onnxruntime": f"export {RUN} out-onnx --to onnx",
     "matplotlib": f"visualize-attn {RUN} dog --save map.png",
     **{
-        name: f"train quickstart train.steps=2 train.log_to=[{name}] --variant linear --out {name}"
+        name: f"train quickstart {SMALL} train.log_to=[{name}] --variant linear --out {name}"
         for name in ("tensorboard", "wandb", "trackio")
     },
     "huggingface_hub": "nbce model --context text --prompt two --max-length 3 --device cpu",

@@ -10,6 +10,7 @@ import io
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -251,8 +252,13 @@ def packed_scores(
 def scoring_of(eval: EvalConfig) -> dict[str, Any]:
     """The settings and the versions of packages that scores depend on, as they are stored."""
     values = eval.model_dump(mode="json")
-    packages = {name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")}
-    return {key: values[key] for key in SCORING} | {"attnkit": __version__} | packages
+    return {key: values[key] for key in SCORING} | {"attnkit": __version__} | _packages()
+
+
+@cache
+def _packages() -> dict[str, str]:
+    """Looked up once: it takes as long as reading the scores of a run."""
+    return {name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")}
 
 
 def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:

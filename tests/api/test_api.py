@@ -30,7 +30,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 SENTENCE, OUTPUT = "The poor woman stole the letters.", "Die arme Frau hat die Briefe gestohlen."
 TINY = {
     "train.steps": 2, "data.size": 200, "tokenizer.size": 200, "model.width": 16, "model.ff": 16,
-    "train.valid_every": 0, "train.precision": "fp32", "search.max_length": 3, "eval.bootstrap": 10,
+    "model.layers": 1, "train.valid_every": 0, "train.precision": "fp32", "search.max_length": 3,
+    "eval.bootstrap": 10,
 }  # fmt: skip
 
 

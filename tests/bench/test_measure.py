@@ -116,10 +116,13 @@ def test_layers_that_take_turns_are_all_run_and_timed_as_one(probe: Path) -> Non
     assert 0.1 <= runner.seconds(FORWARD) < 0.18
 
 
-def test_the_peak_is_that_of_the_mechanism_alone(probe: Path) -> None:
+def test_the_peak_is_that_of_the_mechanism_alone_and_processes_end_silently(
+    probe: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """50 MB held for a moment; earlier and later candidates do not show in it."""
     words = ["probe:mode=memory,amount=12500000", "probe"]
     found = points(words, [32], plugins=(probe,))
+    assert capfd.readouterr().err == ""
     held = found[words[0], 32].passes[FORWARD].bytes
     if held is None:
         pytest.skip("this system does not tell the peak of a process")
@@ -174,11 +177,6 @@ def test_a_measuring_process_ends_with_its_command() -> None:
     ours, theirs = Pipe(duplex=False)
     ours.close()
     serve(theirs, SMALL._replace(threads=None), candidate("linear"), 16, FORWARD)  # returns
-
-
-def test_processes_that_are_done_say_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    points(["linear", "scaled-dot"], [16, 32])
-    assert capfd.readouterr().err == ""
 
 
 def test_one_pass_may_fail_alone(probe: Path) -> None:

@@ -93,6 +93,7 @@ TABLE = """
 2 --attention linear train.lr=1e-3,1e-4 :: each key one value
 2 --attention linear model.width=32 :: model.width: convert keeps that of the run
 2 --attention linear train.seeds=[2] :: train.seeds: convert keeps that of the run
+2 --attention linear train.init=x :: train.init
 2 --attention linear train.steps=9 --tune 1 :: train.steps: give --tune 9 instead
 78 --attention linear train.lr=fast :: train.lr: must be a number
 2 --attention linear --transfer -1 :: '--transfer'
@@ -102,6 +103,16 @@ TABLE = """
 66 logged/toy/quick/seed-1 --attention linear :: training is not finished
 2 hf --attention linear :: hf: no run is here; a Hugging Face model needs --text FILE
 66 someone/model --attention linear :: someone/model: no run is here; a Hugging Face model needs
+# convert someone/model --text a.en
+78 --attention '[1, 2]' :: must be the word of a mechanism
+2 --attention '{encoder: linear}' :: in its decoder only
+78 --attention '{name: local, window: abc}' :: window: must be a whole number
+78 --attention '{name: local, windw: 2}' :: did you mean window
+78 --attention '{' :: not valid YAML
+78 --attention linear,local :: takes one value
+2 --attention nystrom :: cannot be causal
+78 --attention linaer :: did you mean linear
+73 --attention linear --out a.en :: is no folder to write in
 # convert hf --attention linear --text a.en --length 16 --transfer 2 --tune 1
 78 train.lr=0 :: must be a number > 0
 78 train.lr=nan :: must be a number > 0
@@ -110,7 +121,6 @@ TABLE = """
 2 train.precision=fp16 :: must be fp32 or bf16
 2 model.width=3 :: these can be set: train.lr
 66 --text absent.txt :: absent.txt
-73 --fresh --out a.en :: is no folder to write in
 # data encode
 66 none.yaml :: none.yaml
 2 tiny.yaml --variant three :: has no variant 'three'
@@ -307,7 +317,21 @@ TABLE = """
 # train tiny.yaml
 2 --nproc 2 --jobs 2 :: choose one of them
 2 --nproc 0 :: --nproc
+2 --jobs 0 :: '--jobs': must be >= 1
+2 --jobs many :: invalid value for '--jobs'
+2 --jobs 3 :: --jobs 3: runs to train (variants times seeds): 2
+2 --jobs 3 --dry-run :: --jobs 3: runs to train (variants times seeds): 2
+2 --jobs 2 --variant one :: --jobs 2: runs to train (variants times seeds): 1
 2 --tune-steps 3 :: --tune-steps 3: needs --tune KEY=V1,V2
+2 --tune train.lr=1,2 --tune-steps 13 :: must be from 1 to the train.steps of one, 12
+2 --tune train.lr=1,2 --tune-steps 0 :: --tune-steps 0: must be from 1
+2 --tune train.lr :: must be KEY=V1,V2
+78 --tune train.lr=1e-3,0.001 :: names a value twice
+78 --tune lr=1,2 :: lr: unknown key: this key belongs under train
+78 --tune train.lr=1e-3,fast :: train.lr: must be a number
+2 --tune train.steps=5,6 :: is what all trials have in common
+2 --tune eval.bootstrap=5,6 :: only keys of train and model
+78 'model.attention={decoder: {name: gated-delta, steps: 0}}' :: steps must be at least 1
 2 --tune train.lr=1 :: --tune train.lr=1: needs two values or more
 78 --tune train.lrr=1,2 :: train.lrr: unknown key; did you mean train.lr?
 2 --tune search.beam=1,2 :: only keys of train and model can be tuned

@@ -392,12 +392,6 @@ def test_another_encoding_is_named_before_a_difference_in_lines(folder: Path) ->
             list(corpus.rows("train"))
 
 
-def test_own_files_that_do_not_fit_are_refused(folder: Path) -> None:
-    write(folder / "x", "a\n")
-    message = "data.train: translation needs pairs: two aligned files"
-    assert message in refused(RecipeError, DataConfig(train="x"))
-
-
 def test_missing_files_are_named_with_the_places_looked_at(folder: Path) -> None:
     data = DataConfig(train=("x.en", "x.de"))
     assert refused(MissingInputError, data) == (

@@ -205,23 +205,12 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ("model.shape=encoder-decoder", "model.shape"),
-        ("eval.metrics=[bleu]", "bleu is not for tagging, which has accuracy, balanced-accuracy"),
-        ("train.monitor=bleu", "bleu is not for tagging, which has loss, accuracy"),
-        ("eval.lengths=[128]", "data.max_length is 70: raise it"),
-        ("model.attention={name: gated-delta, steps: 0}", "steps must be at least 1"),
-    ],
-)
-def test_what_does_not_fit_marked_positions_is_refused(
-    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_longer_rows_than_the_model_reads_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recipe = tmp_path / "parity.yaml"
+    recipe, out = tmp_path / "parity.yaml", tmp_path / "runs"
     recipe.write_text(RECIPE)
-    out = tmp_path / "runs"
-    code, _, err = called(capsys, "train", str(recipe), change, "--out", str(out), "--quiet")
+    words = (str(recipe), "eval.lengths=[128]", "--out", str(out), "--quiet")
+    code, _, err = called(capsys, "train", *words)
     assert code in (65, 78)
-    assert message in err
-    assert "Traceback" not in err
+    assert "data.max_length is 70: raise it" in err

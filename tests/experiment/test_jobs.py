@@ -258,35 +258,6 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize("flag", [[], ["--dry-run"]])
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["--jobs", "0"], "'--jobs': must be >= 1"),
-        (
-            ["--jobs", "3"],
-            "--jobs 3: runs to train (variants times seeds): 2",
-        ),
-        (["--jobs", "2", "--variant", "one"], "--jobs 2: runs to train (variants times seeds): 1"),
-        (["--jobs", "many"], "invalid value for '--jobs'"),
-    ],
-)
-def test_a_number_of_jobs_that_cannot_be_is_refused_in_one_line(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    reason: str,
-    flag: list[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_recipe(tmp_path)
-    assert main(["train", "tiny.yaml", *words, *flag]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert reason in line
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.parametrize(
     ("free", "advice"),
     [(250 << 20, "use --jobs 2"), (150 << 20, "use --jobs 1"), (1 << 20, "use smaller batches")],

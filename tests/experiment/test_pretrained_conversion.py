@@ -24,7 +24,6 @@ from attnkit.errors import (
     DataError,
     OutputError,
     OutputPathError,
-    RecipeError,
     StoppedError,
     UsageError,
 )
@@ -191,13 +190,6 @@ def test_what_appeared_during_the_training_is_kept(fresh: bool, model: Path) -> 
     assert not [*chosen.folder.iterdir()]
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_the_model_is_opened(model: Path) -> None:
-    chosen = settings(model)
-    chosen.out.write_text("a file")
-    with pytest.raises(OutputPathError, match="is no folder to write in"):
-        convert(chosen)
-
-
 def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
@@ -216,26 +208,6 @@ def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
     for place, given in ((model, "."), (model / "inside", "..")):
         monkeypatch.chdir(place)
         assert settings(model, model=given).folder.name == "model-linear"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[1, 2]", "must be the word of a mechanism"),
-        ("{encoder: linear}", "in its decoder only"),
-        ("{name: local, window: abc}", "window: must be a whole number"),
-        ("{name: local, windw: 2}", "did you mean window"),
-        ("{", "not valid YAML"),
-        ("linear,local", "takes one value"),
-        ("nystrom", "cannot be causal"),
-        ("linaer", "did you mean linear"),
-    ],
-)
-def test_what_is_no_mechanism_is_refused_before_the_model_is_opened(
-    text: str, message: str
-) -> None:
-    with pytest.raises((RecipeError, UsageError), match=message):
-        recipe_of(text, ())
 
 
 @pytest.mark.parametrize(

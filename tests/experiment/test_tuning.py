@@ -12,7 +12,7 @@ from helpers.small import write_corpus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.errors import DivergedError, RecipeError, UsageError
+from attnkit.errors import DivergedError, RecipeError
 from attnkit.experiment import training, tuned_values, tuning
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.recipe import load
@@ -204,28 +204,6 @@ def test_rows_that_a_word_fixes_and_single_rows_are_left_alone(recipe: Path) -> 
         "model.attention.encoder.features=4", "model.attention.encoder.features=8",
     ]  # fmt: skip
     assert single.rows["two"]["8"] == "variants.two.model.attention.encoder.features=8"
-
-
-@pytest.mark.parametrize(
-    ("word", "steps", "error", "message"),
-    [
-        ("train.lr", None, UsageError, r"must be KEY=V1,V2"),
-        ("train.lr=1e-3", None, UsageError, r"needs two values or more"),
-        ("train.lr=1e-3,0.001", None, RecipeError, r"names a value twice"),
-        ("train.lrr=1,2", None, RecipeError, r"unknown key; did you mean train\.lr\?"),
-        ("lr=1,2", None, RecipeError, r"lr: unknown key: this key belongs under train"),
-        ("train.lr=1e-3,fast", None, RecipeError, r"train\.lr: must be a number"),
-        ("train.steps=5,6", None, UsageError, r"is what all trials have in common"),
-        ("eval.bootstrap=5,6", None, UsageError, r"only keys of train and model"),
-        (WORD, 9, UsageError, r"--tune-steps 9: must be from 1 to the train\.steps of one, 8"),
-        (WORD, 0, UsageError, r"--tune-steps 0: must be from 1"),
-    ],
-)
-def test_what_cannot_be_tuned_is_refused(
-    recipe: Path, word: str, steps: int | None, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        planned(recipe, word, steps)
 
 
 def test_data_without_validation_is_refused(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ peer("onnxscript")
 peer("onnxruntime")
 to_onnx = pytest.importorskip("attnkit.export.to_onnx")
 ONE = Layers(encoder=1, decoder=1)
+EVERY = (pytest.mark.slow, pytest.mark.every)
 
 
 def exported(model: Model, chosen: Recipe, folder: Path) -> Any:
@@ -55,17 +56,16 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
     assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # places in the source
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "positions"),
     [
-        pytest.param("linear", "sinusoidal", marks=pytest.mark.every),
-        pytest.param("synthesizer-factorized-dense", "relative", marks=pytest.mark.every),
         ("local", "rope"),
-        pytest.param("selective", "alibi", marks=pytest.mark.every),
+        pytest.param("linear", "sinusoidal", marks=EVERY),
+        pytest.param("synthesizer-factorized-dense", "relative", marks=EVERY),
+        pytest.param("selective", "alibi", marks=EVERY),
     ],
 )
-def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
+def test_a_decoder_and_what_no_runtime_runs(word: str, positions: str, tmp_path: Path) -> None:
     chosen = recipe("decoder", word, positions=positions, layers=ONE, activation="geglu")
     model = build(chosen)
     graphs = exported(model, chosen, tmp_path)
@@ -77,6 +77,8 @@ def test_a_decoder(word: str, positions: str, tmp_path: Path) -> None:
         for one in (model, graphs)
     )
     assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
+    with pytest.raises(DataError, match="ONNX Runtime cannot run the exported model: .*indices"):
+        graphs(None, torch.full((1, 3), -(10**6)))
 
 
 @pytest.mark.slow
@@ -88,16 +90,6 @@ def test_sums_of_long_rows_are_of_any_length(tmp_path: Path) -> None:
     graphs = exported(model, chosen, tmp_path)
     for longest in (2, 33, 64, 70):
         differ(model, graphs, None, batch(chosen, 2, longest)[1][:, :70])
-
-
-def test_a_small_decoder_and_what_the_runtime_cannot_run(tmp_path: Path) -> None:
-    chosen = recipe("decoder", "dot", layers=ONE)
-    model = build(chosen)
-    graphs = exported(model, chosen, tmp_path)
-    for rows, longest in ((1, 2), (2, LENGTH)):
-        differ(model, graphs, None, batch(chosen, rows, longest)[1])
-    with pytest.raises(DataError, match="ONNX Runtime cannot run the exported model: .*indices"):
-        graphs(None, torch.full((1, 3), -(10**6)))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ RNN, CONV = (GOOD + f"model: {{type: {word}}}\n" for word in ("recurrent", "conv
 LABELS = "task: classification\ndata: {train: a.jsonl, valid: a.jsonl, labels: [no, yes]}\n"
 MASKED = LM + "model: {shape: encoder}\ntrain: {objective: masked}\n"
 RECALL = "task: recall\ndata: {corpus: toy-induction}\n"
+TAGS = "task: tagging\ndata: {corpus: toy-parity}\nmodel: {shape: decoder}\n"
 SPANS = LM + "train: {objective: span-corruption}\n"
 MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
 
@@ -77,6 +78,9 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (LM, "model.positions=learned eval.lengths=999", "eval.lengths: learned positions end a"),
         (LM, "model.attention=synthesizer-random eval.lengths=257",
          "eval.lengths: synthesizer-random has weights for data.max_length (256) positions"),
+        (TAGS, "model.shape=encoder-decoder", "model.shape"),
+        (TAGS, "eval.metrics=[bleu]", "bleu is not for tagging, which has accuracy, balanced"),
+        (TAGS, "train.monitor=bleu", "bleu is not for tagging, which has loss, accuracy"),
         (GOOD, "train.objective=span-corruption", "span-corruption learns from running text; tr"),
         (SPANS, "model.shape=decoder", "model.shape: span-corruption reads one text and writes"),
         (SPANS, "data.max_length=15", "data.max_length: span-corruption needs texts of 16 tokens"),
