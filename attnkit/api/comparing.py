@@ -64,7 +64,8 @@ class ComparedRuns(Comparison):
     def curves(self, *names: str, x: str | None = None) -> DrawnCurves:
         """Learning curves of the runs: training-loss, validation-loss, learning-rate, ...
 
-        Without names the training loss and what is validated; `x` is updates, tokens or time.
+        Without names the training loss and what is validated; `x` is updates, tokens or time, or a
+        key in which variants differ, as train.lr.
         """
         runs = [Run.open(path) for path in dict.fromkeys(row.run for row in self.rows) if path]
         return DrawnCurves(learning_curves(runs, list(names), x, note=warnings.warn))

@@ -45,23 +45,16 @@ class AttentionMatrix:
         return replace(self, weights=weights, title="difference", notes=(), signed=True)
 
 
-def matrix_of(
-    maps: AttentionMaps, layer: int | None = None, head: int | None = None
-) -> AttentionMatrix:
-    """One layer and head by their numbers; None: the mean over all that `maps` has.
-
-    Raises:
-        UsageError: the layer or head is not there.
-    """
-    one = maps.choose([] if layer is None else [layer], [] if head is None else [head])
-    place = f"{_numbers('layer', [item.number for item in one.layers])}, "
-    place += _numbers("head", one.heads)
-    title = f"{NAMES[maps.kind]}, {place}: {mechanisms(one)}"
-    weights = one.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
+def matrix_of(maps: AttentionMaps) -> AttentionMatrix:
+    """The mean over all layers and heads that `maps` has."""
+    place = f"{_numbers('layer', [layer.number for layer in maps.layers])}, "
+    place += _numbers("head", maps.heads)
+    title = f"{NAMES[maps.kind]}, {place}: {mechanisms(maps)}"
+    weights = maps.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
     rows, columns = sides_of(maps)
     return AttentionMatrix(
-        weights, one.queries, one.keys, title, notes(one),
-        axes=(f"{rows} (queries)", f"{columns} (keys)"), first_key=len(one.hidden),
+        weights, maps.queries, maps.keys, title, notes(maps),
+        axes=(f"{rows} (queries)", f"{columns} (keys)"), first_key=len(maps.hidden),
     )  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_titles_say_where_a_map_comes_from() -> None:
     weights = np.stack([np.eye(2), np.ones((2, 2)) / 2])[None].astype(np.float32)
     layer = MapLayer(3, "performer", exact=False, distance=(0.25, 0.125))
     maps = AttentionMaps("encoder", weights, (layer,), (0, 5), axis, axis)
-    one = matrix_of(maps, 3, 5)
+    one = matrix_of(maps.choose([3], [5]))
     assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
     assert one.notes[-1] == "half the L1 distance from exact softmax attention: mean 0.125"
     mean = matrix_of(maps)

@@ -75,7 +75,8 @@ def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
     runs = request.runs
     one_task(runs, "make a report for each task")
     settings, task = runs[0].recipe.eval, runs[0].recipe.task
-    result = side_by_side(_rows(runs), request.baselines, settings, published=request.published)
+    rows = [row for run in runs for row in saved_rows(run)]
+    result = side_by_side(rows, request.baselines, settings, published=request.published)
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
@@ -94,15 +95,6 @@ def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
     said = (f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
     made_by = f"attnkit {__version__}: {request.command}"
     return Report(f"attnkit report: {names}", f"{task}: {', '.join(said)}", sections, made_by)
-
-
-def _rows(runs: Sequence[Run]) -> list[ScoreRow]:
-    """What was scored of all runs; an error names the first that was not."""
-    if unscored := [run for run in runs if not run.scores()]:
-        more = f" (and {len(unscored) - 1} more)" if len(unscored) > 1 else ""
-        path = unscored[0].path
-        raise MissingInputError(f"{path}{more}: not scored yet: run `attnkit eval {path}` first")
-    return [row for run in runs for row in saved_rows(run)]
 
 
 def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
