@@ -8,6 +8,8 @@ from helpers.called import Caller
 from helpers.logged import make_logged
 from helpers.shell import Command
 
+from attnkit.cli import completion
+
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
@@ -62,3 +64,7 @@ def test_without_matplotlib_a_picture_is_refused_with_the_extra(
     assert done.returncode == 69
     assert "pip install 'attnkit[plot]'" in done.stderr
     assert command("plot", "runs", PYTHONPATH=f"{tmp_path}:{source}").returncode == 0
+
+
+def test_tab_knows_the_axes() -> None:
+    assert {"updates", "length", "train.lr"} <= {*completion.axes()}

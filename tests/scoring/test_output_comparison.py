@@ -14,6 +14,7 @@ from attnkit.scoring.output_comparison import ComparedOutputs, compare_outputs
 from attnkit.scoring.output_facts import by_length, system_facts
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show.output_comparison_tables import tables
+from attnkit.show.output_examples import example_tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 BAD = ["ein hund", "zwei zwei zwei zwei zwei zwei", "ein hund und eine katze", "",
@@ -101,3 +102,11 @@ def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
 def test_metrics_that_cannot_judge(runs: list[Run], metric: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         compare_outputs(runs, metric=metric)
+
+
+def test_several_references_are_numbered(runs: list[Run]) -> None:
+    for number, table in enumerate(example_tables(compare_outputs(runs), "line", 5), 1):
+        labels = [row[0].text for row in table.rows if row[0].text.startswith("reference")]
+        count = len(references(number))
+        several = [f"reference {place}" for place in range(1, count + 1)]
+        assert labels == (several if count > 1 else ["reference"])

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from helpers import questioned
 from helpers.scored import scored_run
 
 from attnkit.nbce import question_sets
 from attnkit.recipe.schema import EvalConfig
+from attnkit.runs.layout import ScoredSplit
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_scores import saved_rows
 
@@ -36,3 +38,16 @@ def test_answers_come_back_with_method_and_contexts(tmp_path: Path) -> None:
     assert {(one.method, one.contexts) for one in saved} == {
         (method, count) for method in ("entropy", "mean", "concat", "none") for count in (1, 2, 4)
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("test_2017", ScoredSplit("test_2017")),
+        ("test.length-64", ScoredSplit("test", 64)),
+        ("test.entropy,beta=0.5.16", ScoredSplit("test", None, "entropy,beta=0.5", 16)),
+    ],
+)
+def test_a_name_says_what_was_scored(name: str, part: ScoredSplit) -> None:
+    assert ScoredSplit.of(name) == part
+    assert str(part) == name

@@ -512,3 +512,10 @@ def test_no_word_is_broken_where_the_screen_has_room(
     found = text.split()
     for word in " ".join(word for row in rows for word in row).split():
         assert word in found
+
+
+def test_a_word_that_no_line_has_room_for_is_broken_behind_a_sign() -> None:
+    table = Table("", (Column("a"),), (), (f"BLEU: {SIGNATURE}",))
+    lines = [line.strip() for line in shown(table, 40).splitlines()]
+    assert lines[-2:] == ["BLEU: nrefs:1|case:mixed|eff:no|tok:13a|", "smooth:exp|version:2.6.0"]
+    assert f"BLEU: {SIGNATURE}" in shown(table, 80)
