@@ -24,8 +24,8 @@ from attnkit.mechanisms.dot import Dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
-from attnkit.ops.fast_cpu import PRODUCT, usable
-from attnkit.ops.onednn import WIDER, Linear, quick_product
+from attnkit.ops.fast_cpu import PACK, PRODUCT, operator, usable
+from attnkit.ops.onednn import WIDER, Linear, onednn_product, quick_product
 from attnkit.ops.profile_range import profiled
 from attnkit.recipe.score_options import ScoreOptions
 
@@ -34,6 +34,9 @@ VECTOR = 16
 
 ROOM = 64
 """Positions whose vectors are made at first; twice as many when they are used up."""
+
+PACKED_FROM = 2**17
+"""Weights of a vocabulary that is worth an order of its own."""
 
 Cache = tuple[Float[Tensor, "n D S"], Float[Tensor, "n S D"]]
 """Keys and values of a layer; n is B x H."""
@@ -119,6 +122,31 @@ def joined(parts: list[Tensor | None]) -> Any:
     """One field of several layers, concatenated; None where they have none."""
     there = [part.detach() for part in parts if part is not None]
     return torch.cat(there) if there[1:] else next(iter(there), None)
+
+
+class VocabularyProduct:
+    """x W^T + b of a matrix larger than the caches next to a core.
+
+    oneDNN reads weights in an order of its own, and would make such a copy for each product: here
+    one is kept.  A single row needs no such order, and reads the matrix itself.
+    """
+
+    packed: Tensor | None = None
+
+    def __init__(self, layer: Linear) -> None:
+        self.weight, self.bias, self.out_features = layer.weight, layer.bias, layer.out_features
+        self.plain = product_of(layer)
+        large = layer.weight.numel() >= PACKED_FROM and layer.weight.dtype == torch.float32
+        self.packs = large and usable(operators=(PACK,))
+
+    def __call__(self, x: Float[Tensor, "R I"]) -> Float[Tensor, "R O"]:
+        if not self.packs:
+            return self.plain(x)
+        if x.shape[0] == 1:  # a matrix-vector product
+            return onednn_product(x, self.weight, self.bias)
+        if self.packed is None:
+            self.packed = operator(PACK)(self.weight)
+        return onednn_product(x, self.packed, self.bias)
 
 
 class FastAttention:
@@ -233,7 +261,7 @@ class FastDecoder:
 
     def __init__(self, model: Transformer, decoder: Stack) -> None:
         self.model, self.embedding = model, model.embed_target
-        self.output = cast("Linear", model.output)
+        self.output = VocabularyProduct(cast("Linear", model.output))
         self.layers = [block for block in decoder.blocks if isinstance(block, Block)]
         self.blocks = [FastBlock(depth, block) for depth, block in enumerate(self.layers)]
         self.norm, self.rotary = decoder.norm, self.layers[0].attention.rotary

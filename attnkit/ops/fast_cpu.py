@@ -25,6 +25,8 @@ logarithm of its softmax sum."""
 FLASH_BACKWARD = "aten._scaled_dot_product_flash_attention_for_cpu_backward"
 PRODUCT = "mkldnn._linear_pointwise.default"
 """oneDNN's x W^T + b."""
+PACK = "mkldnn._reorder_linear_weight.default"
+"""The W of `PRODUCT` as oneDNN reads it."""
 WEIGHT_GRADIENTS = "aten.mkldnn_linear_backward_weights"
 """oneDNN's gradients of weight and bias."""
 

@@ -1,7 +1,8 @@
 """What every search shares: hypotheses, what it needs of a model, and the arithmetic of a step."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
@@ -15,6 +16,15 @@ from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
 from attnkit.ops.profile_range import profiled
 from attnkit.recipe.schema import SearchConfig
+
+SHORT_LIST = 64
+"""torch.topk on a CPU is fast where a row has at least this many times k elements."""
+LOGITS_AT_ONCE = {"cpu": 2**20}
+"""Most logits made at a time, by device; elsewhere all.  What fits in a cache is quickly reread."""
+FEW = 16
+"""Rows below which torch.max finds the highest elements faster than `top`."""
+LOWEST_FOLD, HIGHEST_FOLD = 3, 8
+"""Into how many lines a row is folded to find its highest elements."""
 
 
 class Projection(Protocol):
@@ -106,30 +116,85 @@ def top(
     then learns of ties calls again with it, which spares every other step a second wait for the
     device.
     """
-    rows = scores
-    if before is not None:
-        rows = (torch.unflatten(scores, 0, before.shape) + before.unsqueeze(2)).flatten(1)
-    values, places = rows.topk(min(k + 1, rows.shape[1]))  # one more shows ties
+    rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
+    values, places = highest(rows, before, min(k + 1, rows[0].numel()))  # one more shows ties
     ties = (values.diff() == 0).any()  # neighbours of -inf differ by NaN
     if exact and ties:
-        values, places = in_order(rows, values, places, k)
+        values, places = in_order(rows, before, values, places, k)
         ties = torch.zeros_like(ties)
     return values[:, :k], places[:, :k], ties
 
 
+def best(scores: Float[Tensor, "R V"]) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
+    """The highest of each row and its place, the lowest of equal ones (unless all are -inf)."""
+    if scores.device.type == "cpu" and len(scores) >= FEW:
+        return top(scores, 1, exact=True)[:2]
+    value, place = scores.max(1, keepdim=True)
+    return value, place
+
+
 def in_order(
-    rows: Float[Tensor, "b V"], values: Float[Tensor, "b n"], places: Int[Tensor, "b n"], k: int
-) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """The n highest that were found of each row, the first k of them equal ones by lowest place."""
+    scores: Float[Tensor, "b W V"],
+    before: Float[Tensor, "b W"] | None,
+    values: Float[Tensor, "b n"],
+    places: Int[Tensor, "b n"],
+    k: int,
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """The k highest of the n that `highest` found, equal ones by lowest place."""
     places, order = places.sort(dim=1)
     values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
     places, last = places.gather(1, order), values[:, -1]
     # where the k-th equals the last of the n, equal ones of lower place may have been left out
     cut = (values[:, min(k, values.shape[1]) - 1] == last) & (last > -math.inf)
-    if values.shape[1] < rows.shape[1] and len(unsure := cut.nonzero().squeeze(1)):
-        whole = rows[unsure].sort(dim=1, descending=True, stable=True)
-        values[unsure, :k], places[unsure, :k] = (one[:, :k] for one in whole)
-    return values, places
+    complete = values.shape[1] == scores[0].numel()  # nothing was left out
+    if not complete and len(unsure := cut.nonzero().squeeze(1)):
+        whole = plus(scores[unsure], None if before is None else before[unsure]).flatten(1)
+        exact = whole.sort(dim=1, descending=True, stable=True)
+        values[unsure, :k], places[unsure, :k] = (one[:, :k] for one in exact)
+    return values[:, :k], places[:, :k]
+
+
+def plus(scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None) -> Tensor:
+    """The scores of all rows, each with its addend."""
+    return scores if before is None else scores + before.unsqueeze(2)
+
+
+def highest(
+    scores: Float[Tensor, "b W V"], before: Float[Tensor, "b W"] | None, k: int
+) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """torch.topk of each sentence; on a CPU in two stages where rows are long.
+
+    The k highest lie in the k columns of highest maximum, once a row is folded into a matrix.
+    """
+    length = scores.shape[2]  # V
+    height = min(HIGHEST_FOLD, scores.shape[1] * length // (SHORT_LIST * k))
+    if scores.device.type != "cpu" or height < LOWEST_FOLD:
+        values, places = plus(scores, before).flatten(1).topk(k)
+        return values, places
+    width = length // height
+    # [b, W, height, width]: column c holds the tokens c, c + width, c + 2 width, ...
+    folded = torch.unflatten(scores[..., : height * width], 2, (height, width))
+    columns = plus(folded.amax(2), before).flatten(1).topk(k).indices
+    inside, rest = fold_places(height, width, length, scores.shape[1])
+    first = torch.add(columns, columns // width, alpha=length - width)  # row x V + column
+    places = (inside + first[:, None]).flatten(1)  # [b, height k]
+    if len(rest):
+        places = torch.cat((places, rest.expand(len(scores), -1)), 1)
+    values = scores.flatten(1).gather(1, places)
+    if before is not None:
+        values += before.gather(1, places // length)  # that of each place's row
+    values, order = values.topk(k)
+    return values, places.gather(1, order)
+
+
+@cache
+def fold_places(
+    height: int, width: int, length: int, rows: int
+) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
+    """Where each line of a folded row begins, and the places of all rows that no line holds."""
+    starts = torch.arange(rows)[:, None] * length
+    rest = starts + torch.arange(height * width, length)  # fewer than the lines for each row
+    return torch.arange(height)[:, None] * width, rest.flatten()
 
 
 def bucket_size(sentences: int) -> int:
@@ -199,11 +264,21 @@ def next_scores(
     spec: SearchConfig,
     produced: int,
     prefix: Int[Tensor, "R t"] | None,
-) -> Float[Tensor, "R V"]:
-    """Log-probabilities of the next token, as `constrain` leaves them."""
-    scores = predict(model, hidden)
-    constrain(scores, spec, produced, prefix)
-    return scores
+    group: int = 1,
+) -> Iterator[tuple[slice, Float[Tensor, "r V"]]]:
+    """Log-probabilities of the next token, as `constrain` leaves them, for some rows at a time.
+
+    All parts but the last have a power of two of groups of so many rows, so that few sizes occur.
+    """
+    size = len(hidden)
+    if most := LOGITS_AT_ONCE.get(hidden.device.type):
+        groups = max(1, most // (group * model.output.out_features))
+        size = group << groups.bit_length() - 1
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        scores = predict(model, hidden[rows])
+        constrain(scores, spec, produced, None if prefix is None else prefix[rows])
+        yield rows, scores
 
 
 def ban_repeats(scores: Float[Tensor, "R V"], prefix: Int[Tensor, "R t"], order: int) -> None:

@@ -144,9 +144,13 @@ def candidates(
     which costs no wait, the choice among equal scores is always exact.
     """
     exact = exact or hidden.device.type == "cpu"
-    width = 2 * spec.beam
-    scores = base.next_scores(model, hidden, spec, produced, prefix)
-    logprob, place, tied = base.top(scores, width, exact, live)
+    width, beams, parts = 2 * spec.beam, live.shape[1], []
+    for rows, scores in base.next_scores(model, hidden, spec, produced, prefix, beams):
+        parts.append(base.top(scores, width, exact, live.reshape(-1)[rows].view(-1, beams)))
+    logprobs, places, ties = zip(*parts, strict=True)
+    (logprob, place), tied = parts[0][:2], ties[0]
+    if len(parts) > 1:
+        logprob, place, tied = torch.cat(logprobs), torch.cat(places), torch.stack(ties).any()
     if logprob.shape[1] < width:  # a vocabulary smaller than the candidate list
         spare = (0, width - logprob.shape[1])
         logprob, place = F.pad(logprob, spare, value=-math.inf), F.pad(place, spare, value=EOS)

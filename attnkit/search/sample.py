@@ -159,6 +159,27 @@ class BatchOutputs:
         return answers
 
 
+def next_tokens(
+    model: base.Predictor,
+    hidden: Float[Tensor, "R W"],
+    spec: SearchConfig,
+    produced: int,
+    prefix: Int[Tensor, "R t"] | None,
+    times: Float[Tensor, "R V"] | None,
+) -> tuple[Float[Tensor, "R 1"], Int[Tensor, "R 1"]]:
+    """The next token of each row with its log-probability: the likeliest one, or one drawn."""
+    parts = []
+    for rows, scores in base.next_scores(model, hidden, spec, produced, prefix):
+        if times is None:
+            value, token = base.best(scores)
+        else:
+            token = sample_tokens(scores, times[rows], spec)[:, None]
+            value = scores.gather(1, token)
+        parts.append((value, token))
+    values, tokens = zip(*parts, strict=True)
+    return torch.cat(values), torch.cat(tokens)
+
+
 def step_by_step(
     model: base.Predictor,
     state: Any,
@@ -183,13 +204,10 @@ def step_by_step(
         rows = active.repeat_interleave(draws)
         hidden, state = hidden.index_select(0, rows), state.select(rows, None)
     for step in range(longest):
-        scores = base.next_scores(model, hidden, spec, step, prefix)
-        if waiting_times is None:
-            value, token = scores.max(1)
-        else:
-            times = waiting_times.next(active.tolist(), scores.shape[1])
-            token = sample_tokens(scores, times, spec)
-            value = scores.gather(1, token[:, None])
+        times = None
+        if waiting_times is not None:
+            times = waiting_times.next(active.tolist(), model.output.out_features)
+        value, token = next_tokens(model, hidden, spec, step, prefix, times)
         token = token.view(alive.shape)
         alive = outputs.write(active, token, value.view(alive.shape), alive)
         nan, *live = torch.cat((value.isnan().any()[None], alive.any(1))).tolist()

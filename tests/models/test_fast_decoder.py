@@ -87,6 +87,7 @@ def test_steps_of_reordered_and_leaving_rows_are_those_of_the_plain_decoder(
     for module in (onednn, fast_decoder):
         monkeypatch.setattr(module, "WIDER", wider)
     monkeypatch.setattr(onednn, "LEAST_WORK", 5000)
+    monkeypatch.setattr(fast_decoder, "PACKED_FROM", 1)
     monkeypatch.setattr(fast_decoder, "ROOM", 7)
     model, source, random = made(), sources(sentences), torch.Generator().manual_seed(2)
     reader = FastDecoder.of(model)

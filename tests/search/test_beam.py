@@ -1,6 +1,7 @@
 """Beam search against exhaustive search and against a plain beam search without a cache."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from attnkit.errors import DataError, RecipeError
 from attnkit.models import build
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import base, beam, search
-from attnkit.search.base import advance, predict, top
+from attnkit.search.base import advance, highest, predict, top
 
 SPECS = [
     SearchConfig(beam=beam, n_best=n, length_penalty=penalty, max_length=length, **rest)
@@ -156,6 +157,40 @@ def test_top_breaks_ties_at_the_cut_by_lowest_id() -> None:
     assert not top(scores[1:2], 2, exact=False)[2].item()
 
 
+@pytest.mark.parametrize("length", [1, 40, 700, 5632, 8000, 8005])
+@pytest.mark.parametrize("k", [1, 11])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_highest_in_two_stages_are_those_of_one(length: int, k: int, beams: int) -> None:
+    random = torch.Generator().manual_seed(length)
+    scores = torch.randn((20, beams, length), generator=random)
+    before = torch.randn((20, beams), generator=random)
+    scores[0] = -math.inf
+    scores[1, :, length // 2 :] = -math.inf
+    scores[2] = scores[2].round()  # many equal ones
+    most = min(k, beams * length)
+    for addend in (None, before):
+        whole = (scores if addend is None else scores + before[..., None]).flatten(1)
+        values, places = highest(scores, addend, most)
+        assert torch.equal(values, whole.topk(most).values)
+        assert torch.equal(whole.gather(1, places), values)
+        assert all(len(set(row)) == len(row) for row in places.tolist())
+    scores[3, :, -1] = math.nan
+    assert highest(scores, before, 1)[0][3].isnan().all()
+
+
+@pytest.mark.parametrize("length", [1, 150, 4095, 4096, 4150, 8000, 8063])
+@pytest.mark.parametrize("rows", [1, 20])
+def test_the_best_is_the_first_of_the_highest(length: int, rows: int) -> None:
+    scores = torch.randn((rows, length), generator=torch.Generator().manual_seed(length))
+    for few in (scores, scores.round(), torch.zeros_like(scores)):
+        few[-1, -1] = 9
+        few[0, length // 2] = math.nan
+        for found, expected in zip(base.best(few), few.max(1, keepdim=True), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        for row, place in list(zip(few.tolist(), base.best(few)[1].tolist(), strict=True))[1:]:
+            assert place == [row.index(max(row))]
+
+
 def test_log_probabilities_are_those_of_torch() -> None:
     model, source = Toy(size=200), sources(5, size=200)
     ids = torch.full((5, 1), BOS)
@@ -177,6 +212,33 @@ def test_batches_shrink_to_few_sizes_and_no_sentence_that_goes_on_is_lost(done: 
     assert len(kept) == len(set(kept)) < len(done)
     assert len(kept) <= len(going) * 5 / 4
     assert all(place == sentence for place, sentence in enumerate(kept) if sentence < len(kept))
+
+
+@pytest.mark.parametrize(
+    ("rest", "rows"),  # at most, where so many logits are made at a time: 2^n sentences
+    [
+        ({"beam": 3, "n_best": 3}, {1: 3, 200: 4, 350: 6, 700: 12}),
+        ({"beam": 3, "n_best": 3, "no_repeat_ngram": 2, "min_length": 3}, {200: 4, 700: 12}),
+        ({"method": "greedy", "no_repeat_ngram": 2}, {1: 1, 200: 4, 700: 8}),
+        ({"method": "sample", "no_repeat_ngram": 2, "n_best": 3}, {200: 4, 700: 8}),
+    ],
+)
+def test_scores_made_in_pieces_give_the_same_answers(
+    rest: dict, rows: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, source = Toy(size=50), sources(11, size=50)
+    spec = SearchConfig(max_length=9, **rest)
+    whole = search(model, source, spec, lines=range(11))
+    sizes = []
+    model.output.register_forward_hook(lambda _, __, y: sizes.append(y.shape[0]))
+    for logits, most in rows.items():
+        monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": logits})
+        sizes.clear()
+        found = search(model, source, spec, lines=range(11))
+        assert [answers(one) for one in found] == [
+            [(h.ids, h.score, h.complete) for h in one] for one in whole
+        ]
+        assert max(sizes) == most
 
 
 def test_tokens_that_stand_for_no_text_are_never_produced() -> None:
