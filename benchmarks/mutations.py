@@ -77,7 +77,7 @@ train/averaging.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
 train/averaging.py: del self.recent[min(self.recent)] => del self.recent[max(self.recent)]
 train/fit.py: or step % save_every == 0 =>
 train/checkpoint.py: bad := tensors.not_finite(values) => bad := None
-train/checkpoint.py: fs.fsync_path(final.parent) => pass
+train/checkpoint.py: DISK.fsync_path(final.parent) => pass
 train/checkpoint.py: and old not in keep =>
 train/checkpoint.py: run.log.flush() => pass
 # train

@@ -102,12 +102,6 @@ def packed(handler: Handler) -> None:
     handler.wfile.write(BODY)
 
 
-def test_a_file_arrives_as_it_was_sent(server: Server, tmp_path: Path) -> None:
-    server.answers["/file"] = packed
-    fetch(f"{server.url}/file", tmp_path / "file", SHA256)
-    assert (tmp_path / "file").read_bytes() == BODY
-
-
 def test_an_answer_without_content_is_no_file(server: Server, tmp_path: Path) -> None:
     server.answers["/file"] = lambda handler: handler.head(204)
     assert "the server answered 204" in refuse(server, tmp_path / "file", UnavailableError)
@@ -118,7 +112,9 @@ def unannounced(handler: Handler) -> None:
     handler.wfile.write(BODY)
 
 
-@pytest.mark.parametrize(("answer", "total"), [(whole, len(BODY)), (unannounced, None)])
+@pytest.mark.parametrize(
+    ("answer", "total"), [(whole, len(BODY)), (packed, len(BODY)), (unannounced, None)]
+)
 def test_a_file_arrives_whole_with_progress(
     server: Server, tmp_path: Path, answer: Answer, total: int | None
 ) -> None:
