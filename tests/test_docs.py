@@ -36,6 +36,7 @@ BLOCKS = [
         *(
             DOCS / f"{name}.md"
             for name in (
+                "long-context",
                 "recipes",
                 "comparing",
                 "export",
@@ -43,7 +44,6 @@ BLOCKS = [
                 "metrics",
                 "runs",
                 "seeing-attention",
-                "long-context",
             )
         ),
     )  # fmt: skip
