@@ -1,8 +1,9 @@
 """The picture that README opens with: mechanisms by tasks, from kept runs, and by cost.
 
 `python benchmarks/publish.py` writes it, of the mechanisms that several tasks have.  The recipes of
-published/ are left out: each has rows of its own.  The columns of speed and memory are those
-of results/every-mechanism.json: causal attention's training on rows of 2,048 tokens.
+published/ and those without a row of scaled-dot are left out: they have rows of their own.  The
+columns of speed and memory are those of results/every-mechanism.json: causal attention's training
+on rows of 2,048 tokens.
 """
 
 import json
@@ -19,6 +20,7 @@ from attnkit.show.overview import overview_picture
 
 TASKS = ("translation", "summarization", "dialogue", "classification", "language-modeling")
 """From left to right; then the others."""
+PLAIN = "scaled-dot"
 LEAST_TASKS = 3
 """Recipes that a mechanism is in, at least."""
 LENGTH = "2048"
@@ -26,7 +28,10 @@ LENGTH = "2048"
 
 def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
     """What the picture shows."""
-    names = [name for name in kept if not name.startswith("published/")]
+    names = [
+        name for name, runs in kept.items()
+        if not name.startswith("published/") and any(run.variant == PLAIN for run in runs)
+    ]  # fmt: skip
     names.sort(key=lambda name: [kept[name][0].recipe.task != task for task in TASKS])
     baselines: dict[str | None, str] = {
         name: load(shipped()[name]).baseline or "" for name in names
