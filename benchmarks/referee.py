@@ -22,13 +22,13 @@ OFF_A_FIGURE = 0.5
 """Points by which a number that was read off a figure may be wrong."""
 RULES = """\
 Ours is the mean over seeds with its 95 % interval over test rows and seeds (of one seed: over
-test rows; where all rows are right, or none, 3 of their number either way). It *agrees* if that
-interval reaches the published number, or the range over the papers that state one (a number read
-off a figure, px, is half a point wide either way), and *differs* else; *a part*: ours is only one
-of the settings over which the published number is a mean, so that they cannot be compared yet.
-What was not trained here is *not run*. r: read in code, configuration or text; mem: from memory.
-The deviations of each recipe from its source stand at its head. Learning rates are never chosen
-on test rows here; several of the sources do."""
+test rows; where all rows are right, or none, by the rule of three: 3 / rows either way). It
+*agrees* if that interval reaches the published number, or the range over the papers that state one
+(a number read off a figure, px, is half a point wide either way), and *differs* else; *a part*:
+ours is only one of the settings over which the published number is a mean, so that they cannot be
+compared yet. What was not trained here is *not run*. r: read in code, configuration or text; mem:
+from memory. The deviations of each recipe from its source stand at its head. Learning rates are
+never chosen on test rows here; several of the sources do."""
 
 
 class Row(Strict):

@@ -1,12 +1,15 @@
 """The shape of the source: who imports whom, what is never called, how long things get."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 import attnkit
 
@@ -194,3 +197,12 @@ def test_a_package_says_where_to_start() -> None:
         for module, name in re.findall(r"`(\w+)\.(\w+)`", start[0]):
             text = (path.parent / f"{module}.py").read_text("utf-8")
             assert re.search(rf"^(class|def) {name}\b|^{name}\b.* = ", text, re.MULTILINE), name
+
+
+def test_mutations_change_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts of `benchmarks/mutations.py` follow the code, and so do the tests it names."""
+    monkeypatch.syspath_prepend(str(ROOT.parent / "benchmarks"))
+    for file, old, _, tests in importlib.import_module("mutations").changes():
+        assert old in (ROOT / file).read_text("utf-8"), f"{file}: {old}"
+        for name in tests.split():
+            assert (ROOT.parent / "tests" / name).exists(), name

@@ -1,11 +1,12 @@
 """toy-listops: nested lists of digits under an operator, each with one digit as its answer.
 
 Operators are minimum, maximum, median (the mean of the two middle values, rounded down), and the
-sum modulo 10.  Rows are written as Long Range Arena feeds them to its models: its tokenizer keeps
-letters and digits alone, so no bracket says where a list ends.
+sum modulo 10.  Rows are written as Long Range Arena feeds them to its models: operators without
+their opening brackets, and X for a closing one.
 
 Source: Nangia and Bowman 2018, "ListOps: A Diagnostic Dataset for Latent Tree Learning"; depths,
-arguments and lengths as in Tay et al. 2021, "Long Range Arena", lra_benchmarks/data/listops.py.
+arguments and lengths as in Tay et al. 2021, "Long Range Arena", lra_benchmarks/data/listops.py;
+words as in lra_benchmarks/listops/input_pipeline.py.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +15,14 @@ from statistics import median
 from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
 
-VERSION = 1
+VERSION = 2
 SIZES = {"train": 96000, "valid": 2000, "test": 2000}
 DEPTH, ARGUMENTS, NESTED = 10, 10, 0.25
 """Largest depth, most arguments of a list, and the share of arguments that are lists."""
 SHORTEST, LONGEST = 500, 2000
-"""Exclusive bounds of the length, to which a digit adds 1 and a list 2 for its brackets."""
+"""Exclusive bounds of the length in tokens."""
+END = "X"
+"""The end of a list."""
 
 OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "MIN": min,
@@ -27,7 +30,7 @@ OPERATORS: dict[str, Callable[[list[int]], int]] = {
     "MED": lambda values: int(median(values)),
     "SM": lambda values: sum(values) % 10,
 }
-words = " ".join((*OPERATORS, *map(str, range(10))))
+words = " ".join((*OPERATORS, *map(str, range(10)), END))
 
 
 def rows(split: str, size: int, seed: int) -> Iterator[Row]:
@@ -37,8 +40,7 @@ def rows(split: str, size: int, seed: int) -> Iterator[Row]:
         while True:
             tokens = list[str]()
             answer = _write(draw, 1, tokens)
-            lists = sum(token in OPERATORS for token in tokens)
-            if SHORTEST < len(tokens) + lists < LONGEST:
+            if SHORTEST < len(tokens) < LONGEST:
                 yield Row(" ".join(tokens), str(answer))
                 break
 
@@ -54,4 +56,5 @@ def _write(draw: Draw, depth: int, tokens: list[str]) -> int:
         else:
             values.append(draw.randrange(10))
             tokens.append(str(values[-1]))
+    tokens.append(END)
     return OPERATORS[operator](values)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.wordnet import only_wordnet
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics import BLEU, CHRF, TER
 
 from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.metrics import METRICS, metric_facts
@@ -34,6 +34,15 @@ def test_bleu_is_sacrebleus_for_every_tokenizer_and_case(tokenize: str) -> None:
         ours = score(["bleu"], hypotheses, [[line] for line in references], settings)["bleu"]
         assert ours.value == pytest.approx(expected, abs=1e-12)
         assert ours.signature == str(metric.get_signature())
+
+
+def test_chrf_and_ter_are_sacrebleus_with_several_references() -> None:
+    hypotheses, streams = sentences(60, 1), [sentences(60, 2), sentences(60, 3)]
+    lines = list(zip(*streams, strict=True))
+    ours = score(["chrf", "ter"], hypotheses, lines, EvalConfig())
+    for name, metric in {"chrf": CHRF(), "ter": TER()}.items():
+        expected = metric.corpus_score(hypotheses, streams).score
+        assert ours[name].value == pytest.approx(expected, abs=1e-12)
 
 
 def test_the_number_of_references_may_vary_from_line_to_line() -> None:
