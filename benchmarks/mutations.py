@@ -45,6 +45,10 @@ ops/grouped_heads.py: if heads != weights.shape[1]: => if False:
 # mechanisms/test_path.py
 ops/recomputed_chunks.py: torch.set_rng_state(cpu) => pass
 ops/recomputed_chunks.py: into += one => into = one
+# ops/test_delta_chunks.py
+ops/delta_chunks.py: diagonal(dim1=2, dim2=3).zero_() => diagonal(dim1=2, dim2=3)
+ops/delta_chunks.py: (ends[c] * dstate).sum((1, 2)) => 0
+ops/delta_chunks.py: (k, shared + by_left, => (k, shared,
 # recipe/test_score_options.py
 attention/scored.py: total + prior => total - prior
 attention/scored.py: seen.log() / => seen /

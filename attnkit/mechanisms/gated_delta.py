@@ -62,6 +62,8 @@ from attnkit.attention import (
 )
 from attnkit.errors import UsageError
 from attnkit.ops.decayed_products import decayed_products
+from attnkit.ops.delta_chunks import delta_chunks
+from attnkit.ops.fast_cpu import usable
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
 
@@ -122,7 +124,9 @@ class GatedDelta(Unscored):
             pads = pads.repeat_interleave(self.steps, 2)
             erase, write = (x.masked_fill(pads, 0) for x in (erase, write))
             log_decay = None if log_decay is None else log_decay.masked_fill(pads, 0)
-        if state is None and not 1 < k.shape[2] <= chunk(k):
+        # chunks bear that there is none; a compiled graph for any length only one of them
+        most = chunk(k) if torch.compiler.is_compiling() else BLOCK
+        if state is None and not 1 < k.shape[2] <= most:
             state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
         if k.shape[2] == 1:
             assert state is not None
@@ -214,16 +218,21 @@ def chunked(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor,
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The same for T tokens; without a state they are the first ones, and no more than a chunk.
+    """The same for T tokens; without a state they are the first ones.
 
     With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
     obey n_i + sum_(j<i) (b_i k_i)^T G_ij k_j n_j = w_i v_i - (b_i k_i)^T G_i0 S: one system for
     all.  (S as the state is kept, [D, E]; w = b without `erase: channel`.)
     """
-    q, k, length = F.normalize(q, dim=-1), F.normalize(k, dim=-1), k.shape[2]
-    given = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
+    length = k.shape[2]
     # a length that a graph leaves open is not divided
     size = min(chunk(k), length) if torch.compiler.is_compiling() else even(length, chunk(k))
+    if (log_decay is None or log_decay.shape[-1] == 1) and usable(q, k, v, state):
+        return delta_chunks(size, q, k, v, log_decay, erase, write, state)
+    if state is None and size < length:
+        state = v.new_zeros((*k.shape[:2], k.shape[3], v.shape[3]))
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    given = [q, k, v * write, k * erase, *([] if log_decay is None else [log_decay])]
     if spare := -length % size:
         given = [F.pad(x, (0, 0, 0, spare)) for x in given]
     # [B, H, chunks, C, D]
