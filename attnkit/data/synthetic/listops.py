@@ -15,7 +15,7 @@ from statistics import median
 from attnkit.data.draw import Draw
 from attnkit.data.rows import Row
 
-VERSION = 2
+VERSION = 1
 SIZES = {"train": 96000, "valid": 2000, "test": 2000}
 DEPTH, ARGUMENTS, NESTED = 10, 10, 0.25
 """Largest depth, most arguments of a list, and the share of arguments that are lists."""
