@@ -267,7 +267,7 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
         clean = clean.replace(PLUS_MINUS, "+-")
     most = options.max_width
     for word in re.findall(rf"\S{{{most + 1},}}", clean):
-        part = rf"(?=.{{{most + 1}}})(.{{1,{most - 1}}}[|/])"  # where the rest is too long
+        part = rf"(?=.{{{most + 1}}})(.{{1,{max(most - 1, 1)}}}[|/])"  # where the rest is too long
         clean = clean.replace(word, re.sub(part, "\\1\n", word))
     return Text(clean, style=style, overflow="fold")
 

@@ -9,6 +9,7 @@ from helpers.score_rows import score_row
 from attnkit.recipe.published import Published
 from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import Comparison, Score, ScoreRow, side_by_side
+from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.results import PublishedFigures
 from attnkit.show.comparison_tables import comparison_table
 
@@ -122,6 +123,14 @@ def test_without_a_baseline_the_best_is_found_all_the_same(baselines: dict[Any, 
     result = side_by_side([entry("a", 0), entry("b", 9)], baselines, EvalConfig(bootstrap=50))
     assert (result.baseline, result.differences) == (None, ())
     assert level(result) == {"b"}
+
+
+def test_the_baseline_is_the_chosen_variant_else_the_first() -> None:
+    entries = [entry("a", 0), entry("b", 9)]
+    assert first_baselines(entries) == {"r": "a"}
+    assert first_baselines(entries, "b") == {"r": "b"}
+    assert first_baselines(entries, {"r": "b", "other": "x"}) == {"r": "b"}
+    assert side_by_side(entries, first_baselines(entries, "b")).baseline == "b"
 
 
 def test_without_resamples_there_are_differences_and_no_judgement() -> None:

@@ -1,4 +1,4 @@
-"""Scores agree with sacrebleu's command, with rouge-score and with numbers worked by hand."""
+"""Scores agree with sacrebleu, with rouge-score and with numbers worked by hand."""
 
 import random
 from collections.abc import Iterator
