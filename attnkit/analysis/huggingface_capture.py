@@ -135,7 +135,11 @@ def _check_memory(model: Pretrained, read: HuggingFaceInput) -> None:
     """Refuse a text whose maps would fill the memory: transformers holds those of all layers."""
     sides = len(read.source), len(read.ids)
     config = model.model.config.get_text_config()
-    maps = getattr(config, "num_hidden_layers", 1) * getattr(config, "num_attention_heads", 1)
+    types = getattr(config, "layer_types", None)
+    layers = getattr(config, "num_hidden_layers", 1)
+    if types:  # hybrid models have layers without maps
+        layers = sum(name in WITH_WEIGHTS for name in types)
+    maps = layers * getattr(config, "num_attention_heads", 1)
     squares = [sides[0] ** 2, sides[1] ** 2, sides[0] * sides[1]]
     check_weights(maps * sum(squares), "the text", "shorten it")
 

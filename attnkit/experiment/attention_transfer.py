@@ -112,7 +112,7 @@ def make_updates(
     learn: Callable[[], tuple[float, int]],
     emit: Emit,
     *,
-    fused: bool = False,
+    fused: bool | None = None,
 ) -> list[float]:
     """Make updates by Adam and tell how far they are; the loss before each.
 
@@ -123,7 +123,7 @@ def make_updates(
         rate: the learning rate of an update, counted from 1.
         learn: computes the gradients of the next batch; its loss and tokens.
         emit: called with `ProgressEvent`s.
-        fused: by the implementation in one pass.
+        fused: by the implementation in one pass; None leaves it to torch.
     """
     optimizer = torch.optim.Adam([*dict.fromkeys(weights)], fused=fused)
     losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
