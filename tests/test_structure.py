@@ -201,8 +201,9 @@ def test_a_package_says_where_to_start() -> None:
 
 def test_mutations_change_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The texts of `benchmarks/mutations.py` follow the code, and so do the tests it names."""
-    monkeypatch.syspath_prepend(str(ROOT.parent / "benchmarks"))
+    repository = Path(__file__).parents[1]
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
     for file, old, _, tests in importlib.import_module("mutations").changes():
         assert old in (ROOT / file).read_text("utf-8"), f"{file}: {old}"
         for name in tests.split():
-            assert (ROOT.parent / "tests" / name).exists(), name
+            assert (repository / "tests" / name).exists(), name
