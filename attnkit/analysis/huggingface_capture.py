@@ -218,9 +218,7 @@ def _transformers_errors(model: Pretrained) -> Iterator[None]:
         raise
     except (RuntimeError, IndexError, ValueError, TypeError, MemoryError) as error:
         if out_of_memory(error):
-            raise MemoryLimitError(
-                f"{model.name}: no memory left: choose layers, or shorten the text"
-            ) from error
+            raise MemoryLimitError(f"{model.name}: no memory left: shorten the text") from error
         reason = one_line(error)
         raise DataError(f"{model.name}: transformers could not run the model: {reason}") from error
 

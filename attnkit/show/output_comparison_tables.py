@@ -17,7 +17,8 @@ from attnkit.show.table import Cell, Column, Table
 
 def tables(compared: ComparedOutputs) -> list[Table]:
     """Systems on all lines, and by length of the reference."""
-    return [_systems(compared), *([_by_length(compared)] if len(by_length(compared)) > 1 else [])]
+    lengths = by_length(compared)
+    return [_systems(compared), *([_by_length(compared, lengths)] if len(lengths) > 1 else [])]
 
 
 def _systems(compared: ComparedOutputs) -> Table:
@@ -61,9 +62,10 @@ def _systems(compared: ComparedOutputs) -> Table:
     return Table.of(", ".join(parts), found, columns, notes)
 
 
-def _by_length(compared: ComparedOutputs) -> Table:
+def _by_length(
+    compared: ComparedOutputs, lengths: dict[str, tuple[int, tuple[float, ...]]]
+) -> Table:
     """A row a system, a column a length; above, how many sentences it has."""
-    lengths = by_length(compared)
     rows: list[tuple[str, list[float]]] = [("sentences", [count for count, _ in lengths.values()])]
     for at, name in enumerate(compared.names):
         rows.append((name, [values[at] for _, values in lengths.values()]))

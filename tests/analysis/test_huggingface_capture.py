@@ -338,7 +338,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "expected", "message"),
     [
-        (MemoryError(), MemoryLimitError, "no memory left: choose layers, or shorten the text"),
+        (MemoryError(), MemoryLimitError, "no memory left: shorten the text"),
         (RuntimeError("CUDA out of memory."), MemoryLimitError, "no memory left"),
         (IndexError("index 9\nmore"), DataError, "could not run the model: index 9"),
     ],

@@ -290,9 +290,10 @@ def _print(result: "Comparison", format: str, columns: str | None, notes: str | 
     if format == "json":
         output.write_json(result.json())
         return
-    found = tables(result, by_split=format == "table")
     if format == "csv":  # programs want a column per metric
         found = [comparison_table(result)]
+    else:
+        found = tables(result, by_split=format == "table")
     how = notes or ("short" if format == "latex" else "full")
     chosen = output.choose(found, columns)
     output.write_tables([table.with_notes(how) for table in chosen], format)
