@@ -119,9 +119,7 @@ class RecipeError(AttnkitError):
     code = 78
 
 
-def understood(
-    error: BaseException, batch_tokens: int | None = None, accumulate: int = 1
-) -> AttnkitError | None:
+def understood(error: BaseException, batch_tokens: int | None = None, accumulate: int = 1) -> AttnkitError | None:
     """What an error means to a user; None: a bug.  `memory_advice` takes the other arguments."""
     if isinstance(error, AttnkitError):
         return error

@@ -93,9 +93,7 @@ def answer_words(text: str) -> list[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_MARKS)).split()
 
 
-def contains_answer(
-    context: str, references: Sequence[str], words: Callable[[str], list[str]] = answer_words
-) -> bool:
+def contains_answer(context: str, references: Sequence[str], words: Callable[[str], list[str]] = answer_words) -> bool:
     """Whether a passage contains one of the answers, word by word, as SQuAD compares them."""
     text = f" {' '.join(words(context))} "
     answers = [" ".join(words(reference)) for reference in references]

@@ -26,23 +26,35 @@ from attnkit.data.synthetic import lexicon, translation
 
 ENDINGS = ("e", "en", "er", "es", "em")
 SMALL = {
-    "because": "weil", "although": "obwohl", "while": "w\u00e4hrend", "when": "als wenn wann",
-    "why": "warum", "where": "wo", "what": "was", "who": "wer wen wem", "yesterday": "gestern",
-    "today": "heute", "tomorrow": "morgen", "next": "n\u00e4chste", "last": "letzte",
-    "every": "jeden", "week": "Woche", "day": "Tag", "in": "in im vor", "behind": "hinter",
-    "front": "vor", "of": "vor", "on": "am", "to": "",
-}  # fmt: skip
+    "because": "weil",
+    "although": "obwohl",
+    "while": "w\u00e4hrend",
+    "when": "als wenn wann",
+    "why": "warum",
+    "where": "wo",
+    "what": "was",
+    "who": "wer wen wem",
+    "yesterday": "gestern",
+    "today": "heute",
+    "tomorrow": "morgen",
+    "next": "n\u00e4chste",
+    "last": "letzte",
+    "every": "jeden",
+    "week": "Woche",
+    "day": "Tag",
+    "in": "in im vor",
+    "behind": "hinter",
+    "front": "vor",
+    "of": "vor",
+    "on": "am",
+    "to": "",
+}
 """Words without forms."""
 LOOSE = {"in", "front", "of", "on", "who", "when"}
 """Those of them whose links are only possible."""
 HELPING = {"hat", "haben", "ist", "sind", "wird", "werden"}
 AUXILIARY = {"will", "did", "does", "do"}
-ARTICLES = {
-    form
-    for table in lexicon.ARTICLES.values()
-    for forms in table.values()
-    for form in forms.split()
-}
+ARTICLES = {form for table in lexicon.ARTICLES.values() for forms in table.values() for form in forms.split()}
 SIZES = (200, 300)
 """Sentences of valid and of test."""
 NOUNS = (*lexicon.PERSONS, *lexicon.THINGS, *lexicon.PLACES)
@@ -83,23 +95,18 @@ def german_of(word: str) -> set[str]:
 
 def links(row: Row) -> Gold:
     """Sure links of words with one counterpart, and of articles by their nouns; else possible."""
-    english, german = (
-        [word.strip(".,?") for word in side.split()] for side in (row.source, row.target)
-    )
+    english, german = ([word.strip(".,?") for word in side.split()] for side in (row.source, row.target))
     english[0] = english[0] if english[0] in meanings() else english[0].lower()
     german[0] = german[0] if german[0][:1].isdigit() else german[0]
     low = [german[0].lower(), *german[1:]]
     match = {
-        (i, j)
-        for i, word in enumerate(english)
-        for j in range(len(german))
-        if german_of(word) & {german[j], low[j]}
+        (i, j) for i, word in enumerate(english) for j in range(len(german)) if german_of(word) & {german[j], low[j]}
     }
     sure = {
-        (i, j) for i, j in match
-        if sum(a == i for a, _ in match) == sum(b == j for _, b in match) == 1
-        and english[i] not in LOOSE
-    }  # fmt: skip
+        (i, j)
+        for i, j in match
+        if sum(a == i for a, _ in match) == sum(b == j for _, b in match) == 1 and english[i] not in LOOSE
+    }
     nouns = {i: j for i, j in sure if german[j][:1].isupper()}
     for i, word in enumerate(english):
         noun = next((k for k in range(i + 1, min(i + 4, len(english))) if k in nouns), None)
@@ -112,8 +119,7 @@ def links(row: Row) -> Gold:
     possible = match | sure | {(i, j) for i in ours for j in theirs}
     starts = [j + 1 for j, word in enumerate(row.target.split()[:-1]) if word.endswith(",")]
     possible |= {(i, j) for i, w in enumerate(english) if w in ("that", "who") for j in starts}
-    possible |= {(i, j) for i, w in enumerate(english[:-1]) if w == "to"
-                 for a, j in sure if a == i + 1}  # fmt: skip
+    possible |= {(i, j) for i, w in enumerate(english[:-1]) if w == "to" for a, j in sure if a == i + 1}
     return Gold(frozenset(sure), frozenset(possible))
 
 
@@ -125,9 +131,7 @@ def rows(split: str, size: int) -> Iterator[tuple[Row, Gold]]:
 
 def line(gold: Gold) -> str:
     """Gold in Pharaoh format, possible links with ?."""
-    return " ".join(
-        f"{i}{'-' if (i, j) in gold.sure else '?'}{j}" for i, j in sorted(gold.possible)
-    )
+    return " ".join(f"{i}{'-' if (i, j) in gold.sure else '?'}{j}" for i, j in sorted(gold.possible))
 
 
 def write(folder: Path, split: str, size: int) -> list[Path]:
@@ -148,8 +152,11 @@ def scores(run: str, *words: str | Path) -> list[dict[str, str]]:
     """The rows that `attnkit align` prints."""
     done = subprocess.run(
         attnkit("align", run, *words, "--format", "csv"),
-        env=environment(), capture_output=True, encoding="utf-8", check=True,
-    )  # fmt: skip
+        env=environment(),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 

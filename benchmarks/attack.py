@@ -41,17 +41,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 
-from common import (
-    ROOT,
-    attnkit,
-    command,
-    environment,
-    load_before,
-    publish_part,
-    say,
-    table,
-    versions,
-)
+from common import ROOT, attnkit, command, environment, load_before, publish_part, say, table, versions
 
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
@@ -62,8 +52,7 @@ from helpers.small import write_corpus  # noqa: E402
 from attnkit.cli import script  # noqa: E402
 from attnkit.errors import OutputPathError  # noqa: E402
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL,
-           signal.SIGABRT)  # fmt: skip
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL, signal.SIGABRT)
 WAYS = ("alone", "with its children", "to a child")
 LOST = (1, 69, 71)
 """Codes that a command may end with where one of its children was ended."""
@@ -80,48 +69,74 @@ variants: {base: {}, dot: {model.attention: dot}}
 """
 RUN = "runs/toy/base/seed-1"
 COMMANDS = (
-    "train toy.yaml --device cpu --out new", "train toy.yaml --device cpu --out new --jobs 2",
-    "eval runs/toy --fresh --device cpu", f"generate {RUN} text -o out.txt --device cpu",
-    f"export {RUN} out --to huggingface", f"export {RUN} out --to ctranslate2",
+    "train toy.yaml --device cpu --out new",
+    "train toy.yaml --device cpu --out new --jobs 2",
+    "eval runs/toy --fresh --device cpu",
+    f"generate {RUN} text -o out.txt --device cpu",
+    f"export {RUN} out --to huggingface",
+    f"export {RUN} out --to ctranslate2",
     f"export {RUN} out --to onnx",
-    "runs pack runs/toy --results -o packed", "report runs/toy -o out.html",
-    "plot runs/toy --save out.svg", "verify runs/toy --device cpu --lines 2",
-    "recipe copy quickstart out.yaml", "data encode toy.yaml", "slurm toy.yaml --save out.sh",
+    "runs pack runs/toy --results -o packed",
+    "report runs/toy -o out.html",
+    "plot runs/toy --save out.svg",
+    "verify runs/toy --device cpu --lines 2",
+    "recipe copy quickstart out.yaml",
+    "data encode toy.yaml",
+    "slurm toy.yaml --save out.sh",
     f"visualize-attn {RUN} dog --save out.npz --device cpu",
     "train toy.yaml --device cpu --out new --nproc 2",
     f"convert {RUN} --attention linear --transfer 2 --tune 3 --device cpu --out new",
-    f"align {RUN} text text -o out.txt --device cpu", f"probe heads {RUN} --rows 4 --device cpu",
+    f"align {RUN} text text -o out.txt --device cpu",
+    f"probe heads {RUN} --rows 4 --device cpu",
     f"nbce {RUN} --context text --prompt two --max-length 3 --save out.html --device cpu",
     "bench attention linear --lengths 64,128 --repeats 1 --budget 1",
     "bench train toy.yaml --updates 2 --profile out.json --device cpu",
-    "compare runs/toy/base runs/toy/dot", "runs clean runs/toy --yes", "runs runs/toy",
-    "demo --out out", "check linear", "doctor --device cpu", "mechanisms linear",
-)  # fmt: skip
+    "compare runs/toy/base runs/toy/dot",
+    "runs clean runs/toy --yes",
+    "runs runs/toy",
+    "demo --out out",
+    "check linear",
+    "doctor --device cpu",
+    "mechanisms linear",
+)
 READERS = (
     "verify runs/toy --lines 0 --device cpu",
-    "report runs/toy -o page.html", "runs pack runs/toy --results -o packed", "runs runs/toy",
-    "plot runs/toy", "eval runs/toy --device cpu", f"generate {RUN} text --device cpu",
-)  # fmt: skip
-WRITERS = ("eval runs/toy --fresh --device cpu --metrics bleu", "runs clean runs/toy --yes",
-           "eval runs/toy --fresh --device cpu --metrics chrf",
-           "train toy.yaml --device cpu --fresh --quiet")  # fmt: skip
-IN_TRAINING = (
-    "is being trained",
-    "not scored yet",
-    "is not finished",
-    "unfinished",
-    "was trained meanwhile",
+    "report runs/toy -o page.html",
+    "runs pack runs/toy --results -o packed",
+    "runs runs/toy",
+    "plot runs/toy",
+    "eval runs/toy --device cpu",
+    f"generate {RUN} text --device cpu",
 )
+WRITERS = (
+    "eval runs/toy --fresh --device cpu --metrics bleu",
+    "runs clean runs/toy --yes",
+    "eval runs/toy --fresh --device cpu --metrics chrf",
+    "train toy.yaml --device cpu --fresh --quiet",
+)
+IN_TRAINING = ("is being trained", "not scored yet", "is not finished", "unfinished", "was trained meanwhile")
 """What readers may refuse a run for, beside a training."""
-FORKED = ("transformers", "torch.fx.experimental.symbolic_shapes", "sacrebleu", "numpy",
-          "attnkit.experiment.experiment", "attnkit.experiment.verification")  # fmt: skip
+FORKED = (
+    "transformers",
+    "torch.fx.experimental.symbolic_shapes",
+    "sacrebleu",
+    "numpy",
+    "attnkit.experiment.experiment",
+    "attnkit.experiment.verification",
+)
 """What commands need and is imported before they are forked."""
-PHONING = ("train toy.yaml --device cpu --out new", "eval runs/toy --device cpu",
-           f"export {RUN} out --to huggingface", f"export {RUN} out2 --to onnx",
-           f"export {RUN} out3 --to ctranslate2", f"generate {RUN} text --engine ctranslate2",
-           "plot runs/toy --save out.svg", "report runs/toy -o out.html",
-           "train toy.yaml --device cpu --out log train.log_to=[tensorboard]",
-           "nbce model --context text --prompt two --device cpu --max-length 3")  # fmt: skip
+PHONING = (
+    "train toy.yaml --device cpu --out new",
+    "eval runs/toy --device cpu",
+    f"export {RUN} out --to huggingface",
+    f"export {RUN} out2 --to onnx",
+    f"export {RUN} out3 --to ctranslate2",
+    f"generate {RUN} text --engine ctranslate2",
+    "plot runs/toy --save out.svg",
+    "report runs/toy -o out.html",
+    "train toy.yaml --device cpu --out log train.log_to=[tensorboard]",
+    "nbce model --context text --prompt two --device cpu --max-length 3",
+)
 
 
 def write_toy(folder: Path) -> None:
@@ -142,9 +157,14 @@ def made(folder: Path) -> None:
 def surroundings(folder: Path) -> dict[str, str]:
     """Environment of a command: one thread, a cache and a folder of temporary files of its own."""
     (folder / "tmp").mkdir(exist_ok=True)
-    return environment(1, ATTNKIT_CACHE=str(folder / "cache"), TMPDIR=str(folder / "tmp"),
-                       MPLCONFIGDIR=str(folder / "cache"), ATTACKED=str(folder),
-                       TORCHINDUCTOR_CACHE_DIR=str(folder / "cache"))  # fmt: skip
+    return environment(
+        1,
+        ATTNKIT_CACHE=str(folder / "cache"),
+        TMPDIR=str(folder / "tmp"),
+        MPLCONFIGDIR=str(folder / "cache"),
+        ATTACKED=str(folder),
+        TORCHINDUCTOR_CACHE_DIR=str(folder / "cache"),
+    )
 
 
 def processes(folder: Path, session: int) -> list[int]:
@@ -233,10 +253,15 @@ def started(words: str, folder: Path, fresh: bool = False) -> "subprocess.Popen[
         for name in FORKED:
             import_module(name)
     return subprocess.Popen(
-        attnkit(*words.split()), cwd=folder, env=own, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+        attnkit(*words.split()),
+        cwd=folder,
+        env=own,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
         preexec_fn=None if fresh else forked,
-    )  # fmt: skip
+    )
 
 
 def races(folder: Path, draw: random.Random) -> Iterator[Case]:
@@ -280,10 +305,14 @@ def lookups(folder: Path, draw: random.Random) -> Iterator[Case]:
 
 
 PARTS: dict[str, tuple[Callable[[Path, random.Random], Iterator[Case]], int]] = {
-    "stops": (stops, 300), "flips": (attacks.flips, 20_000), "crafted": (attacks.crafted, 1000),
-    "pretrained": (attacks.pretrained, 500), "caches": (attacks.caches, 200), "races": (races, 60),
+    "stops": (stops, 300),
+    "flips": (attacks.flips, 20_000),
+    "crafted": (attacks.crafted, 1000),
+    "pretrained": (attacks.pretrained, 500),
+    "caches": (attacks.caches, 200),
+    "races": (races, 60),
     "lookups": (lookups, len(PHONING)),
-}  # fmt: skip
+}
 
 
 def attempts(part: str, count: int, minutes: float, seed: int, folder: Path) -> list[Case]:
@@ -327,12 +356,10 @@ def main() -> int:
             "command": command(options),
             "versions": versions("attnkit", "torch"),
             "load": before,
-            "result": f"**{len(cases):,} cases, {len(bad):,} faults**, in "
-            f"{(time.monotonic() - begun) / 60:.0f} min",
+            "result": f"**{len(cases):,} cases, {len(bad):,} faults**, in {(time.monotonic() - begun) / 60:.0f} min",
         }
         body = table(["kind", *verdicts], rows)
-        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER").replace(f"{ROOT}/", "")
-                 for case in bad]  # fmt: skip
+        body += [f"- {case.kind}: {case.detail}".replace(folder, "FOLDER").replace(f"{ROOT}/", "") for case in bad]
         publish_part("attack", "Attacks", f"Attack on {part}", order, facts, body)
     return 1 if faults else 0
 

@@ -36,7 +36,7 @@ from common import (
     spread,
     table,
     versions,
-)  # fmt: skip
+)
 from mixing_peers import CAUSAL, FULL, LOCAL, NOTES, PEERS, PERFORMER, Contest, contests, known
 
 from attnkit import mechanisms, models
@@ -57,17 +57,24 @@ LINEAR = {
 """Mechanisms whose exponents must be close to 1."""
 SPARSE = ("sparse:rate=8", "atrous:rate=8")
 MOST_TIME, MOST_MEMORY, RATE = 1.15, 1.1, 8
-LONG = {
-    CAUSAL: {"linear": 12, LOCAL: 6, PERFORMER: 5},
-    FULL: {PERFORMER: 8, NYSTROM: 8, "efficient": 25},
-}
+LONG = {CAUSAL: {"linear": 12, LOCAL: 6, PERFORMER: 5}, FULL: {PERFORMER: 8, NYSTROM: 8, "efficient": 25}}
 """Times faster than the fused kernel at length 8192, forward and backward."""
 PAIRS = [
     "A pattern that spends as much time on a pair as the dense kernel is as many times faster as",
     "it has fewer pairs; it is more where a pair costs the dense kernel more.",
 ]
-SLOWER = ("additive", "block-topk", "decay", "differential", "entmax", "forgetting",
-          "gated-delta", "nystrom", "performer", "stick-breaking")  # fmt: skip
+SLOWER = (
+    "additive",
+    "block-topk",
+    "decay",
+    "differential",
+    "entmax",
+    "forgetting",
+    "gated-delta",
+    "nystrom",
+    "performer",
+    "stick-breaking",
+)
 SHORT = {"synthesizer-random": 1.0, **dict.fromkeys(SLOWER, 3.0)}
 SHORT_REST, SHORT_LENGTHS = 1.6, (32, 128)
 """Times scaled-dot's time in a whole layer, and at which lengths."""
@@ -90,13 +97,10 @@ class Options(NamedTuple):
 
     def setting(self, sight: str) -> Workload:
         """What `measure` needs to know."""
-        return Workload(
-            causal=sight == CAUSAL, repeats=self.repeats, threads=self.threads, budget=20.0
-        )
+        return Workload(causal=sight == CAUSAL, repeats=self.repeats, threads=self.threads, budget=20.0)
 
 
-def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: Options,
-           **changes: Any) -> list[Point]:  # fmt: skip
+def points(labels: Sequence[str], sight: str, lengths: Sequence[int], options: Options, **changes: Any) -> list[Point]:
     """Measured beside the baseline."""
     setting = options.setting(sight)._replace(**changes)
     return list(measure(sweeps(known(labels), lengths), setting, say))
@@ -123,13 +127,24 @@ def part_exponents(options: Options) -> list[str]:
             must = label in LINEAR[sight]
             reached = seconds.exponent <= MOST_TIME and memory.exponent <= MOST_MEMORY
             longest = next(p for p in reversed(found) if p.label == label).passes[BOTH]
-            rows.append((
-                label, f"{seconds.exponent:.2f}", f"{memory.exponent:.2f}",
-                duration(longest.seconds or 0), amount(longest.bytes or 0),
-                verdict(reached) if must else "",
-            ))  # fmt: skip
-        head = ["mechanism", "time exponent", "memory exponent", f"time at {lengths[-1]:,}",
-                f"peak at {lengths[-1]:,}", f"at most {MOST_TIME} and {MOST_MEMORY}"]  # fmt: skip
+            rows.append(
+                (
+                    label,
+                    f"{seconds.exponent:.2f}",
+                    f"{memory.exponent:.2f}",
+                    duration(longest.seconds or 0),
+                    amount(longest.bytes or 0),
+                    verdict(reached) if must else "",
+                )
+            )
+        head = [
+            "mechanism",
+            "time exponent",
+            "memory exponent",
+            f"time at {lengths[-1]:,}",
+            f"peak at {lengths[-1]:,}",
+            f"at most {MOST_TIME} and {MOST_MEMORY}",
+        ]
         body += [f"### {sight}, forward and backward, {lengths[0]:,} to {lengths[-1]:,}", ""]
         body += [*table(head, rows), "", *sparse(found, sight), ""]
     return body
@@ -145,8 +160,7 @@ def sparse(found: Sequence[Point], sight: str) -> list[str]:
             reached = verdict(one.ratio >= RATE)
             length = f"{point.length:,}"
             rows.append((point.label, length, pairs, f"{one.ratio:.1f}", RATE, reached))
-    head = ["pattern", "length", "times fewer pairs", f"times faster than {BASELINE}, {sight}",
-            "at least", "reached"]  # fmt: skip
+    head = ["pattern", "length", "times fewer pairs", f"times faster than {BASELINE}, {sight}", "at least", "reached"]
     return [*table(head, rows), "", *PAIRS]
 
 
@@ -167,11 +181,17 @@ def part_long(options: Options) -> list[str]:
             one = point.passes[BOTH]
             goal = wanted.get(point.label)
             reached = "" if goal is None else verdict((one.ratio or 0) >= goal)
-            rows.append((
-                point.label, sight, duration(one.seconds) if one.seconds else one.failure,
-                "" if one.bytes is None else amount(one.bytes), f"{one.ratio or 0:.2f}",
-                goal or "", reached,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    point.label,
+                    sight,
+                    duration(one.seconds) if one.seconds else one.failure,
+                    "" if one.bytes is None else amount(one.bytes),
+                    f"{one.ratio or 0:.2f}",
+                    goal or "",
+                    reached,
+                )
+            )
     head = ["mechanism", "sight", "seconds", "peak", f"x {BASELINE}", "at least", "reached"]
     text = f"Mixing alone, forward and backward, length {length:,}, batch 1, 8 heads of 64."
     return [text, "", *table(head, rows, left=2)]
@@ -183,9 +203,10 @@ def part_short(options: Options) -> list[str]:
     for sight, length in product((FULL, CAUSAL), SHORT_LENGTHS):
         changes = {"layer": True, "batch": max(1, options.batch * SHORT_LENGTHS[0] // length)}
         words = [
-            word for word in measurable(mechanisms.names(), sight == CAUSAL)
+            word
+            for word in measurable(mechanisms.names(), sight == CAUSAL)
             if not any(o.required for o in mechanisms.facts(word).options.values())
-        ]  # fmt: skip
+        ]
         measured = points(words, sight, [length], options, **changes)
         found = {point.label: point.passes[BOTH] for point in measured}
         base = found["scaled-dot"].samples
@@ -246,8 +267,15 @@ def part_decode(options: Options) -> list[str]:
         for one in known([word]):
             say(f"decoding {count:,} tokens: {word}")
             rows.append(decoded(one, count, options.repeats))
-    head = ["mechanism", "tokens 11 to 110", f"last 100 of {count:,}", "last : first",
-            f"at most {STEADY}", "state after 110", f"state after {count:,}"]  # fmt: skip
+    head = [
+        "mechanism",
+        "tokens 11 to 110",
+        f"last 100 of {count:,}",
+        "last : first",
+        f"at most {STEADY}",
+        "state after 110",
+        f"state after {count:,}",
+    ]
     text = "A decoder of 3 layers of width 256, one row, time of a token (least of the repeats)."
     return [text, "", *table(head, rows)]
 
@@ -256,9 +284,13 @@ def decoded(one: Candidate, count: int, repeats: int) -> Sequence[object]:
     """The row of one mechanism."""
     place = AttentionConfig(name=one.word, **one.options)
     shape = ModelConfig(
-        shape="decoder", width=256, ff=1024, heads=4, layers=Layers(encoder=0, decoder=3),
+        shape="decoder",
+        width=256,
+        ff=1024,
+        heads=4,
+        layers=Layers(encoder=0, decoder=3),
         attention=Roles(decoder=place),
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     model = models.build(shape, (1000, 1000), count).eval()
     best = [float("inf")] * count
@@ -276,9 +308,14 @@ def decoded(one: Candidate, count: int, repeats: int) -> Sequence[object]:
     first, last = statistics.mean(best[10:110]), statistics.mean(best[-100:])
     steady = "" if one.word == "scaled-dot" else verdict(last <= STEADY * first)
     return (
-        one.label, duration(first), duration(last), f"{last / first:.2f}", steady,
-        amount(sizes[109]), amount(sizes[count - 1]),
-    )  # fmt: skip
+        one.label,
+        duration(first),
+        duration(last),
+        f"{last / first:.2f}",
+        steady,
+        amount(sizes[109]),
+        amount(sizes[count - 1]),
+    )
 
 
 def bytes_of(state: object) -> int:
@@ -299,12 +336,15 @@ def part_gpu(options: Options) -> list[str]:
         rows: Rows = []
         for point in points(words, sight, lengths, options, **changes):
             one = point.passes[BOTH]
-            rows.append((
-                point.label, f"{point.length:,}",
-                duration(one.seconds) if one.seconds else one.failure,
-                "" if one.ratio is None else f"{one.ratio:.2f}",
-                "" if one.bytes is None else amount(one.bytes),
-            ))  # fmt: skip
+            rows.append(
+                (
+                    point.label,
+                    f"{point.length:,}",
+                    duration(one.seconds) if one.seconds else one.failure,
+                    "" if one.ratio is None else f"{one.ratio:.2f}",
+                    "" if one.bytes is None else amount(one.bytes),
+                )
+            )
         head = ["mechanism", "length", "forward and backward", f"x {BASELINE}", "peak"]
         body += [f"### {sight}", "", *table(head, rows), ""]
     return body
@@ -352,9 +392,7 @@ def main() -> None:
         if name == "peers":
             with tempfile.TemporaryDirectory() as temporary:
                 work = (given.work or Path(temporary)).resolve()
-                kept = [
-                    f"--{key}={getattr(given, key)}" for key in ("repeats", "threads", "shrink")
-                ]
+                kept = [f"--{key}={getattr(given, key)}" for key in ("repeats", "threads", "shrink")]
                 if with_peers(kept, work):
                     continue
         load = load_before()

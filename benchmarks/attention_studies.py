@@ -17,17 +17,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from common import (
-    RESULTS,
-    command,
-    json_of,
-    last_event,
-    load_before,
-    publish,
-    say,
-    table,
-    versions,
-)
+from common import RESULTS, command, json_of, last_event, load_before, publish, say, table, versions
 from made_up import noise_rows, rank_rows
 
 Row = dict[str, Any]
@@ -64,8 +54,7 @@ def noise(quickstart: Runs, multi30k: Runs) -> Result:
     for first in made_up[:: len(SIGMAS)]:
         here = [row for row in made_up if all(row[k] == first[k] for k in ("length", "sharpness"))]
         cells = [f"{row['measured']:.4f} ({row['ratio']:.2f})" for row in here]
-        ratios.append([f"{first['length']:,}", f"{first['sharpness']:g}", f"{first['keys']:,.1f}",
-                       *cells])  # fmt: skip
+        ratios.append([f"{first['length']:,}", f"{first['sharpness']:g}", f"{first['keys']:,.1f}", *cells])
     models: dict[str, list[Row]] = {}
     for variant, path in quickstart.items():
         if variant != "linear":
@@ -90,26 +79,22 @@ def noise(quickstart: Runs, multi30k: Runs) -> Result:
         "",
     ]
     for metric, digits in (("perplexity", 3), ("bleu", 2)):
-        lines = [
-            [variant, *(_spread(row, metric, digits) for row in rows)]
-            for variant, rows in models.items()
-        ]
+        lines = [[variant, *(_spread(row, metric, digits) for row in rows)] for variant, rows in models.items()]
         body += [*table(["model", *sigmas], lines), ""]
     body += ["Noise in one layer of scaled-dot at a time: perplexity.", ""]
     clean, places = by_layer[0], dict.fromkeys((row["kind"], row["layer"]) for row in by_layer[1:])
     lines = [
-        [f"{kind}, layer {layer}", _spread(clean, "perplexity", 3), *(
-            _spread(row, "perplexity", 3) for row in by_layer
-            if (row["kind"], row["layer"]) == (kind, layer)
-        )]
+        [
+            f"{kind}, layer {layer}",
+            _spread(clean, "perplexity", 3),
+            *(_spread(row, "perplexity", 3) for row in by_layer if (row["kind"], row["layer"]) == (kind, layer)),
+        ]
         for kind, layer in places
-    ]  # fmt: skip
+    ]
     body += table(["noise on", *sigmas], lines)
     if others:
         body += ["", "Multi30k, noise in all layers: perplexity.", ""]
-        lines = [
-            [v, *(_spread(row, "perplexity", 2) for row in rows)] for v, rows in others.items()
-        ]
+        lines = [[v, *(_spread(row, "perplexity", 2) for row in rows)] for v, rows in others.items()]
         body += table(["model", *sigmas], lines)
     named = {f"multi30k {variant}": rows for variant, rows in others.items()}
     by_part = {"scaled-dot, layer by layer": by_layer}
@@ -153,8 +138,13 @@ def entropy(quickstart: Runs, multi30k: Runs) -> Result:
         body += ["", "Multi30k:", "", *_start_and_end(others)]
     scales = ("0.25", "0.5", "1", "2", "4", "8", "16")
     for stage in ("start", "end"):
-        body += ["", f"## Against the scale of the scores, at the {stage}", "",
-                 "scaled-dot; entropy, and in brackets the gradient.", ""]  # fmt: skip
+        body += [
+            "",
+            f"## Against the scale of the scores, at the {stage}",
+            "",
+            "scaled-dot; entropy, and in brackets the gradient.",
+            "",
+        ]
         rows = [row for row in found["scaled-dot"] if row["stage"] == stage]
         lines = []
         for kind, layer in _places(rows):
@@ -172,9 +162,7 @@ def _start_and_end(found: Mapping[str, Sequence[Row]]) -> list[str]:
         cells = []
         for kind, layer in _places(rows):
             ends = [
-                mean(
-                    row["share"] for row in rows if _is(row, kind, layer) and row["stage"] == stage
-                )
+                mean(row["share"] for row in rows if _is(row, kind, layer) and row["stage"] == stage)
                 for stage in ("start", "end")
             ]
             cells.append(" to ".join(f"{number:.2f}" for number in ends))
@@ -217,9 +205,7 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
     trained = probe("rank", *quickstart.values())
     others = probe("rank", *multi30k.values()) if multi30k else []
     known = json_of("mechanisms")["rows"]
-    words = [
-        row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")
-    ]
+    words = [row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")]
     new = rank_rows([*words, "mixture:parts=[scaled-dot,synthesizer-random]"], LENGTHS)
     causal_words = [row["mechanism"] for row in known if row["decoder"] == "yes"]
     causal = rank_rows([word for word in words if word in causal_words], LENGTHS, causal=True)
@@ -229,8 +215,7 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
         "",
         "## Trained on the embedded corpus",
         "",
-        "Means over the heads of a layer and the 400 rows of the validation split, which have "
-        "about 14 tokens.",
+        "Means over the heads of a layer and the 400 rows of the validation split, which have about 14 tokens.",
         "",
     ]
     body += _by_layer(trained)
@@ -258,8 +243,7 @@ def _by_layer(rows: Sequence[Row]) -> list[str]:
     """A table of runs by layers."""
     places = list(dict.fromkeys((row["attention"], row["layer"]) for row in rows))
     lines = [
-        [run, *(_ranks(row) for row in rows if row["run"] == run)]
-        for run in dict.fromkeys(row["run"] for row in rows)
+        [run, *(_ranks(row) for row in rows if row["run"] == run)] for run in dict.fromkeys(row["run"] for row in rows)
     ]
     return table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
 
@@ -272,10 +256,7 @@ def json_text(rows: Mapping[str, Sequence[Row]]) -> str:
     """One object with a list for each name, a row a line; numbers with four digits."""
     parts = []
     for name, several in rows.items():
-        lines = [
-            {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()}
-            for row in several
-        ]
+        lines = [{k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()} for row in several]
         inside = ",\n  ".join(map(json.dumps, lines))
         parts.append(f" {json.dumps(name)}: [\n  {inside}\n ]")
     return "{\n" + ",\n".join(parts) + "\n}\n"
@@ -300,9 +281,7 @@ def main() -> None:
         before = load_before()
         body, rows = measure(variants(options.runs), variants(options.multi30k))
         facts = {
-            "command": command(
-                options, runs="runs/quickstart", multi30k="runs/translation/multi30k"
-            ),
+            "command": command(options, runs="runs/quickstart", multi30k="runs/translation/multi30k"),
             "versions": versions("attnkit", "torch"),
             "load of the machine": before,
         }

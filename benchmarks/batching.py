@@ -88,8 +88,7 @@ def main() -> None:
     facts = {
         "command": f"`{command(options, run='RUN', data_dir='DATA')}`",
         "versions": versions("attnkit", "torch"),
-        "run": f"{run.name}, {run.variant}, seed {run.seed}; decoding in float32, "
-        f"{torch.get_num_threads()} threads",
+        "run": f"{run.name}, {run.variant}, seed {run.seed}; decoding in float32, {torch.get_num_threads()} threads",
         "load of the machine": load,
         "largest difference of a logit, alone and in batches of 64": f"{gap:.1e} (at most 1e-4)",
     }

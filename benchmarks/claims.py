@@ -128,13 +128,9 @@ def lines_of(group: Group, runs: Sequence[Run]) -> Iterator[Line]:
                         yield Line(statement, row, place, _of(known, row, split, length, metric))
 
 
-def _of(
-    known: Iterable[SystemDifference], row: str, split: str, length: int | None, metric: str
-) -> Difference | None:
+def _of(known: Iterable[SystemDifference], row: str, split: str, length: int | None, metric: str) -> Difference | None:
     for one in known:
-        if (one.row.variant, one.row.split, one.row.length, one.metric) == (
-            row, split, length, metric,
-        ):  # fmt: skip
+        if (one.row.variant, one.row.split, one.row.length, one.metric) == (row, split, length, metric):
             return one.tested
     return None
 
@@ -143,21 +139,22 @@ def page(kept: dict[str, list[Run]]) -> str:
     """The page of all statements: counts first."""
     judged = [(group, list(lines_of(group, kept.get(group.recipe, [])))) for group in groups()]
     kinds = ["confirmed", "refuted", "not confirmed here", "unfinished"]
-    counts = [
-        [group.title, *(str(_counted(lines)[kind]) for kind in kinds)] for group, lines in judged
-    ]
+    counts = [[group.title, *(str(_counted(lines)[kind]) for kind in kinds)] for group, lines in judged]
     out = ["# Statements of others, and what was found here", "", RULES, ""]
     out += [*table(["", *kinds], counts), ""]
     for group, lines in judged:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
         body = [
             [
-                line.statement.text, line.statement.source,
+                line.statement.text,
+                line.statement.source,
                 f"{line.row} {line.statement.say.replace('-', ' ')} {line.statement.to}",
-                line.place, *_numbers(line.found), line.verdict,
+                line.place,
+                *_numbers(line.found),
+                line.verdict,
             ]
             for line in lines
-        ]  # fmt: skip
+        ]
         head = ["statement", "source", "test", "set", "difference", "p", "seeds", "verdict"]
         out += [*table(head, body), ""]
     return "\n".join(out).rstrip() + "\n"

@@ -28,15 +28,24 @@ SHORT = "train quickstart --variant scaled-dot train.steps=40 model.width=128 --
 KEPT = "train quickstart --variant scaled-dot train.steps=40 --device cpu"
 """Both versions train the first, whose shape they share; the second is the recipe as it ships."""
 COMMANDS = (
-    "--help", "mechanisms", "recipe show quickstart", "train toy.yaml --device cpu --out new",
+    "--help",
+    "mechanisms",
+    "recipe show quickstart",
+    "train toy.yaml --device cpu --out new",
     f"{SHORT} --out new",
-    f"generate {RUN} text --device cpu", "eval runs/toy --fresh --device cpu", "runs runs/toy",
-    "verify runs/toy --device cpu", "compare runs/toy/base runs/toy/dot",
-    "plot runs/toy --save out.svg", "report runs/toy -o out.html",
-    f"visualize-attn {RUN} dog --save out.npz --device cpu", f"align {RUN} text text -o out.txt",
+    f"generate {RUN} text --device cpu",
+    "eval runs/toy --fresh --device cpu",
+    "runs runs/toy",
+    "verify runs/toy --device cpu",
+    "compare runs/toy/base runs/toy/dot",
+    "plot runs/toy --save out.svg",
+    "report runs/toy -o out.html",
+    f"visualize-attn {RUN} dog --save out.npz --device cpu",
+    f"align {RUN} text text -o out.txt",
     f"nbce {RUN} --context text --prompt two --max-length 3 --device cpu",
-    f"export {RUN} out --to huggingface", "runs pack runs/toy --results -o out",
-)  # fmt: skip
+    f"export {RUN} out --to huggingface",
+    "runs pack runs/toy --results -o out",
+)
 OUTPUTS = ("new", "out", "out.svg", "out.html", "out.npz", "out.txt")
 COUNTED = """
 import cProfile, os, pstats, sys
@@ -77,9 +86,12 @@ class Version:
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         process = subprocess.Popen(
-            [sys.executable, *program, *words.split()], cwd=self.folder, env=self.env,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, *program, *words.split()],
+            cwd=self.folder,
+            env=self.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         _, status, used = os.wait4(process.pid, 0)
         return used.ru_utime + used.ru_stime if status == 0 else None
 
@@ -91,9 +103,7 @@ class Version:
         return int(counted.read_text("utf-8"))
 
 
-def times(
-    ours: Version, theirs: Version, words: str, repeats: int
-) -> tuple[list[float], list[float]] | None:
+def times(ours: Version, theirs: Version, words: str, repeats: int) -> tuple[list[float], list[float]] | None:
     """Our times and theirs; None where a version refuses the command."""
     found: tuple[list[float], list[float]] = ([], [])
     for turn in range(repeats + 1):
@@ -148,9 +158,7 @@ def main() -> None:
                 "versions": versions("attnkit", "torch"),
                 "load": before,
                 "pairs": f"{options.repeats} a command",
-                f"verify of {options.verified} runs of 600 test sentences": verified(
-                    ours, options.verified
-                ),
+                f"verify of {options.verified} runs of 600 test sentences": verified(ours, options.verified),
             }
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)

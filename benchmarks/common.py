@@ -33,9 +33,8 @@ def attnkit(*words: object) -> list[str]:
 def json_of(*words: object, threads: int | None = None) -> Any:
     """What a command of attnkit prints with --format json."""
     done = subprocess.run(
-        attnkit(*words, "--format", "json"), env=environment(threads), stdout=subprocess.PIPE,
-        check=True,
-    )  # fmt: skip
+        attnkit(*words, "--format", "json"), env=environment(threads), stdout=subprocess.PIPE, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -141,9 +140,8 @@ def publish(name: str, title: str, facts: Mapping[str, str], body: Sequence[str]
 
 
 def publish_part(
-    name: str, title: str, part: str, order: Sequence[str], facts: Mapping[str, str],
-    body: Sequence[str],
-) -> Path:  # fmt: skip
+    name: str, title: str, part: str, order: Sequence[str], facts: Mapping[str, str], body: Sequence[str]
+) -> Path:
     """Write one section of results/<name>.md (heading, facts, body), keep the rest, print it.
 
     `order` has the headings of all sections.
@@ -171,9 +169,7 @@ def keep_others(path: Path, objects: Mapping[str, Any], order: Sequence[str]) ->
     """Write objects by name to a JSON file; those of other names that it has stay."""
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     merged = {**old, **objects}
-    text = json.dumps(
-        {name: merged[name] for name in order if name in merged}, indent=1, ensure_ascii=False
-    )
+    text = json.dumps({name: merged[name] for name in order if name in merged}, indent=1, ensure_ascii=False)
     _refuse_paths(text)
     path.write_text(text + "\n", encoding="utf-8")
 
@@ -205,9 +201,8 @@ def python_of(name: str, packages: Sequence[Sequence[str | Path]], work: Path) -
     same.write_text(f"torch=={build}\n")
     for some in packages:
         done = subprocess.run(
-            [python, "-m", "pip", "install", "-q", "-c", same, *some],
-            capture_output=True, text=True,
-        )  # fmt: skip
+            [python, "-m", "pip", "install", "-q", "-c", same, *some], capture_output=True, text=True
+        )
         if done.returncode:
             words = " ".join(map(str, some))
             raise SystemExit(f"{name}: pip install {words} failed:\n{done.stderr}")

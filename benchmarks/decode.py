@@ -38,10 +38,7 @@ from attnkit.search import decoding, translate
 from attnkit.search.base import predict, top
 from attnkit.storage.cache import cache_dir
 
-SEARCHES: dict[str, dict[str, Any]] = {
-    "beam 5": {"method": "beam", "beam": 5},
-    "greedy": {"method": "greedy"},
-}
+SEARCHES: dict[str, dict[str, Any]] = {"beam 5": {"method": "beam", "beam": 5}, "greedy": {"method": "greedy"}}
 OPERATIONS = (
     "Each operation is called again and again, so that its weights and code stay in caches: no\n"
     "search over separate operations of PyTorch is faster. The rest of the step is Python, views,\n"
@@ -62,9 +59,7 @@ def systems(run: Run, threads: int) -> dict[str, Any]:
     assert isinstance(peer, CTranslate2Model)
     folder = cache_dir() / "ctranslate2" / str(run.manifest["files"]["model.safetensors"])
     library = importlib.import_module("ctranslate2")
-    small.translator = library.Translator(
-        str(folder), "cpu", compute_type="int8", intra_threads=threads
-    )
+    small.translator = library.Translator(str(folder), "cpu", compute_type="int8", intra_threads=threads)
     named = {f"attnkit, {precision}": model for precision, model in ours.items()}
     return {**named, PEER: peer, "CTranslate2, int8": small}
 
@@ -126,16 +121,13 @@ def main() -> None:
     run = Run.open(options.run)
     tokenizer, models = run.tokenizer(), systems(run, options.threads)
     texts, references = (
-        path.read_text(encoding="utf-8").split("\n")[: options.lines]
-        for path in (options.input, options.references)
+        path.read_text(encoding="utf-8").split("\n")[: options.lines] for path in (options.input, options.references)
     )
 
     def decode(name: str, search: str, lines: list[str]) -> list[str]:
         spec = run.recipe.search.model_copy(update={**SEARCHES[search], "n_best": 1})
         model, longest = models[name], run.recipe.data.max_length
-        return [
-            answer[0][0] for answer in translate(model, tokenizer, lines, spec, max_source=longest)
-        ]
+        return [answer[0][0] for answer in translate(model, tokenizer, lines, spec, max_source=longest)]
 
     seconds: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     found: dict[tuple[str, str], list[str]] = {}
@@ -153,9 +145,7 @@ def main() -> None:
                 if number:
                     seconds[search, name, "all"].append(len(texts) / whole)
                     seconds[search, name, "processor"].append(used)
-                    seconds[search, name, "alone"].append(
-                        1000 * (time.perf_counter() - start) / len(some)
-                    )
+                    seconds[search, name, "alone"].append(1000 * (time.perf_counter() - start) / len(some))
     body = []
     for search in SEARCHES:
         rows = []
@@ -166,12 +156,25 @@ def main() -> None:
             outputs = found[search, name]
             bleu = sacrebleu.corpus_bleu(outputs, [references]).score
             differ = sum(map(str.__ne__, outputs, found[search, OURS]))
-            rows.append((
-                name, *spread(speeds), f"{statistics.median(ratios):.2f}",
-                f"{statistics.median(alone):.1f}", f"{bleu:.2f}", differ,
-            ))  # fmt: skip
-        header = ("system", "sentences/s", "range", f"speed beside {PEER}", "ms for one line",
-                  "BLEU", "lines that differ")  # fmt: skip
+            rows.append(
+                (
+                    name,
+                    *spread(speeds),
+                    f"{statistics.median(ratios):.2f}",
+                    f"{statistics.median(alone):.1f}",
+                    f"{bleu:.2f}",
+                    differ,
+                )
+            )
+        header = (
+            "system",
+            "sentences/s",
+            "range",
+            f"speed beside {PEER}",
+            "ms for one line",
+            "BLEU",
+            "lines that differ",
+        )
         body += [f"## {search}", "", *table(header, rows), ""]
     parts = operations(models[OURS])
     lines = [(name, calls, f"{each:.0f}", f"{calls * each:.0f}") for name, calls, each in parts]
@@ -188,8 +191,7 @@ def main() -> None:
         "model": f"`{run.name}`, {run.variant}: {shape.layers.encoder}+{shape.layers.decoder} "
         f"layers, width {shape.width}, ff {shape.ff}, {shape.heads} heads, "
         f"{len(tokenizer.target):,} pieces",
-        "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, "
-        f"{len(texts[::10]):,} alone",
+        "rounds": f"{options.rounds}, the systems in turn; {len(texts):,} lines at once, {len(texts[::10]):,} alone",
     }
     publish("decoding", "Decoding beside CTranslate2, with the same weights", facts, body)
 

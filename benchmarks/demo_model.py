@@ -20,9 +20,22 @@ from attnkit.storage import files, tensors
 LARGEST = 2_000_000
 """Bytes of all files together, at most."""
 KEPT = (
-    "attnkit", "python", "torch", "recipe", "variant", "seed", "hashes", "device", "threads",
-    "precision", "baseline", "variants", "parameters", "parallel", "world_size",
-)  # fmt: skip
+    "attnkit",
+    "python",
+    "torch",
+    "recipe",
+    "variant",
+    "seed",
+    "hashes",
+    "device",
+    "threads",
+    "precision",
+    "baseline",
+    "variants",
+    "parameters",
+    "parallel",
+    "world_size",
+)
 """Entries of the manifest that say how the model was made."""
 
 

@@ -55,9 +55,7 @@ def full_disk() -> str:
     """The trial with a full file system, in a namespace of its own; what came of it."""
     if shutil.which(OWN_NAMESPACE[0]) is None:
         return "not tried: this machine has no `unshare`"
-    done = subprocess.run(
-        [*OWN_NAMESPACE, sys.executable, __file__, "--inside"], capture_output=True, text=True
-    )
+    done = subprocess.run([*OWN_NAMESPACE, sys.executable, __file__, "--inside"], capture_output=True, text=True)
     if done.returncode:
         say(done.stderr)
         return f"FAULT: {done.stderr.splitlines()[-1] if done.stderr else done.returncode}"
@@ -92,9 +90,7 @@ def main() -> int:
         trials = drawn(whole.places, options.count, options.seed)
         for number, (at, kind) in enumerate(trials, start=1):
             place = whole.places[at - 1]
-            told = disk_faults.verdict(
-                folder / "recipe.yaml", folder / "trial", at, kind, place, wanted
-            )
+            told = disk_faults.verdict(folder / "recipe.yaml", folder / "trial", at, kind, place, wanted)
             counts[place, "went on" if told.code == 0 else kind] += 1
             wrong[place] += bool(told.faults)
             if told.faults:

@@ -10,16 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from common import (
-    RESULTS,
-    command,
-    json_of,
-    load_before,
-    publish,
-    say,
-    table,
-    versions,
-)
+from common import RESULTS, command, json_of, load_before, publish, say, table, versions
 
 BOTH = "forward+backward"
 SHORT = (28, 64, 128)

@@ -16,24 +16,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import (
-    attnkit,
-    command,
-    cores,
-    environment,
-    load_before,
-    publish,
-    say,
-    table,
-    versions,
-)
+from common import attnkit, command, cores, environment, load_before, publish, say, table, versions
 
 SENTENCE = "The poor woman stole the letters."
 SMALL = "train.steps=30 train.valid_every=0"
 PAIRS = "".join(f"the {w} sees {n} cats\t{w} {n}\n" for n in range(30) for w in ("dog", "king"))
-QUESTION = (
-    '{"question": "Who runs?", "answers": ["Ann"], "contexts": ["Ann runs.", "Bo sleeps."]}\n'
-)
+QUESTION = '{"question": "Who runs?", "answers": ["Ann"], "contexts": ["Ann runs.", "Bo sleeps."]}\n'
 FILES = {
     "pairs.tsv": "english\tshort\n" + PAIRS,
     "notes/seine.txt": "The Seine flows through Paris.",
@@ -87,7 +75,7 @@ STEPS: dict[str, list[tuple[str, int]]] = {  # words of attnkit, py NAME, or a l
         ("export demo --to onnx exported", 0),
     ],
     "teacher": [("py maps", 0), ("py train", 0), ("py contexts", 0), ("runs lesson", 0)],
-}  # fmt: skip
+}
 
 
 def run(step: str, wanted: int, folder: Path) -> list[str]:
@@ -102,9 +90,12 @@ def run(step: str, wanted: int, folder: Path) -> list[str]:
     say(shown)
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     done = subprocess.run(
-        ["bash", "-c", line], cwd=folder, capture_output=True, text=True,
+        ["bash", "-c", line],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env=environment(ATTNKIT_CACHE=str(folder / "cache"), HF_HUB_OFFLINE="1"),
-    )  # fmt: skip
+    )
     seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != wanted:
         raise SystemExit(f"{shown}\nended with {done.returncode}, not {wanted}:\n{done.stderr}")
@@ -130,12 +121,7 @@ def main() -> None:
             some = [one for one in steps if not (options.short and one[0] == FIRST)]
             if options.only in (None, person):
                 rows = [run(*one, Path(temporary)) for one in some]
-                body += [
-                    f"## {person}",
-                    "",
-                    *table(["step", "it said", "s", "processor s"], rows, 2),
-                    "",
-                ]
+                body += [f"## {person}", "", *table(["step", "it said", "s", "processor s"], rows, 2), ""]
     facts = {
         "command": f"`{command(options)}`",
         "versions": versions("attnkit", "torch"),

@@ -35,9 +35,18 @@ TASKS: dict[str, tuple[str, ...]] = {
 }
 """Recipes with embedded corpora, and what is trained of them."""
 SPEEDS = (
-    "scaled-dot", "linear", "gated-delta", "dynamic-conv", "local", "synthesizer-random",
-    "synthesizer-dense", "sigmoid", "differential", "entmax", "additive",
-)  # fmt: skip
+    "scaled-dot",
+    "linear",
+    "gated-delta",
+    "dynamic-conv",
+    "local",
+    "synthesizer-random",
+    "synthesizer-dense",
+    "sigmoid",
+    "differential",
+    "entmax",
+    "additive",
+)
 TITLES = {
     "agreement": "Mechanisms against float64 on the CPU",
     "tasks": "A training of five tasks",
@@ -73,9 +82,7 @@ def main() -> None:
             facts = {
                 "command": f"`{command(options)}`",
                 "versions": versions("attnkit", "torch"),
-                "device": gpu(options.device)
-                if options.device.startswith("cuda")
-                else options.device,
+                "device": gpu(options.device) if options.device.startswith("cuda") else options.device,
                 "this part took": taken,
                 **({"note": options.note} if options.note else {}),
             }
@@ -102,14 +109,13 @@ def agreement(options: argparse.Namespace, _: Path) -> list[str]:
                 count += 1
                 if not error <= limit:  # also NaN
                     same = worst(word, cross, causal, precision, "cpu")[0]
-                    rows.append((word, role, precision, f"{error:.1e}", f"{limit:.0e}", what,
-                                 f"{same:.1e}"))  # fmt: skip
+                    rows.append((word, role, precision, f"{error:.1e}", f"{limit:.0e}", what, f"{same:.1e}"))
     lengths = ", ".join(map(str, LENGTHS))
     lines = [
         f"{count} pairs of mechanism and role in float32 and bfloat16, lengths {lengths}, with "
         f"right padding: output and gradient of the input. {len(rows)} are further off than "
         + " and ".join(f"{limit:.0e} ({name})" for name, limit in TOLERANCE.items())
-        + " of the largest value.",
+        + " of the largest value."
     ]
     head = ("mechanism", "role", "precision", "largest error", "limit", "where", "on a CPU")
     return [*lines, "", *table(head, rows, left=2)] if rows else lines
@@ -133,9 +139,7 @@ def worst(word: str, cross: bool, causal: bool, precision: str, device: str) -> 
     return found
 
 
-def passes(
-    word: str, cross: bool, causal: bool, length: int, kind: torch.dtype, device: str
-) -> tuple[Tensor, Tensor]:
+def passes(word: str, cross: bool, causal: bool, length: int, kind: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
     """The output of a layer on two rows, the second one padded, and the gradient of its input."""
     torch.manual_seed(1)
     layer = MultiHead.build(word, 64, 4, 512, cross=cross, causal=causal or None).double().eval()
@@ -152,9 +156,7 @@ def passes(
 
 def run(*words: str | Path) -> str:
     """Standard output of an attnkit command; its error where it fails."""
-    done = subprocess.run(
-        attnkit(*words), env=environment(), capture_output=True, text=True, timeout=600
-    )
+    done = subprocess.run(attnkit(*words), env=environment(), capture_output=True, text=True, timeout=600)
     return done.stdout if done.returncode == 0 else f"failed: {done.stderr.strip()[-300:]}"
 
 
@@ -163,8 +165,18 @@ def tasks(options: argparse.Namespace, folder: Path) -> list[str]:
     steps, rows = 5 if options.quick else 100, []
     for task, (recipe, *words) in TASKS.items():
         start = time.monotonic()
-        out = run("train", recipe, *words, f"train.steps={steps}", f"train.valid_every={steps}",
-                  "--json", "--device", options.device, "--out", folder / "runs")  # fmt: skip
+        out = run(
+            "train",
+            recipe,
+            *words,
+            f"train.steps={steps}",
+            f"train.valid_every={steps}",
+            "--json",
+            "--device",
+            options.device,
+            "--out",
+            folder / "runs",
+        )
         rows.append((task, f"`{recipe}`", *learned(out), f"{time.monotonic() - start:.0f} s"))
     head = ("task", "recipe", "training loss", "validation loss", "score", "time")
     return [f"{steps} updates each.", "", *table(head, rows, left=2)]

@@ -37,14 +37,62 @@ from attnkit.cli import main as attnkit  # noqa: E402
 from attnkit.data.rows import Row  # noqa: E402
 
 FRAGMENTS = (
-    "a red dog", "zwei katzen", "\x1b[31m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x9b2J",
-    "\x07", "\x08\x08", "\x00", "\x7f", "\r", "\x0b", "\x0c", "\x85", "\u2028", "\u202e", "\u2066",
-    "\u200f", "\ufeff", "\u0301" * 9, "</script><script>alert(1)</script>", "<img src=x onerror=a>",
-    '" onmouseover="a', "<!--", "]]>", "<svg/onload=a>", "&lt;b&gt;", "{{data}}", "${x}", "[red]",
-    "[/red]", "[link=http://x]x[/link]", "| a | b |", "![x](http://x)", "[x](javascript:a)", "`",
-    "\\input{x}", "\\write18{x}", "$x^2$", "%", "#", "_{", "=1+1", "=HYPERLINK(1)", "+1", "-1",
-    "@x", "\t=1", ",", '"', ";", "\u4f60\u597d", "\u05d7\u05ea\u05d5\u05dc", "\U0001f600", "x" * 40,
-)  # fmt: skip
+    "a red dog",
+    "zwei katzen",
+    "\x1b[31m",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://x\x1b\\",
+    "\x9b2J",
+    "\x07",
+    "\x08\x08",
+    "\x00",
+    "\x7f",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x85",
+    "\u2028",
+    "\u202e",
+    "\u2066",
+    "\u200f",
+    "\ufeff",
+    "\u0301" * 9,
+    "</script><script>alert(1)</script>",
+    "<img src=x onerror=a>",
+    '" onmouseover="a',
+    "<!--",
+    "]]>",
+    "<svg/onload=a>",
+    "&lt;b&gt;",
+    "{{data}}",
+    "${x}",
+    "[red]",
+    "[/red]",
+    "[link=http://x]x[/link]",
+    "| a | b |",
+    "![x](http://x)",
+    "[x](javascript:a)",
+    "`",
+    "\\input{x}",
+    "\\write18{x}",
+    "$x^2$",
+    "%",
+    "#",
+    "_{",
+    "=1+1",
+    "=HYPERLINK(1)",
+    "+1",
+    "-1",
+    "@x",
+    "\t=1",
+    ",",
+    '"',
+    ";",
+    "\u4f60\u597d",
+    "\u05d7\u05ea\u05d5\u05dc",
+    "\U0001f600",
+    "x" * 40,
+)
 ORDER = ("What is shown", "Every character", "Exports")
 """Parts of the page."""
 BATCH = 5
@@ -143,8 +191,14 @@ def drawing(text: str) -> str:
 def results(texts: Sequence[str], pages: Pages) -> Iterator[tuple[str, list[str], Check]]:
     """Commands; what stands behind --save or -o is read instead of standard output."""
     run = "runs/toy/hostile/seed-1"
-    for style, check in (("table", plain), ("markdown", plain), ("latex", plain), ("csv", cells),
-                         ("json", whole_json), ("jsonl", lines_of_json)):  # fmt: skip
+    for style, check in (
+        ("table", plain),
+        ("markdown", plain),
+        ("latex", plain),
+        ("csv", cells),
+        ("json", whole_json),
+        ("jsonl", lines_of_json),
+    ):
         yield f"compare {style}", ["compare", *RUNS, "--format", style], check
         if style != "jsonl":
             yield f"eval {style}", ["eval", *RUNS, "--format", style], check
@@ -214,8 +268,7 @@ def main() -> None:
         "command": command(options),
         "versions": versions("attnkit", "torch"),
         "load": before,
-        "result": f"**{len(faults)} faults in {sum(looked.values()):,} results of "
-        f"{options.count:,} texts**",
+        "result": f"**{len(faults)} faults in {sum(looked.values()):,} results of {options.count:,} texts**",
     }
     rows = [[title, f"{many:,}"] for title, many in looked.items()]
     body = [*table(["result", "times"], rows), "", *(f"- {fault!a}" for fault in faults[:40])]

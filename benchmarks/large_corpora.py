@@ -123,9 +123,8 @@ def run(words: list[str], environment: dict[str, str], *, watched: bool = True) 
     """Run a command; to watch the memory of one that has mapped much slows it down."""
     start, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        env=os.environ | environment,
-    )  # fmt: skip
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | environment
+    )
     memory, stages, lines = Memory(process.pid), dict[str, float](), list[str]()
     watcher = threading.Thread(target=memory.watch)
     if watched:
@@ -156,9 +155,11 @@ def plan_epoch(recipe: str) -> dict[str, float]:
     opened = time.perf_counter()
     stream = BatchStream(lambda _: prepared.train, 4096, 1)
     return {
-        "open": opened - start, "plan": time.perf_counter() - opened, "pairs": len(prepared.train),
+        "open": opened - start,
+        "plan": time.perf_counter() - opened,
+        "pairs": len(prepared.train),
         "batches": len(stream.batches),
-    }  # fmt: skip
+    }
 
 
 def compare(recipes: list[str]) -> list[dict[str, float]]:
@@ -197,10 +198,7 @@ def report(pairs: int, threads: int, folder: Path) -> Iterator[str]:
     )
     environment = {"ATTNKIT_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": str(threads)}
     made = list(lines())
-    small, large = (
-        generate(folder / name, number, made)
-        for name, number in (("small", SMALL), ("large", pairs))
-    )
+    small, large = (generate(folder / name, number, made) for name, number in (("small", SMALL), ("large", pairs)))
     size = sum(file.stat().st_size for file in large.parent.iterdir())
     del made
     command = [sys.executable, "-m", "attnkit", "data", "encode"]

@@ -49,9 +49,12 @@ def measured(folder: Path, *words: str | Path) -> tuple[float, float, int, str]:
     start = time.monotonic()
     with (folder / "messages").open("w+b") as messages, open(os.devnull, "wb") as nothing:
         child = subprocess.Popen(
-            attnkit(*words), stdout=nothing, stderr=messages, cwd=folder,
+            attnkit(*words),
+            stdout=nothing,
+            stderr=messages,
+            cwd=folder,
             env=environment(1, ATTNKIT_CACHE=str(folder / "cache")),
-        )  # fmt: skip
+        )
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = code = os.waitstatus_to_exitcode(status)
         messages.seek(0)
@@ -87,8 +90,7 @@ def generation(folder: Path, run: Path, sizes: Sequence[int]) -> list[list[str]]
         file.write(b"\nred dog\n")
     seconds, peak, code, told = measured(folder, "generate", run, source, "--output", output)
     what = told.replace(str(source), "input.txt")
-    rows.append([f"`generate`, a line of {LONG / 1e6:.0f} MB", f"{seconds:.1f}", f"{peak:.0f}",
-                 f"{code}: {what}"])  # fmt: skip
+    rows.append([f"`generate`, a line of {LONG / 1e6:.0f} MB", f"{seconds:.1f}", f"{peak:.0f}", f"{code}: {what}"])
     return rows
 
 

@@ -27,9 +27,7 @@ Object = Mapping[str, Any]
 
 def run(*words: str | Path) -> str:
     """Standard output of an attnkit command."""
-    done = subprocess.run(
-        attnkit(*words), env=environment(), stdout=subprocess.PIPE, encoding="utf-8", check=True
-    )
+    done = subprocess.run(attnkit(*words), env=environment(), stdout=subprocess.PIPE, encoding="utf-8", check=True)
     return done.stdout
 
 
@@ -46,9 +44,13 @@ def scores(found: Object, split: str, metric: str) -> Iterator[list[str]]:
         cells = []
         for count in counts:
             value = next(
-                (row["metrics"][metric]["score"] for row in rows
-                 if (row["method"], row["contexts"]) == (method, count)), None,
-            )  # fmt: skip
+                (
+                    row["metrics"][metric]["score"]
+                    for row in rows
+                    if (row["method"], row["contexts"]) == (method, count)
+                ),
+                None,
+            )
             p = compared.get((method, count))
             mark = "" if p is None or p >= 0.05 else "**" if p < 0.01 else "*"
             cells.append("-" if value is None else f"{value:.1f}{mark}".replace("*", r"\*"))
@@ -79,8 +81,7 @@ def main() -> None:
     run("train", options.recipe, "--out", options.out, "--quiet")
     say(f"done after {time.perf_counter() - start:.0f} s")
     splits = [word for name in SPLITS for word in ("--split", name)]
-    found = json.loads(run("eval", options.recipe, "--out", options.out, *splits,
-                           "--format", "json"))  # fmt: skip
+    found = json.loads(run("eval", options.recipe, "--out", options.out, *splits, "--format", "json"))
     first = found["rows"][0]
     manifest = json.loads((Path(first["run"]) / "manifest.json").read_text(encoding="utf-8"))
     facts = {

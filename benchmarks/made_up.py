@@ -31,9 +31,7 @@ HEADS, HEAD_WIDTH, SEEDS = 4, 64, (1, 2, 3)
 
 def noise_rows(sigmas: Sequence[float]) -> list[dict[str, Any]]:
     """A row for each length, sharpness (standard deviation of the scores) and sigma."""
-    return [
-        row for length in LENGTHS for sharp in SHARPNESS for row in noise_law(length, sharp, sigmas)
-    ]
+    return [row for length in LENGTHS for sharp in SHARPNESS for row in noise_law(length, sharp, sigmas)]
 
 
 def noise_law(length: int, sharpness: float, sigmas: Sequence[float]) -> list[dict[str, Any]]:
@@ -80,9 +78,7 @@ def noise_law(length: int, sharpness: float, sigmas: Sequence[float]) -> list[di
     ]
 
 
-def rank_rows(
-    words: Sequence[str], lengths: Sequence[int], causal: bool = False
-) -> list[dict[str, Any]]:
+def rank_rows(words: Sequence[str], lengths: Sequence[int], causal: bool = False) -> list[dict[str, Any]]:
     """Ranks of the maps of new layers that read tokens drawn from N(0, 1).
 
     `words` are mechanisms with options, as `attnkit bench attention` takes them.

@@ -11,8 +11,7 @@ from attnkit import mechanisms
 from attnkit.bench.plan import PASSES, Candidate, Workload, candidate
 from attnkit.bench.worker import Inputs, Runner
 
-PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention",
-         "local-attention")  # fmt: skip
+PEERS = ("performer-pytorch", "linear-attention-transformer", "nystrom-attention", "local-attention")
 CAUSAL, FULL = "causal", "full"
 LOCAL, PERFORMER = "local:window=128", "performer:features=128"
 BOTH = PASSES[1]
@@ -50,9 +49,13 @@ def contests(plain: Workload, length: int) -> Iterator[Contest]:
         inputs = Inputs(plain._replace(causal=sight == CAUSAL), length)
         causal = sight == CAUSAL
         local = LocalAttention(
-            128, causal=causal, look_forward=0 if causal else 1, autopad=True,
-            exact_windowsize=True, use_rotary_pos_emb=False,
-        )  # fmt: skip
+            128,
+            causal=causal,
+            look_forward=0 if causal else 1,
+            autopad=True,
+            exact_windowsize=True,
+            use_rotary_pos_emb=False,
+        )
         double = "linear:feature_map=softmax" if causal else "efficient"
         for label, package, call in (
             (PERFORMER, PEERS[0], FastAttention(64, nb_features=128, causal=causal)),
@@ -65,9 +68,7 @@ def contests(plain: Workload, length: int) -> Iterator[Contest]:
     layer = NystromAttention(512, num_landmarks=64).train()
     layer.to_qkv = layer.to_out = torch.nn.Identity()
     label, sources = "nystrom:landmarks=64,conv=33", [inputs.tensor("qkv", length, 3 * 512)]
-    yield from contest(
-        f"{label}, {FULL}: {PEERS[2]}", label, inputs, layer, sources, layer.parameters()
-    )
+    yield from contest(f"{label}, {FULL}: {PEERS[2]}", label, inputs, layer, sources, layer.parameters())
 
 
 def contest(

@@ -59,20 +59,16 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "sst2": Task("Review: {0}\nSentiment:", {"negative": " negative", "positive": " positive"},
-                 4, 30, 250),
-    "cola": Task("Sentence: {0}\nAcceptable:", {"unacceptable": " no", "acceptable": " yes"},
-                 4, 30, 250),
-    "rte": Task("Premise: {0}\nHypothesis: {1}\nPrediction:",
-                {"not_entailment": " False", "entailment": " True"}, 2, 60, 50),
-    "boolq": Task("Passage: {1}\nQuestion: {0}?\nAnswer:", {"no": " no", "yes": " yes"},
-                  1, 100, 60),
-}  # fmt: skip
+    "sst2": Task("Review: {0}\nSentiment:", {"negative": " negative", "positive": " positive"}, 4, 30, 250),
+    "cola": Task("Sentence: {0}\nAcceptable:", {"unacceptable": " no", "acceptable": " yes"}, 4, 30, 250),
+    "rte": Task(
+        "Premise: {0}\nHypothesis: {1}\nPrediction:", {"not_entailment": " False", "entailment": " True"}, 2, 60, 50
+    ),
+    "boolq": Task("Passage: {1}\nQuestion: {0}?\nAnswer:", {"no": " no", "yes": " yes"}, 1, 100, 60),
+}
 
 
-def examples(
-    reader: CausalReader, task: Task, file: Path, draw: random.Random, wanted: int
-) -> list[tuple[str, str]]:
+def examples(reader: CausalReader, task: Task, file: Path, draw: random.Random, wanted: int) -> list[tuple[str, str]]:
     """Examples (text, label) drawn at random from a file."""
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     draw.shuffle(rows)
@@ -112,9 +108,7 @@ class DemonstrationCaches(NamedTuple):
         return cls(rows, side, concat)
 
 
-def measured(
-    reader: CausalReader, caches: DemonstrationCaches, text: str, labels: Sequence[int]
-) -> Record:
+def measured(reader: CausalReader, caches: DemonstrationCaches, text: str, labels: Sequence[int]) -> Record:
     """Log-probabilities of the labels under every row, and the rows' entropies (nats)."""
     tail = torch.tensor([reader.row("", text).tail])
 
@@ -144,19 +138,19 @@ def measure(options: argparse.Namespace) -> None:
             labels = [reader.encode(word) for word in task.labels.values()]
             assert all(len(ids) == 1 for ids in labels), "labels must be single tokens"
             items = examples(
-                reader,
-                task,
-                folder / "test.jsonl",
-                random.Random(f"items/{name}"),
-                options.items or task.items,
+                reader, task, folder / "test.jsonl", random.Random(f"items/{name}"), options.items or task.items
             )
             left = [i for i in range(len(items)) if (name, draw, i) not in done]
             if not left:
                 continue
             start = time.perf_counter()
-            shown = examples(reader, task, folder / "train.jsonl",
-                             random.Random(f"demonstrations/{name}/{draw}"),
-                             task.shots * COUNTS[-1])  # fmt: skip
+            shown = examples(
+                reader,
+                task,
+                folder / "train.jsonl",
+                random.Random(f"demonstrations/{name}/{draw}"),
+                task.shots * COUNTS[-1],
+            )
             lines = [text + task.labels[label] for text, label in shown]
             windows = [JOIN.join(lines[at :: COUNTS[-1]]) for at in range(COUNTS[-1])]
             caches = DemonstrationCaches.read(reader, windows)
@@ -165,8 +159,7 @@ def measure(options: argparse.Namespace) -> None:
             for item in left:
                 text, label = items[item]
                 found = measured(reader, caches, text, [ids[0] for ids in labels])
-                about = {"task": name, "draw": draw, "item": item,
-                         "label": list(task.labels).index(label)}  # fmt: skip
+                about = {"task": name, "draw": draw, "item": item, "label": list(task.labels).index(label)}
                 records.append(json.dumps(about | found, separators=(",", ":")))
             with lzma.open(KEPT, "at", encoding="utf-8") as kept_file:
                 print(*records, sep="\n", file=kept_file)
@@ -257,16 +250,14 @@ def tables() -> None:
             lines.append([NAMES.get(method, method), *(cells.get(n, "-") for n in COUNTS)])
         body += [*table(["windows:", *map(str, COUNTS)], lines), ""]
         others = [(m, COUNTS[-1]) for m in (*POOLS[1:], "window", "concat")] + [("zero-shot", 0)]
-        lines = [
-            [NAMES.get(method, method), difference(grid(some, method, n), base)]
-            for method, n in others
-        ]
+        lines = [[NAMES.get(method, method), difference(grid(some, method, n), base)] for method, n in others]
         title = f"{COUNTS[-1]} windows"
         body += [*table([title, "accuracy minus that of entropy"], lines), ""]
         lines = [
             [f"{pool}, {n} windows", *(accuracy(grid(some, pool, n, beta)) for beta in BETAS)]
-            for pool in ("entropy", "mean") for n in ONE_ROW
-        ]  # fmt: skip
+            for pool in ("entropy", "mean")
+            for n in ONE_ROW
+        ]
         body += [*table(["beta:", *(f"{beta:g}" for beta in BETAS)], lines), ""]
     facts = {
         "command": "python benchmarks/nbce_few_shot.py --tables",

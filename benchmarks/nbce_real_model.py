@@ -21,17 +21,7 @@ from statistics import mean
 from typing import Any
 
 import torch
-from common import (
-    RESULTS,
-    command,
-    cores,
-    keep_others,
-    load_before,
-    publish_part,
-    say,
-    table,
-    versions,
-)
+from common import RESULTS, command, cores, keep_others, load_before, publish_part, say, table, versions
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet, accepted
@@ -50,20 +40,35 @@ from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import compare, corrected
 
 COUNTS = (1, 2, 4, 8, 16)
-METHODS = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
-           "cad", "best", "retrieval", "none")  # fmt: skip
+METHODS = (
+    "entropy",
+    "entropy-free",
+    "mean",
+    "mean-whole",
+    "max",
+    "weighted",
+    "concat",
+    "window",
+    "cad",
+    "best",
+    "retrieval",
+    "none",
+)
 LIKELIHOOD = (*POOLS, "concat", "window", "none")
 METRICS = ("answer-match", "answer-f1", "answer-contained")
 NAMES = {
-    "answer-match": "exact match", "answer-f1": "F1", "answer-contained": "answer contained",
-    "context-found": "context found", "gold": "perplexity of the gold answer",
+    "answer-match": "exact match",
+    "answer-f1": "F1",
+    "answer-contained": "answer contained",
+    "context-found": "context found",
+    "gold": "perplexity of the gold answer",
     "entropy": "entropy of the first token (nats)",
-}  # fmt: skip
+}
 SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
     *(("beta", {"beta": beta}) for beta in (0.0, 0.25, 0.5, 1.0)),
     *(("eta", {"eta": eta}) for eta in (0.0, 0.1, 0.5, 2.0)),
     *(("top_p", {"top_p": top_p}) for top_p in (0.5, 0.8, 0.95, 1.0)),
-)  # fmt: skip
+)
 """What is changed of the defaults of pool entropy, one at a time."""
 PASSAGES = 8
 """Of a question, in the ablations."""
@@ -71,10 +76,14 @@ SPEC = SearchConfig(method="greedy", max_length=16)
 PARTS = ("methods", "settings", "length")
 TITLE = "Many passages and a real language model"
 ORDER = (
-    *(f"{corpus}.{how}.{part}" for part in PARTS for corpus in ("nq-passages", "xquad-en")
-      for how in ("chat", "plain")),
+    *(
+        f"{corpus}.{how}.{part}"
+        for part in PARTS
+        for corpus in ("nq-passages", "xquad-en")
+        for how in ("chat", "plain")
+    ),
     "cost",
-)  # fmt: skip
+)
 """Sections of the result."""
 Record = dict[str, Any]
 
@@ -131,9 +140,7 @@ def likelihood(
     return math.exp(total / len(tokens)), first
 
 
-def answered(
-    reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, rule: Rule
-) -> Record:
+def answered(reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, rule: Rule) -> Record:
     """One answer: its text, and the context that decided on it."""
     (reply,) = ask(reader, method, [contexts], [prompt], SPEC, rule, limit=reader.limit)
     text = reply.text.strip().partition("\n")[0].rstrip()
@@ -146,11 +153,7 @@ def conditions(
     """What is measured of one question: a name, a number of contexts, and the answer."""
     prompt, gold = questions.rows[number].source, accepted(questions.rows[number])[0]
     counts = COUNTS if part == "methods" else (PASSAGES,)
-    drawn = {
-        count: contexts
-        for count in counts
-        if (contexts := questions.contexts(number, count)) is not None
-    }
+    drawn = {count: contexts for count in counts if (contexts := questions.contexts(number, count)) is not None}
     texts = [text for some in drawn.values() for text in some]
     if part == "length":
         some = drawn[PASSAGES]
@@ -177,9 +180,7 @@ def conditions(
             yield name, count, record | known
 
 
-def collect(
-    options: argparse.Namespace, kept: Path, work: Callable[[int], Iterable[Record]]
-) -> list[Record]:
+def collect(options: argparse.Namespace, kept: Path, work: Callable[[int], Iterable[Record]]) -> list[Record]:
     """Measure the questions that are not kept yet, a line each."""
     lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     with kept.open("a", encoding="utf-8") as file:
@@ -211,9 +212,7 @@ def tables(cells: dict[tuple[str, int], dict[str, Score | float]], base: str) ->
     counts = sorted({count for _, count in cells})
     body: list[str] = []
     if len(counts) == 1:
-        known = {
-            metric: title for metric, title in NAMES.items() if metric in cells[base, counts[0]]
-        }
+        known = {metric: title for metric, title in NAMES.items() if metric in cells[base, counts[0]]}
         found = {metric: _column(cells, names, counts[0], metric, base) for metric in known}
         rows = [[name, *(found[metric][name] for metric in known)] for name in names]
         return table([f"{counts[0]} passages", *known.values()], rows)
@@ -227,9 +226,8 @@ def tables(cells: dict[tuple[str, int], dict[str, Score | float]], base: str) ->
 
 
 def _column(
-    cells: dict[tuple[str, int], dict[str, Score | float]], names: Sequence[str], count: int,
-    metric: str, base: str,
-) -> dict[str, str]:  # fmt: skip
+    cells: dict[tuple[str, int], dict[str, Score | float]], names: Sequence[str], count: int, metric: str, base: str
+) -> dict[str, str]:
     """Cells of one count; marks say what differs from `base`."""
     found = {name: cells[name, count].get(metric) for name in names}
     first, p = found[base], dict[str, float]()
@@ -263,9 +261,7 @@ def main() -> None:
     reader = open_model(options.model, dtype=options.dtype, chat=options.chat, offline=True)
     shared = SharedRows(reader)
     reader.begin = lambda rows: shared.begin(reader, rows)  # type: ignore[method-assign]
-    corpus = Corpus.open(
-        DataConfig(corpus=options.corpus), "question-answering", data_dir=options.data_dir
-    )
+    corpus = Corpus.open(DataConfig(corpus=options.corpus), "question-answering", data_dir=options.data_dir)
     rows = corpus.questions("test", max(COUNTS))
     questions = QuestionSet(rows, 1)
 
@@ -294,10 +290,13 @@ def main() -> None:
     }
     publish_part("nbce-real-model", TITLE, name, ORDER, facts, tables(cells, first))
     numbers = [
-        {"method": name, "contexts": count,
-         **{key: one.value if isinstance(one, Score) else one for key, one in cell.items()}}
+        {
+            "method": name,
+            "contexts": count,
+            **{key: one.value if isinstance(one, Score) else one for key, one in cell.items()},
+        }
         for (name, count), cell in cells.items()
-    ]  # fmt: skip
+    ]
     found = {name: {"facts": facts, "rows": numbers}}
     keep_others(RESULTS / "nbce-real-model.json", found, ORDER)
 

@@ -40,9 +40,7 @@ def memory(field: str) -> int:
 
 def passages(reader: ContextReader, options: argparse.Namespace) -> tuple[list[str], str]:
     """Passages of the length asked for, and a question."""
-    corpus = Corpus.open(
-        DataConfig(corpus="nq-passages"), "question-answering", data_dir=options.data_dir
-    )
+    corpus = Corpus.open(DataConfig(corpus="nq-passages"), "question-answering", data_dir=options.data_dir)
     rows = corpus.questions("test", max(COUNTS))
     text = " ".join(context for row in rows[:64] for context in row.contexts)
     ids, size = reader.encode(text), options.tokens
@@ -82,15 +80,12 @@ def plain(reader: Any, rows: Sequence[PromptRow], tokens: int) -> tuple[float, f
         token = out.logits[:1, -1:].argmax(-1).expand(len(rows), 1)
         valid, last = torch.cat((valid, valid.new_ones(len(rows), 1)), 1), last + 1
         out = reader.model(
-            input_ids=token, attention_mask=valid, position_ids=last,
-            past_key_values=out.past_key_values, **given,
-        )  # fmt: skip
+            input_ids=token, attention_mask=valid, position_ids=last, past_key_values=out.past_key_values, **given
+        )
     return first - start, (time.perf_counter() - first) / tokens
 
 
-def measured(
-    reader: ContextReader, texts: Sequence[str], prompt: str, options: argparse.Namespace
-) -> list[str]:
+def measured(reader: ContextReader, texts: Sequence[str], prompt: str, options: argparse.Namespace) -> list[str]:
     """One row of the table."""
     rows = [reader.row(text, prompt) for text in ("", *texts)]
     gc.collect()
@@ -99,15 +94,18 @@ def measured(
     merged(reader, rows, options.answer)
     peak = memory("VmHWM") - before
     pairs = [
-        (merged(reader, rows, options.answer), plain(reader, rows, options.answer))
-        for _ in range(options.rounds)
+        (merged(reader, rows, options.answer), plain(reader, rows, options.answer)) for _ in range(options.rounds)
     ]
     begun, each = (median(a[at] / b[at] for a, b in pairs) for at in (0, 1))
     ours, theirs = (median(pair[at][1] for pair in pairs) for at in (0, 1))
     return [
-        f"{len(texts)}", f"{1e3 * ours:.0f}", f"{1e3 * theirs:.0f}", f"{each:.2f}", f"{begun:.2f}",
+        f"{len(texts)}",
+        f"{1e3 * ours:.0f}",
+        f"{1e3 * theirs:.0f}",
+        f"{each:.2f}",
+        f"{begun:.2f}",
         f"{peak / 1e6:,.0f}",
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:
@@ -132,8 +130,14 @@ def main() -> None:
         "rows": f"passages of {options.tokens} tokens and one row without; {options.answer} tokens",
         "load": before,
     }
-    heads = ["passages", "ms a token, merged", "ms a token, plain", "ratio",
-             "ratio until the first token", "peak MB above the weights"]  # fmt: skip
+    heads = [
+        "passages",
+        "ms a token, merged",
+        "ms a token, plain",
+        "ratio",
+        "ratio until the first token",
+        "peak MB above the weights",
+    ]
     body = [
         "Ratios are medians over pairs of rounds. Until the first token merging reads what rows "
         "begin with in common once, the plain pass all rows whole.",

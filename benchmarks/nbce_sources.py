@@ -49,9 +49,7 @@ def measure(options: argparse.Namespace) -> None:
     reader = open_model(options.model, chat=True, offline=True)
     done = {(one["corpus"], one["question"]) for one in kept()}
     for name in CORPORA:
-        corpus = Corpus.open(
-            DataConfig(corpus=name), "question-answering", data_dir=options.data_dir
-        )
+        corpus = Corpus.open(DataConfig(corpus=name), "question-answering", data_dir=options.data_dir)
         rows = corpus.questions("test", options.passages)
         questions = QuestionSet(rows, 1)
         for number in range(options.questions):
@@ -67,9 +65,7 @@ def measure(options: argparse.Namespace) -> None:
                 "right": [contains_answer(text, accepted(rows[number])) for text in contexts],
                 "text": reader.decode(ids),
                 "prompt": [round(value, 3) for value in found.prompt],
-                "tokens": [
-                    [round(v, 3) for v in step.logprobs] for step in found.steps[: len(ids)]
-                ],
+                "tokens": [[round(v, 3) for v in step.logprobs] for step in found.steps[: len(ids)]],
                 "chosen": [step.chosen for step in found.steps[: len(ids)]],
             }
             with KEPT.open("a", encoding="utf-8") as file:

@@ -29,13 +29,12 @@ LENGTH = "2048"
 def chosen(kept: Mapping[str, Sequence[Run]]) -> Overview:
     """What the picture shows."""
     names = [
-        name for name, runs in kept.items()
+        name
+        for name, runs in kept.items()
         if not name.startswith("published/") and any(run.variant == PLAIN for run in runs)
-    ]  # fmt: skip
+    ]
     names.sort(key=lambda name: [kept[name][0].recipe.task != task for task in TASKS])
-    baselines: dict[str | None, str] = {
-        name: load(shipped()[name]).baseline or "" for name in names
-    }
+    baselines: dict[str | None, str] = {name: load(shipped()[name]).baseline or "" for name in names}
     whole = overview([run for name in names for run in kept[name]], baselines)
     tasks = Counter(system for name in names for system in {run.variant for run in kept[name]})
     systems = [name for name in whole.systems if tasks[name] >= LEAST_TASKS]
@@ -62,8 +61,9 @@ def costs() -> tuple[OverviewColumn, OverviewColumn]:
     for field, title, better in (("ratio", "speed", "higher"), ("bytes", "memory", "lower")):
         cells = {
             name: OverviewCell(100 * (one[field] / fused[field] - 1))
-            for name, one in points.items() if one[field] is not None
-        }  # fmt: skip
+            for name, one in points.items()
+            if one[field] is not None
+        }
         title = f"{title} at 2,048 tokens"
         columns.append(OverviewColumn(title, "%", "fused scaled-dot", None, better, cells))
     return columns[0], columns[1]

@@ -27,18 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import (
-    ROOT,
-    command,
-    cores,
-    environment,
-    load_before,
-    publish,
-    python_of,
-    say,
-    spread,
-    table,
-)  # fmt: skip
+from common import ROOT, command, cores, environment, load_before, publish, python_of, say, spread, table
 from common import versions as installed
 
 from attnkit.device import CACHES
@@ -54,10 +43,23 @@ PACKAGES: Mapping[str, Sequence[Sequence[str]]] = {
         ("torch", "numpy<2"),
         # its pin of protobuf cannot be met any more
         ("--no-deps", "joeynmt==2.3.0"),
-        ("numpy<2", "sacrebleu", "sentencepiece", "pyyaml", "tensorboard", "matplotlib", "seaborn",
-         "pandas", "subword-nmt", "sacremoses", "packaging", "datasets", "importlib-metadata"),
+        (
+            "numpy<2",
+            "sacrebleu",
+            "sentencepiece",
+            "pyyaml",
+            "tensorboard",
+            "matplotlib",
+            "seaborn",
+            "pandas",
+            "subword-nmt",
+            "sacremoses",
+            "packaging",
+            "datasets",
+            "importlib-metadata",
+        ),
     ),
-}  # fmt: skip
+}
 """What each peer's environment is made of, one pip command after the other."""
 SIZES = (16, 32, 64, 128)
 """Sentences a batch that decoding is tried with; the fastest is measured."""
@@ -86,15 +88,18 @@ Speeds = dict[str, list[float]]
 class Process:
     """A system that waits for requests; see systems/serve.py."""
 
-    def __init__(
-        self, name: str, words: Sequence[str | Path], log: Path, variables: dict[str, str]
-    ) -> None:
+    def __init__(self, name: str, words: Sequence[str | Path], log: Path, variables: dict[str, str]) -> None:
         self.name, self.log = name, log
         with log.open("w") as errors:
             self.child = subprocess.Popen(
-                list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                stderr=errors, env=variables, cwd=ROOT,
-            )  # fmt: skip
+                list(map(str, words)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                stderr=errors,
+                env=variables,
+                cwd=ROOT,
+            )
 
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """The answer to one request.
@@ -143,9 +148,7 @@ def refuse_unlike(recipe: Any, peers: Sequence[str]) -> None:
         raise SystemExit(f"the peers need: {', '.join(missing)}")
 
 
-def prepare_files(
-    options: argparse.Namespace, work: Path
-) -> tuple[list[str], list[list[int]], np.ndarray]:
+def prepare_files(options: argparse.Namespace, work: Path) -> tuple[list[str], list[list[int]], np.ndarray]:
     """Write what the peers read; test sentences, their ids, and target tokens of each batch."""
     import ours
 
@@ -162,13 +165,19 @@ def prepare_files(
     inside = model.activation_dropout
     vocabulary = prepared.tokenizer.source
     shape = {
-        "width": model.width, "ff": model.ff, "heads": model.heads, "dropout": model.dropout,
+        "width": model.width,
+        "ff": model.ff,
+        "heads": model.heads,
+        "dropout": model.dropout,
         "activation": model.activation,
         "activation_dropout": model.dropout if inside is None else inside,
-        "layers": model.layers.encoder, "vocabulary": len(vocabulary),
-        "max_length": recipe.data.max_length, "batch_tokens": train.batch_tokens,
-        "label_smoothing": train.label_smoothing, "clip": train.clip,
-    }  # fmt: skip
+        "layers": model.layers.encoder,
+        "vocabulary": len(vocabulary),
+        "max_length": recipe.data.max_length,
+        "batch_tokens": train.batch_tokens,
+        "label_smoothing": train.label_smoothing,
+        "clip": train.clip,
+    }
     (work / "shape.json").write_text(json.dumps(shape))
     (work / "tokenizer.model").write_bytes(vocabulary.model)
     pieces = vocabulary.pieces(range(4, len(vocabulary)))
@@ -263,9 +272,7 @@ class Training:
             self.speeds["JoeyNMT, fp32"].append(found["speed"])
 
     def _seconds(self, name: str, precision: str, count: int) -> float:
-        found = self.systems[name].ask(
-            "train", precision=precision, start=self.position, count=count
-        )
+        found = self.systems[name].ask("train", precision=precision, start=self.position, count=count)
         return float(found["seconds"])
 
 
@@ -385,9 +392,7 @@ def measure(options: argparse.Namespace, work: Path) -> None:
     facts = {
         "command": f"`{command(options, work='WORK', data_dir='DATA')}`",
         "versions": "; ".join([installed("attnkit", "torch"), *versions]),
-        "threads of each system": ", ".join(
-            sorted({str(found["threads"]) for found in about.values()})
-        ),
+        "threads of each system": ", ".join(sorted({str(found["threads"]) for found in about.values()})),
         "load of the machine": load,
         "model": "{layers}+{layers} layers, width {width}, ff {ff}, {heads} heads, joint "
         "vocabulary of {vocabulary:,} pieces; parameters: ".format(**shape)
@@ -406,11 +411,7 @@ def measure(options: argparse.Namespace, work: Path) -> None:
 
 
 def sections(
-    training: Speeds,
-    used: dict[str, tuple[int, int]],
-    decoding: Speeds,
-    shape: Mapping[str, Any],
-    sentences: int,
+    training: Speeds, used: dict[str, tuple[int, int]], decoding: Speeds, shape: Mapping[str, Any], sentences: int
 ) -> list[str]:
     """What was aimed at, and the tables of all that was measured."""
     aims = targets(training, decoding)

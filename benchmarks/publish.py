@@ -53,11 +53,17 @@ def page(name: str, runs: list[Run]) -> str:
         raise SystemExit(f"{RUNS / name}: rows were trained by different code; train them again")
     trained = sorted(set(_trained(runs)))
     lines = [
-        f"# {name}", "", f"- command: `attnkit {' '.join(words)}`",
-        f"- runs: {len(runs)}, kept in `{RUNS / name}`", "", printed.getvalue().strip(), "",
+        f"# {name}",
+        "",
+        f"- command: `attnkit {' '.join(words)}`",
+        f"- runs: {len(runs)}, kept in `{RUNS / name}`",
+        "",
+        printed.getvalue().strip(),
+        "",
         *table(["trained by", "precision", "threads", "machine"], [list(one) for one in trained]),
-        "", "Trained beside other work: times, speeds and memory say nothing of the mechanisms.",
-    ]  # fmt: skip
+        "",
+        "Trained beside other work: times, speeds and memory say nothing of the mechanisms.",
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -89,9 +95,7 @@ def main() -> None:
     pages[PAGES / "recall.svg"] = recall.chart(kept)
     pages[PAGES / "overview.svg"] = overview.chart(kept)
     if options.check:
-        there = {
-            path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()
-        }
+        there = {path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()}
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]
         for path in wrong:
             say(f"{path.relative_to(ROOT)}: not what the kept runs give")

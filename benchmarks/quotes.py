@@ -46,10 +46,7 @@ def sentence(name: str, runs: Sequence[Run]) -> str:
         for split in _distinct(row.split for row in rows)
         for part in _of_split([row for row in rows if row.split == split], baseline)
     ]
-    seeds = {
-        len({row.seed for row in rows if row.variant == one})
-        for one in {row.variant for row in rows}
-    }
+    seeds = {len({row.seed for row in rows if row.variant == one}) for one in {row.variant for row in rows}}
     counted = " to ".join(map(str, sorted({min(seeds), max(seeds)})))
     told = "one seed" if counted == "1" else f"means over {counted} seeds"
     return f"{'; '.join(parts)} ({told})"
@@ -62,16 +59,17 @@ def _of_split(rows: Sequence[ScoreRow], baseline: str | None) -> Iterator[str]:
     metrics = _first_family(list(rows[0].scores))
     cells = [(length, metric) for length in ends for metric in metrics]
     found = [
-        Quoted(variant, tuple(
-            mean(row.scores[metric].value for row in rows
-                 if row.variant == variant and row.length == length)
-            for length, metric in cells
-        ))
+        Quoted(
+            variant,
+            tuple(
+                mean(row.scores[metric].value for row in rows if row.variant == variant and row.length == length)
+                for length, metric in cells
+            ),
+        )
         for variant in _distinct(row.variant for row in rows)
-    ]  # fmt: skip
+    ]
     lower = metric_facts(metrics[0]).better == "lower"
-    found.sort(key=lambda one: one.scores[-1] if len(ends) > 1 else one.scores[0],
-               reverse=not lower)  # fmt: skip
+    found.sort(key=lambda one: one.scores[-1] if len(ends) > 1 else one.scores[0], reverse=not lower)
     title = "/".join(metric_facts(metric).title for metric in metrics)
     where = [str(rows[0].split)] if rows[0].split != "test" else []
     where += [f"lengths {ends[0]} and {ends[-1]}"] if len(ends) > 1 else []
@@ -114,9 +112,7 @@ def quoted(kept: dict[str, list[Run]]) -> Iterator[tuple[Path, str]]:
         yield path, IN_MARKDOWN.sub(lambda one: f"{one[1]}{said[one[2]]}{one[3]}", text)
     for name, path in shipped().items():
         words = said.get(name, UNMEASURED)
-        lines = textwrap.wrap(
-            f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False
-        )
+        lines = textwrap.wrap(f"expected: {words}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         header = "".join(f"# {line}\n" for line in lines)
         text, found = IN_RECIPE.subn(header.replace("\\", r"\\"), path.read_text("utf-8"), count=1)
         if not found:

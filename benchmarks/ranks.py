@@ -19,18 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import (
-    attnkit,
-    command,
-    environment,
-    load_before,
-    publish,
-    say,
-    spread,
-    steady_speed,
-    table,
-    versions,
-)
+from common import attnkit, command, environment, load_before, publish, say, spread, steady_speed, table, versions
 
 RECIPE = "translation/multi30k"
 ALONE = "one process of two threads"
@@ -39,24 +28,46 @@ SETTINGS = {
     "two of one thread, ddp": ["--nproc", "2", "train.parallel=ddp"],
     "two of one thread, fsdp": ["--nproc", "2", "train.parallel=fsdp"],
 }
-SMALL = ["train", "quickstart", "--variant", "scaled-dot", "train.steps=120",
-         "train.precision=fp32",
-         "train.batch_tokens=1000", "train.valid_every=20"]  # fmt: skip
+SMALL = [
+    "train",
+    "quickstart",
+    "--variant",
+    "scaled-dot",
+    "train.steps=120",
+    "train.precision=fp32",
+    "train.batch_tokens=1000",
+    "train.valid_every=20",
+]
 
 
 def speed(name: str, options: argparse.Namespace, work: Path) -> float:
     """Target tokens a second once the training is under way."""
     process = subprocess.Popen(
         attnkit(
-            "train", RECIPE, "--variant", "vanilla", "--json", "--fresh", "train.log_every=1",
-            "train.valid_every=0", "train.average=1", "train.choose=last", "eval.splits=[valid]",
-            "data.valid_rows=8", f"train.precision={options.precision}", *SETTINGS[name],
+            "train",
+            RECIPE,
+            "--variant",
+            "vanilla",
+            "--json",
+            "--fresh",
+            "train.log_every=1",
+            "train.valid_every=0",
+            "train.average=1",
+            "train.choose=last",
+            "eval.splits=[valid]",
+            "data.valid_rows=8",
+            f"train.precision={options.precision}",
+            *SETTINGS[name],
             *(["--data-dir", options.data_dir] if options.data_dir else []),
-            "--out", str(work / "runs"),
+            "--out",
+            str(work / "runs"),
         ),
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
         env=environment(ATTNKIT_CACHE=str(work / "cache"), OMP_NUM_THREADS="2"),
-    )  # fmt: skip
+    )
     found = steady_speed(process, options.seconds)
     process.terminate()
     process.wait()
@@ -83,9 +94,12 @@ def kill(parallel: str, rank: int, work: Path) -> list[str]:
         done = subprocess.run([*words, "--out", str(whole)], capture_output=True, env=env)
         assert done.returncode == 0, done.stderr
     process = subprocess.Popen(
-        [*words, "--json", "train.log_every=50", "--out", str(parts)], text=True, env=env,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [*words, "--json", "train.log_every=50", "--out", str(parts)],
+        text=True,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if json.loads(line)["event"] == "validated":
@@ -94,9 +108,7 @@ def kill(parallel: str, rank: int, work: Path) -> list[str]:
     start = time.monotonic()
     _, said = process.communicate()
     seconds = time.monotonic() - start
-    resumed = subprocess.run(
-        [*words, "train.log_every=50", "--out", str(parts)], capture_output=True, env=env
-    )
+    resumed = subprocess.run([*words, "train.log_every=50", "--out", str(parts)], capture_output=True, env=env)
     assert resumed.returncode == 0, resumed.stderr
     same = "identical" if weights(whole) == weights(parts) else "DIFFERENT"
     last = said.strip().splitlines()[-1].removeprefix("attnkit: error: ").partition(";")[0]
@@ -123,14 +135,19 @@ def main() -> None:
     for name, speeds in found.items():
         ratios = [one / base for one, base in zip(speeds, found[ALONE], strict=True)]
         rows.append([name, *spread(speeds), f"{statistics.median(ratios):.2f}"])
-    facts = {
-        "command": command(options, data_dir="DIR"),
-        "versions": versions("attnkit", "torch"),
-        "load": load,
-    }
+    facts = {"command": command(options, data_dir="DIR"), "versions": versions("attnkit", "torch"), "load": load}
     speeds_table = table(["processes", "tokens/s", "range", "ratio"], rows)
-    kills = table(["train.parallel", "rank killed", "seconds until the command ended", "exit code",
-                   "last line", "weights after resuming"], killed)  # fmt: skip
+    kills = table(
+        [
+            "train.parallel",
+            "rank killed",
+            "seconds until the command ended",
+            "exit code",
+            "last line",
+            "weights after resuming",
+        ],
+        killed,
+    )
     publish("ranks", "Training in two processes", facts, [*speeds_table, "", *kills])
 
 

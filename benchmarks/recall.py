@@ -50,24 +50,22 @@ def chart(kept: Mapping[str, Sequence[Run]]) -> str:
     first = next(iter(tasks.values()))
     order = sorted(first, key=lambda one: -median(first[one][max(first[one])]))
     with matplotlib_defaults(order):
-        lengths = {task: sorted({at for row in scores.values() for at in row})
-                   for task, scores in tasks.items()}  # fmt: skip
+        lengths = {task: sorted({at for row in scores.values() for at in row}) for task, scores in tasks.items()}
         widths = [len(found) for found in lengths.values()]
         size = (2.6 + 0.55 * sum(widths), 0.21 * len(order) + 1)  # inches
         figure = Figure(figsize=size, layout="constrained")
         panels = figure.subplots(1, len(tasks), width_ratios=widths, sharey=True, squeeze=False)
         for axes, (task, scores) in zip(panels[0], tasks.items(), strict=True):
             nothing = [float("nan")]
-            values = [[scores.get(one, {}).get(at, nothing) for at in lengths[task]]
-                      for one in order]  # fmt: skip
-            axes.imshow([[median(one) for one in row] for row in values],
-                        vmin=0, vmax=100, cmap="viridis", aspect="auto")  # fmt: skip
+            values = [[scores.get(one, {}).get(at, nothing) for at in lengths[task]] for one in order]
+            axes.imshow(
+                [[median(one) for one in row] for row in values], vmin=0, vmax=100, cmap="viridis", aspect="auto"
+            )
             for line, row in enumerate(values):
                 for column, seeds in enumerate(row):
                     if seeds is not nothing:
                         colour = "white" if median(seeds) < 60 else "black"
-                        axes.text(column, line, cell(seeds), ha="center", va="center",
-                                  color=colour, fontsize=6)  # fmt: skip
+                        axes.text(column, line, cell(seeds), ha="center", va="center", color=colour, fontsize=6)
             axes.set_xticks(range(len(lengths[task])), map(str, lengths[task]))
             axes.set_yticks(range(len(order)), order, fontsize=8)
             axes.tick_params(length=0)

@@ -18,18 +18,7 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
-from common import (
-    attnkit,
-    command,
-    cores,
-    environment,
-    load_before,
-    publish,
-    say,
-    spread,
-    table,
-    versions,
-)
+from common import attnkit, command, cores, environment, load_before, publish, say, spread, table, versions
 
 SHAPES = ((9, 3), (27, 1))
 """Variants and seeds."""
@@ -50,10 +39,7 @@ def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None
     recipe, chance = Run(folder).recipe, random.Random(100 * variant + seed)
     for split in recipe.eval.splits:
         texts = copy.output_path(split).read_text(encoding="utf-8").splitlines()
-        answers = [
-            [(" ".join(w for w in text.split() if chance.random() > 0.005 * variant), 0.0)]
-            for text in texts
-        ]
+        answers = [[(" ".join(w for w in text.split() if chance.random() > 0.005 * variant), 0.0)] for text in texts]
         with patch.object(evaluation, "translate", lambda *_, a=answers, **__: iter(a)):
             evaluation.evaluate(Run(folder), [split], recipe.eval, data_dir=data_dir)
 
@@ -65,8 +51,10 @@ def measure(root: Path, options: argparse.Namespace, *words: str) -> tuple[float
     began, spent = time.perf_counter(), children_seconds()
     subprocess.run(
         attnkit("report", root / "copies", "-o", page, *data, *words),
-        check=True, env=environment(options.threads), stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        check=True,
+        env=environment(options.threads),
+        stderr=subprocess.DEVNULL,
+    )
     return time.perf_counter() - began, children_seconds() - spent, page.stat().st_size
 
 

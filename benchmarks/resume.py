@@ -58,12 +58,10 @@ train: {{steps: {steps}, batch_tokens: 128, accumulate: {accumulate}, lr: 3e-3, 
 search: {{method: greedy, max_length: 16}}
 eval: {{metrics: [bleu], bootstrap: 0}}
 """
-SCORED = {"test: [valid.a, valid.b]": "test: [test.a, test.b]",
-          "bootstrap: 0": "bootstrap: 1000"}  # fmt: skip
+SCORED = {"test: [valid.a, valid.b]": "test: [test.a, test.b]", "bootstrap: 0": "bootstrap: 1000"}
 """What is other where signals are sent: there is more to prepare and to score."""
 VARIANTS = "variants: {plain: {}, linear: {model.attention: linear}}\n"
-PARTS = {"training": "One training", "signals": "Signals at any moment",
-         "comparison": "A comparison with `--jobs`"}  # fmt: skip
+PARTS = {"training": "One training", "signals": "Signals at any moment", "comparison": "A comparison with `--jobs`"}
 ACCUMULATE = 2
 STOPPED, LEFT = 75, 130
 """Exit codes of a training that a signal stopped, and of one that was left at once."""
@@ -145,9 +143,8 @@ class Trial:
         """Start until it is done; how many starts that took."""
         for start in range(1, MOST_STARTS):
             done = subprocess.run(
-                attnkit(*self.words()), capture_output=True, text=True, cwd=self.work,
-                env=self.environment(),
-            )  # fmt: skip
+                attnkit(*self.words()), capture_output=True, text=True, cwd=self.work, env=self.environment()
+            )
             if done.returncode == 0:
                 self.found = fingerprints(self.run)
                 return start
@@ -174,23 +171,23 @@ class Trial:
         """
         there = json.dumps([*astuple(place), number])
         words = [sys.executable, __file__, "--child", there, "--", *self.words()]
-        done = subprocess.run(
-            words, capture_output=True, text=True, cwd=self.work, env=self.environment()
-        )
+        done = subprocess.run(words, capture_output=True, text=True, cwd=self.work, env=self.environment())
         wanted = STOPPED if number == signal.SIGTERM else -number
         if done.returncode != wanted:
-            raise SystemExit(
-                f"{self.name}: ended with {done.returncode}, not {wanted}\n{done.stderr[-2000:]}"
-            )
+            raise SystemExit(f"{self.name}: ended with {done.returncode}, not {wanted}\n{done.stderr[-2000:]}")
         inside = f", operation {place.operation} of a save" if place.operation else ""
         self.stops.append(f"{number.name} {self._where()}{inside}")
 
     def kill_after(self, seconds: float, training: bool) -> bool:
         """Start, and kill so long after the process or its training began; was it still there?"""
         child = subprocess.Popen(
-            attnkit(*self.words()), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            cwd=self.work, env=self.environment(),
-        )  # fmt: skip
+            attnkit(*self.words()),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            cwd=self.work,
+            env=self.environment(),
+        )
         assert child.stdout is not None
         seen: Counter[str] = Counter()
         if training:
@@ -336,9 +333,8 @@ def baseline(work: Path) -> tuple[Trial, float, float, dict[int, int]]:
     trial = Trial("uninterrupted", work / "uninterrupted", work)
     began = time.monotonic()
     process = subprocess.Popen(
-        attnkit(*trial.words()), stdout=subprocess.PIPE, text=True, cwd=work,
-        env=trial.environment(),
-    )  # fmt: skip
+        attnkit(*trial.words()), stdout=subprocess.PIPE, text=True, cwd=work, env=trial.environment()
+    )
     assert process.stdout is not None
     moments = {}
     for line in process.stdout:
@@ -494,10 +490,14 @@ class Session:
     def __init__(self, work: Path, out: Path, jobs: int) -> None:
         words = ["train", work / "several.yaml", "train.seeds=[1,2]", "--jobs", jobs, "--json"]
         self.process = subprocess.Popen(
-            attnkit(*words, "--out", out), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, cwd=work, start_new_session=True,
+            attnkit(*words, "--out", out),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=work,
+            start_new_session=True,
             env=environment(1, ATTNKIT_CACHE=str(work / "cache")),
-        )  # fmt: skip
+        )
         self.out = out
 
     def until_training(self) -> bool:
@@ -559,9 +559,10 @@ def without_clock(value: Any) -> Any:
 
     if isinstance(value, dict):
         return {
-            key: without_clock(item) for key, item in value.items()
+            key: without_clock(item)
+            for key, item in value.items()
             if not key.endswith(WALL_CLOCK) and key not in ("run", "decode")
-        }  # fmt: skip
+        }
     return [without_clock(item) for item in value] if isinstance(value, list) else value
 
 

@@ -74,10 +74,7 @@ def significant(draw: np.random.Generator, made: list[Values]) -> dict[str, bool
     if len(a) > 1 and len(b) > 1:
         within = np.concatenate([a, b]).var(0, ddof=1).mean() * share / SENTENCES
         out["randomised"] = abs(difference) > 1.96 * math.sqrt(within)
-        parts = [
-            np.take_along_axis(some, draw.integers(0, some.shape[1], some.shape), 1).mean(1)
-            for some in of_seeds
-        ]
+        parts = [np.take_along_axis(some, draw.integers(0, some.shape[1], some.shape), 1).mean(1) for some in of_seeds]
         out["two-level"] = beyond(parts[0] - parts[1], difference)
     if degrees:
         spread = test.spread(0, 1)
@@ -96,21 +93,13 @@ def beyond(differences: np.ndarray, difference: float) -> bool:
     return bool(((chance >= abs(difference)).sum() + 1) / (RESAMPLES + 1) < 0.05)
 
 
-def rates(
-    trials: int,
-    seeds: Sequence[int],
-    spread: float | Sequence[float],
-    gain: float = 0.0,
-) -> list[str]:
+def rates(trials: int, seeds: Sequence[int], spread: float | Sequence[float], gain: float = 0.0) -> list[str]:
     """Share of significant results of each test, in percent."""
     widths = [spread] * 2 if isinstance(spread, float) else list(spread)
     draw = np.random.default_rng([*seeds, *(int(100 * x) for x in (*widths, gain))])
     found = [significant(draw, systems(draw, seeds, widths, [gain, 0.0])) for _ in range(trials)]
     say(f"{seeds} {spread} {gain}")
-    return [
-        f"{100 * np.mean([one[name] for one in found]):.1f}" if name in found[0] else "-"
-        for name in TESTS
-    ]
+    return [f"{100 * np.mean([one[name] for one in found]):.1f}" if name in found[0] else "-" for name in TESTS]
 
 
 def perplexities(system: Values) -> list[Score]:
@@ -139,8 +128,7 @@ def intervals(trials: int, seeds: int, spread: float, gain: float) -> list[str]:
         halves.append((found.high - found.low) / 2)
         verdicts.append(found.verdict)
     say(f"intervals of {seeds} seeds, {gain}")
-    shares = [f"{100 * verdicts.count(one) / trials:.1f}"
-              for one in ("better", "worse", "level", "undecided")]  # fmt: skip
+    shares = [f"{100 * verdicts.count(one) / trials:.1f}" for one in ("better", "worse", "level", "undecided")]
     held_text, ratio_text = (f"{100 * count / trials:.1f}" for count in (held, ratios))
     return [held_text, ratio_text, f"{np.median(halves):.2f}", *shares]
 
@@ -189,11 +177,7 @@ def main() -> None:
     }
     other = [(name, *rates(trials, *case)) for name, case in cases.items()]
     held = [
-        (
-            count,
-            f"{gain:.1f}",
-            *intervals(max(trials // 4, 1), count, 0.3 if count > 1 else 0.0, gain),
-        )
+        (count, f"{gain:.1f}", *intervals(max(trials // 4, 1), count, 0.3 if count > 1 else 0.0, gain))
         for gain in (0.0, 1.0, 2.0)
         for count in (1, 2, 3, 5)
     ]
@@ -228,8 +212,7 @@ def main() -> None:
         "",
         "## A difference of 1 point found, percent",
         "",
-        "The first system is 1 point better. Tests whose error above is far from 5 find more or "
-        "less for that reason.",
+        "The first system is 1 point better. Tests whose error above is far from 5 find more or less for that reason.",
         "",
         *table(head, power, left=0),
         "",
@@ -240,17 +223,28 @@ def main() -> None:
         "The margin is 1 point: a true difference of 1 point or more must be called level in at "
         "most 2.5 of 100. Spread over seeds 0.3; with one seed 0. A quarter of the trials.",
         "",
-        *table(["seeds each", "true difference", "holds the score", "holds the perplexity",
-                "half width", "better", "worse", "level", "undecided"], held, left=0),
+        *table(
+            [
+                "seeds each",
+                "true difference",
+                "holds the score",
+                "holds the perplexity",
+                "half width",
+                "better",
+                "worse",
+                "level",
+                "undecided",
+            ],
+            held,
+            left=0,
+        ),
         "",
         "## The group that is not separable from the best",
         "",
-        "Ten systems, spread over seeds 0.3, an eighth of the trials. The best must be in the "
-        "group 95 times in 100.",
+        "Ten systems, spread over seeds 0.3, an eighth of the trials. The best must be in the group 95 times in 100.",
         "",
-        *table(["systems", "seeds each", "best one left out, percent", "size of the group"],
-               groups),
-    ]  # fmt: skip
+        *table(["systems", "seeds each", "best one left out, percent", "size of the group"], groups),
+    ]
     facts = {
         "command": f"`{command(options)}`",
         "versions": versions("attnkit", "numpy"),

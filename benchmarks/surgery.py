@@ -13,15 +13,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from common import (
-    RESULTS,
-    command,
-    last_event,
-    load_before,
-    publish,
-    table,
-    versions,
-)
+from common import RESULTS, command, last_event, load_before, publish, table, versions
 
 from attnkit.runs import Run
 from attnkit.show.differences import stars
@@ -44,26 +36,38 @@ def converted(options: argparse.Namespace, attention: str) -> list[dict[str, Any
     """The stages of one conversion: BLEU, the difference to the run before, and its p-value."""
     transfer = 0 if attention == CONTROL else options.transfer
     scored = last_event(
-        "convert", options.run, "--attention", attention, "--out", options.work,
-        "--transfer", transfer, "--tune", options.tune, "eval.splits=[test]",
-        "eval.metrics=[bleu]", "search.method=greedy",
+        "convert",
+        options.run,
+        "--attention",
+        attention,
+        "--out",
+        options.work,
+        "--transfer",
+        transfer,
+        "--tune",
+        options.tune,
+        "eval.splits=[test]",
+        "eval.metrics=[bleu]",
+        "search.method=greedy",
         *(["--data-dir", options.data_dir] if options.data_dir else []),
-    )  # fmt: skip
+    )
     tests = {test["variant"]: test for test in scored["comparisons"]}
     rows = []
     for row in scored["rows"]:
         before = row["variant"] not in tests
         test = tests.get(row["variant"], {})
         facts = {} if before else Run.open(row["run"]).manifest["converted"]
-        rows.append({
-            "stage": "before" if before else row["variant"].rpartition("-")[2],
-            "bleu": row["metrics"]["bleu"]["score"],
-            "signature": row["metrics"]["bleu"]["signature"],
-            "difference": test.get("difference"),
-            "p_corrected": test.get("p_corrected"),
-            "parameters": row["parameters"],
-            "mean_squared_error": facts.get("mean_squared_error"),
-        })  # fmt: skip
+        rows.append(
+            {
+                "stage": "before" if before else row["variant"].rpartition("-")[2],
+                "bleu": row["metrics"]["bleu"]["score"],
+                "signature": row["metrics"]["bleu"]["signature"],
+                "difference": test.get("difference"),
+                "p_corrected": test.get("p_corrected"),
+                "parameters": row["parameters"],
+                "mean_squared_error": facts.get("mean_squared_error"),
+            }
+        )
     return rows
 
 
@@ -95,15 +99,13 @@ def main() -> None:
     found = {title: converted(options, words) for title, words in CONVERSIONS.items()}
     run = Run.open(options.run)
     lines = [
-        [title, *(cell(rows, stage) for stage in STAGES), error_cell(rows),
-         f"{rows[-1]['parameters']:,}"]
+        [title, *(cell(rows, stage) for stage in STAGES), error_cell(rows), f"{rows[-1]['parameters']:,}"]
         for title, rows in found.items()
-    ]  # fmt: skip
+    ]
     done = run.manifest["finished"]
     facts = {
         "command": command(options, run="RUN", data_dir="DIR", work="WORK"),
-        "run": f"{run.name}, variant {run.variant}, seed {run.seed}, "
-        f"{done.get('updates', done['step']):,} updates",
+        "run": f"{run.name}, variant {run.variant}, seed {run.seed}, {done.get('updates', done['step']):,} updates",
         "versions": versions("attnkit", "torch", "sacrebleu"),
         "load of the machine": before,
     }
@@ -115,9 +117,7 @@ def main() -> None:
         "error between the outputs of new and old layers, at the first update and over the last "
         "ten.",
         "",
-        *table(
-            ["attention", "before", "swapped", "transferred", "tuned", "error", "parameters"], lines
-        ),
+        *table(["attention", "before", "swapped", "transferred", "tuned", "error", "parameters"], lines),
         "",
         f"BLEU: {next(iter(found.values()))[0]['signature']}. All rows: `surgery.json`.",
     ]

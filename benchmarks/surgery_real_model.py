@@ -38,11 +38,26 @@ def converted(options: argparse.Namespace, title: str) -> dict[str, Any]:
     whole = (options.data_dir / "wikitext-2" / "test.txt").read_bytes()
     test.write_text(whole[: options.test_bytes].decode("utf-8", "ignore"), encoding="utf-8")
     words = [
-        "convert", options.model, "--attention", CONVERSIONS[title], "--out", options.work,
-        "--text", options.data_dir / "wikitext-2" / "train.txt", "--test", test,
-        "--length", options.length, "--transfer", transfer, "--tune", options.tune, "--fresh",
-        f"train.batch_tokens={options.batch_tokens}", f"train.precision={options.precision}",
-    ]  # fmt: skip
+        "convert",
+        options.model,
+        "--attention",
+        CONVERSIONS[title],
+        "--out",
+        options.work,
+        "--text",
+        options.data_dir / "wikitext-2" / "train.txt",
+        "--test",
+        test,
+        "--length",
+        options.length,
+        "--transfer",
+        transfer,
+        "--tune",
+        options.tune,
+        "--fresh",
+        f"train.batch_tokens={options.batch_tokens}",
+        f"train.precision={options.precision}",
+    ]
     scored = last_event(*words)
     kept.write_text(json.dumps(scored, indent=1) + "\n", encoding="utf-8")
     return scored
@@ -53,10 +68,9 @@ def cells(scored: dict[str, Any]) -> list[str]:
     found = {row["variant"]: row["metrics"]["perplexity"]["score"] for row in scored["rows"]}
     tests = {test["variant"]: test["p_corrected"] for test in scored["comparisons"]}
     return [
-        f"{found[stage]:.2f}{stars(tests[stage]) if stage in tests else ''}"
-        if stage in found else "-"
+        f"{found[stage]:.2f}{stars(tests[stage]) if stage in tests else ''}" if stage in found else "-"
         for stage in STAGES
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

@@ -44,11 +44,7 @@ SPECIAL = ("man", "ha", "\u2581<unk>", "[x]")
 
 def assigned() -> list[str]:
     """Every character that Unicode assigns, but surrogates."""
-    return [
-        chr(code)
-        for code in range(sys.maxunicode + 1)
-        if unicodedata.category(chr(code)) not in ("Cs", "Cn")
-    ]
+    return [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cs", "Cn")]
 
 
 def sweep() -> list[list[str]]:
@@ -89,9 +85,7 @@ def parity(number: int) -> list[list[str]]:
         text = [Row(one, one) for one in (*FRAGMENTS, "Schal man ha mann", "Schule al")] * 4
         tokenizer = Tokenizer.train(spec, text, form="nfc")
         recipe = exported.recipe()
-        recipe = recipe.model_copy(
-            update={"data": recipe.data.model_copy(update={"max_length": 500})}
-        )
+        recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"max_length": 500})})
         lines = [*hostile_lines(number, tokenizer)]
         wanted = [ids or [3] for ids in encode_lines(tokenizer, lines, 500, LineCounts())]
         found = {}
@@ -114,9 +108,7 @@ def as_likely(tokenizer: Tokenizer, one: list[int], other: list[int]) -> bool:
     """Whether two segmentations have the same log-probability, up to rounding in float32."""
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.source.model)
     totals = [sum(map(model.get_score, ids)) for ids in (one, other)]
-    return tokenizer.source.decode([one]) == tokenizer.source.decode([other]) and math.isclose(
-        *totals, rel_tol=1e-6
-    )
+    return tokenizer.source.decode([one]) == tokenizer.source.decode([other]) and math.isclose(*totals, rel_tol=1e-6)
 
 
 def main() -> None:
@@ -133,8 +125,7 @@ def main() -> None:
     body = table(["type", "characters", "lines that come back", "without a piece"], sweep())
     publish_part("hostile-texts", "Hostile texts", ORDER[1], ORDER, facts, body)
     body = table(
-        ["type", "export", "lines with the ids of the run", "others that are as likely"],
-        parity(options.lines),
+        ["type", "export", "lines with the ids of the run", "others that are as likely"], parity(options.lines)
     )
     publish_part("hostile-texts", "Hostile texts", ORDER[2], ORDER, facts, body)
 

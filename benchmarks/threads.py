@@ -44,10 +44,7 @@ def settings(threads: int) -> dict[str, dict[str, str]]:
         "spinning (OpenMP's default)": {**several, "GOMP_SPINCOUNT": "300000"},
         "always spinning (ACTIVE)": {**several, **active},
         "never spinning (PASSIVE)": {**several, "OMP_WAIT_POLICY": "PASSIVE"},
-        **{
-            f"spinning {count:,} times": {**several, "GOMP_SPINCOUNT": str(count)}
-            for count in SPINS
-        },
+        **{f"spinning {count:,} times": {**several, "GOMP_SPINCOUNT": str(count)} for count in SPINS},
         "one thread": {"OMP_NUM_THREADS": "1", "jobs": "1"},
         f"{threads} trainings of one thread": {"OMP_NUM_THREADS": "1", "jobs": str(threads)},
     }
@@ -58,20 +55,31 @@ def speed(variables: dict[str, str], options: argparse.Namespace, work: Path) ->
     env = dict(variables)
     jobs = int(env.pop("jobs"))
     words = attnkit(
-        "train", RECIPE, "--variant", "vanilla", "--json", "--fresh", "train.log_every=1",
-        "train.valid_every=0", "train.average=1",
-        "train.choose=last", "train.precision=bf16", "eval.splits=[valid]",
+        "train",
+        RECIPE,
+        "--variant",
+        "vanilla",
+        "--json",
+        "--fresh",
+        "train.log_every=1",
+        "train.valid_every=0",
+        "train.average=1",
+        "train.choose=last",
+        "train.precision=bf16",
+        "eval.splits=[valid]",
         "data.valid_rows=8",
         *(["--data-dir", options.data_dir] if options.data_dir else []),
-    )  # fmt: skip
+    )
     processes = [
         subprocess.Popen(
             [*words, "--out", str(work / f"runs-{number}")],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
             env=environment(None, ATTNKIT_CACHE=str(work / "cache"), **env),
         )
         for number in range(jobs)
-    ]  # fmt: skip
+    ]
     total = 0.0
     for process in processes:
         total += steady_speed(process, options.seconds)
@@ -118,8 +126,7 @@ def main() -> None:
         quiet, beside = found[name, 0], found[name, 1]
         ratios = [statistics.median(values) / base for values in (quiet, beside)]
         rows.append([name, *spread(quiet), f"{ratios[0]:.2f}", *spread(beside), f"{ratios[1]:.2f}"])
-    header = ["threads", "quiet: tokens/s", "range", "ratio", "beside one busy program", "range",
-              "ratio"]  # fmt: skip
+    header = ["threads", "quiet: tokens/s", "range", "ratio", "beside one busy program", "range", "ratio"]
     facts = {
         "command": command(options, data_dir="DIR"),
         "versions": versions("attnkit", "torch"),

@@ -39,9 +39,7 @@ def on_terminal(words: list[str], columns: int) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
     variables = {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": str(columns)}
     command = [sys.executable, "-m", "attnkit", *words]
-    process = subprocess.Popen(
-        command, stdout=theirs, stderr=subprocess.DEVNULL, env=os.environ | variables
-    )
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=os.environ | variables)
     os.close(theirs)
     written = b""
     while True:
@@ -66,8 +64,7 @@ def photograph(browser: Browser, name: str, screens: list[str], columns: int) ->
 def html(screen: str, columns: int) -> str:
     """A terminal's text as an element."""
     with open(os.devnull, "w") as nowhere:
-        console = Console(record=True, file=nowhere, width=columns, color_system="truecolor",
-                          force_terminal=True)  # fmt: skip
+        console = Console(record=True, file=nowhere, width=columns, color_system="truecolor", force_terminal=True)
         console.print(Text.from_ansi(screen), end="")
         return console.export_html(code_format="<pre>{code}</pre>", inline_styles=True)
 
@@ -110,10 +107,26 @@ def main() -> None:
     if arguments.run:
         run = ["visualize-attn", arguments.run]
         terminals |= {
-            word: ([[*run, IT.format(word), "--kind", "encoder", "--layer", "1", "--head", "2",
-                     "--words", "--scale", "row"]], 80)
+            word: (
+                [
+                    [
+                        *run,
+                        IT.format(word),
+                        "--kind",
+                        "encoder",
+                        "--layer",
+                        "1",
+                        "--head",
+                        "2",
+                        "--words",
+                        "--scale",
+                        "row",
+                    ]
+                ],
+                80,
+            )
             for word in ("tired", "narrow")
-        }  # fmt: skip
+        }
     browser_path = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
         browser = play.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])

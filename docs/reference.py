@@ -24,10 +24,13 @@ from attnkit.recipe.values import phrase
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "results"
 RECALL = (
-    ("associative-recall", 8, "8 pairs"), ("associative-recall", 64, "64 pairs"),
-    ("induction", 16, "after 16 words"), ("induction", 128, "after 128 words"),
-    ("copy", 16, "copy 16"), ("copy", 128, "copy 128"),
-)  # fmt: skip
+    ("associative-recall", 8, "8 pairs"),
+    ("associative-recall", 64, "64 pairs"),
+    ("induction", 16, "after 16 words"),
+    ("induction", 128, "after 128 words"),
+    ("copy", 16, "copy 16"),
+    ("copy", 128, "copy 128"),
+)
 """Columns of docs/choosing.md: task, length, title."""
 
 

@@ -94,9 +94,7 @@ def corpora() -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _private_folders(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _private_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads or writes the user's cache, or reads the user's settings of matplotlib."""
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))

@@ -31,9 +31,7 @@ def test_an_attack_on_files(part: str, count: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_attack_on_the_cache(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_attack_on_the_cache(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()
     (whole / "toy.yaml").write_text(TOY)

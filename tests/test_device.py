@@ -7,22 +7,12 @@ import sys
 import pytest
 
 from attnkit.cli import main
-from attnkit.device import (
-    CACHES,
-    SPINS,
-    THREADS,
-    load_note,
-    load_warning,
-    pick_device,
-    processes,
-    use_threads,
-)
+from attnkit.device import CACHES, SPINS, THREADS, load_note, load_warning, pick_device, processes, use_threads
 from attnkit.errors import UnavailableError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("variables", "spins"),
-    [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
+    ("variables", "spins"), [({}, SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
 )
 def test_commands_spin_briefly_unless_the_user_says_otherwise(
     variables: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
@@ -30,9 +20,7 @@ def test_commands_spin_briefly_unless_the_user_says_otherwise(
     assert begun(monkeypatch, variables)["GOMP_SPINCOUNT"] == spins
 
 
-def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_commands_keep_few_compiled_products_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     found = begun(monkeypatch, {})
     assert {name: found[name] for name in CACHES} == CACHES
     found = begun(monkeypatch, dict.fromkeys(CACHES, "9"))
@@ -51,9 +39,7 @@ def begun(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> dict[st
 
 
 @pytest.mark.slow
-def test_threads_are_set_before_and_after_torch_is_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_threads_are_set_before_and_after_torch_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     for name in THREADS:
@@ -69,16 +55,17 @@ def test_threads_are_set_before_and_after_torch_is_imported(
     show += "print(t.get_num_threads())"
     words = ["recipe", "explain", "quickstart", "--quick", "--variant", "linear", "--threads", "1"]
     done = subprocess.run(
-        [sys.executable, "-c", show, *words], env=os.environ | {"OMP_NUM_THREADS": "2"},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-c", show, *words],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.splitlines()[-1] == "1"
 
 
 @pytest.mark.parametrize(("chosen", "number"), [("3", 3), ("0", 1), ("1", 1)])
-def test_as_many_processes_as_threads_were_chosen(
-    chosen: str, number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_as_many_processes_as_threads_were_chosen(chosen: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(THREADS[0], chosen)
     assert processes() == number
 
@@ -96,21 +83,15 @@ def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "load 2.5 on 4 cores" in str(load_warning())
 
 
-def test_the_training_itself_does_not_make_the_machine_busy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_training_itself_does_not_make_the_machine_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    for threads, load, note in (
-        ("2", 3.9, ""), ("2", 4.1, "machine busy (load 4.1 on 4 cores)"), ("", 5.9, ""),
-    ):  # fmt: skip
+    for threads, load, note in (("2", 3.9, ""), ("2", 4.1, "machine busy (load 4.1 on 4 cores)"), ("", 5.9, "")):
         monkeypatch.setenv(THREADS[0], threads)
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert load_note() == note
 
 
-def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_of_a_machine_have_a_gpu_each_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.empty", lambda *_, **__: None)

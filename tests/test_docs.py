@@ -46,7 +46,7 @@ BLOCKS = [
                 "seeing-attention",
             )
         ),
-    )  # fmt: skip
+    )
     for block in re.findall(r"```(\w*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 ]
 COMMANDS = [
@@ -64,34 +64,60 @@ train: {steps: 2, batch_tokens: 500, valid_every: 0, precision: fp32}
 search: {method: greedy, max_length: 5}
 """
 (EXAMPLE,) = [block for language, block in BLOCKS if language == "python"]
-SHOWN, QUESTIONS = [
-    block for language, block in BLOCKS if language == "yaml" and "corpus:" in block
-]
+SHOWN, QUESTIONS = [block for language, block in BLOCKS if language == "yaml" and "corpus:" in block]
 OWN = "attnkit train recipe.yaml data.train=train.jsonl data.valid=valid.jsonl data.test=test.jsonl"
 """Rows whose fields are no languages."""
 FEWER = {
-    "nq-passages": "toy-passages, size: 200", "decoder: 4": "decoder: 1", "8, 16]": "8]",
-    "rows: 200": "rows: 3", "max_length: 16": "max_length: 4",
-}  # fmt: skip
+    "nq-passages": "toy-passages, size: 200",
+    "decoder: 4": "decoder: 1",
+    "8, 16]": "8]",
+    "rows: 200": "rows: 3",
+    "max_length: 16": "max_length: 4",
+}
 FEWER_UPDATES = """train: {steps: 2, batch_tokens: 600, valid_every: 0, precision: fp32}
 tokenizer: {type: word, size: 300}
 """
 ELSEWHERE = Path("Qwen/Qwen2.5-0.5B-Instruct")
 CHAT = (
-    "{% for m in messages %}user: {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
+    "{% for m in messages %}user: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
 )
 QUICK = ["--lengths", "16", "--repeats", "1"]
 SMALL = ["data.size=200", "tokenizer.size=300", "model.layers=1"]
-TINY = ["train.steps=2", "train.seeds=[1]", "model.width=8", "model.ff=8", "tokenizer.size=60",
-        "search.max_length=2", "eval.bootstrap=0", "--variant", "linear"]  # fmt: skip
+TINY = [
+    "train.steps=2",
+    "train.seeds=[1]",
+    "model.width=8",
+    "model.ff=8",
+    "tokenizer.size=60",
+    "search.max_length=2",
+    "eval.bootstrap=0",
+    "--variant",
+    "linear",
+]
 SHORT = [*SMALL, "train.steps=2", "train.valid_every=0", "search.max_length=3"]
 
-TRANSFER = ["--variant", "vanilla", "--variant", "random", "--out", "runs", "train.steps=1",
-            "train.batch_tokens=500", "train.precision=fp32", "train.monitor=loss",
-            "data.rows=100", "data.valid_rows=10", "data.max_length=24", "tokenizer.size=500",
-            "model.width=16", "model.ff=16", "eval.bootstrap=10", "eval.splits=[valid]",
-            "search.method=greedy", "search.max_length=3"]  # fmt: skip
+TRANSFER = [
+    "--variant",
+    "vanilla",
+    "--variant",
+    "random",
+    "--out",
+    "runs",
+    "train.steps=1",
+    "train.batch_tokens=500",
+    "train.precision=fp32",
+    "train.monitor=loss",
+    "data.rows=100",
+    "data.valid_rows=10",
+    "data.max_length=24",
+    "tokenizer.size=500",
+    "model.width=16",
+    "model.ff=16",
+    "eval.bootstrap=10",
+    "eval.splits=[valid]",
+    "search.method=greedy",
+    "search.max_length=3",
+]
 """On real corpora: `train.init` finds the runs of the recipe before."""
 
 

@@ -44,9 +44,8 @@ UNFIT, CONFIRMED, REFUTED = "not confirmed here", "confirmed", "refuted"
     ],
 )
 def test_verdicts_follow_interval_and_corrected_p(
-    claims: Any, low: float, high: float, p: float, above: str, below: str, level: str,
-    at_least: str,
-) -> None:  # fmt: skip
+    claims: Any, low: float, high: float, p: float, above: str, below: str, level: str, at_least: str
+) -> None:
     value = (low + high) / 2 if math.isfinite(low) else 0.3
     inside = low >= -1 and high <= 1
     found = Difference(value, low, high, p, p, (3, 3), 1.0, inside, "higher", 4)

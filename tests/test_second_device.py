@@ -31,11 +31,16 @@ SMALL = (
 )
 TRAINED: dict[str, tuple[str, ...]] = {
     "summarization/events": (
-        "train.precision=fp32", "train.accumulate=2", "model.layers=1",
-        "--variant", "gated-delta", "--variant", "random+vanilla",
+        "train.precision=fp32",
+        "train.accumulate=2",
+        "model.layers=1",
+        "--variant",
+        "gated-delta",
+        "--variant",
+        "random+vanilla",
     ),
     "long-context/passages": ("train.precision=fp32", "contexts.counts=[2]", "contexts.rows=2"),
-}  # fmt: skip
+}
 RUN = "runs/quickstart/scaled-dot/seed-1"
 COMMANDS = (
     ("eval", "runs/quickstart", "--metrics", "bleu,perplexity"),
@@ -48,8 +53,18 @@ COMMANDS = (
     ("convert", RUN, "--attention", "linear", "--transfer", "2", "--tune", "2"),
     ("bench", "decode", RUN, "--threads", "1"),
 )
-PASSAGES = ("nbce", "runs/long-context/passages/base/seed-1", "--context", "source.txt",
-            "--context", "other.txt", "--prompt", "a", "--max-length", "4")  # fmt: skip
+PASSAGES = (
+    "nbce",
+    "runs/long-context/passages/base/seed-1",
+    "--context",
+    "source.txt",
+    "--context",
+    "other.txt",
+    "--prompt",
+    "a",
+    "--max-length",
+    "4",
+)
 
 
 @pytest.fixture
@@ -114,8 +129,7 @@ def test_a_run_gives_the_same_outputs_there_as_on_the_cpu(
     ended(capsys, "train", "quickstart", *SMALL, "model.layers=1", "--variant", "scaled-dot")
     for search in (("--beam", "4", "--n-best", "2"), ("--sample",)):
         words, text = ("generate", RUN, *search), "a dog\nthe cat sees two dogs\n"
-        there, here = (ended(capsys, *words, *more, stdin=text)
-                       for more in ((), ("--device", "cpu")))  # fmt: skip
+        there, here = (ended(capsys, *words, *more, stdin=text) for more in ((), ("--device", "cpu")))
         assert there == here
     for command in COMMANDS:
         ended(capsys, *command)

@@ -57,8 +57,7 @@ def stand_in(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in shipped()],
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in shipped()]
 )
 def test_a_shipped_recipe_trains_and_prints_its_table(
     name: str,

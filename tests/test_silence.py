@@ -23,10 +23,13 @@ LONG = 12
 def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python with these words under the guard."""
     done = subprocess.run(
-        [sys.executable, *words], cwd=folder, text=True, capture_output=True, timeout=300,
-        env={**guarded(folder), "PYTHONPATH": str(Path(attnkit.__file__).parents[1]),
-             **environment},
-    )  # fmt: skip
+        [sys.executable, *words],
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        env={**guarded(folder), "PYTHONPATH": str(Path(attnkit.__file__).parents[1]), **environment},
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -51,11 +54,7 @@ def test_libraries_are_silenced_before_they_are_imported_unless_the_user_says_so
     own = {name: value for name, value in os.environ.items() if name not in attnkit.SILENCED}
     for asked, wanted in (({}, "1"), ({"ORT_DISABLE_TELEMETRY": "0"}, "0")):
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=own | asked,
-            text=True,
-            capture_output=True,
-            check=True,
+            [sys.executable, "-c", code], env=own | asked, text=True, capture_output=True, check=True
         )
         assert done.stdout.split()[1] == wanted
 

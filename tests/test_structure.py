@@ -17,16 +17,50 @@ ROOT = Path(attnkit.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    "__main__", "cli", "api", "show", "bench", "contract", "experiment", "export", "nbce",
-    "analysis", "train", "scoring", "search", "huggingface", "runs", "models", "layers",
-    "mechanisms", "attention", "ops", "data", "recipe", "storage", "distributed", "memory",
-    "device", "text", "errors", "__init__",
-)  # fmt: skip
+    "__main__",
+    "cli",
+    "api",
+    "show",
+    "bench",
+    "contract",
+    "experiment",
+    "export",
+    "nbce",
+    "analysis",
+    "train",
+    "scoring",
+    "search",
+    "huggingface",
+    "runs",
+    "models",
+    "layers",
+    "mechanisms",
+    "attention",
+    "ops",
+    "data",
+    "recipe",
+    "storage",
+    "distributed",
+    "memory",
+    "device",
+    "text",
+    "errors",
+    "__init__",
+)
 """From top to bottom: a module imports from its own package and from lower layers only.  What is no
 package here is a module in the root."""
 
-LIGHT = ("cli", "recipe", "device", "text", "errors", "__init__", "mechanisms/__init__",
-         "train/events", "show/training_board")  # fmt: skip
+LIGHT = (
+    "cli",
+    "recipe",
+    "device",
+    "text",
+    "errors",
+    "__init__",
+    "mechanisms/__init__",
+    "train/events",
+    "show/training_board",
+)
 """No torch, numpy, sentencepiece or sacrebleu at import: `--help` and a bad recipe are fast."""
 HEAVY = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge_score", "safetensors", "matplotlib")
 
@@ -90,10 +124,7 @@ def test_imports_point_downwards_only() -> None:
 
 def test_modules_that_answer_at_once_import_nothing_heavy() -> None:
     """In a fresh interpreter, since other tests have imported torch."""
-    names = [
-        path for path in FILES
-        if name_of(path) in LIGHT or name_of(path).split("/")[0] in LIGHT
-    ]  # fmt: skip
+    names = [path for path in FILES if name_of(path) in LIGHT or name_of(path).split("/")[0] in LIGHT]
     modules = ["attnkit." + name_of(path).replace("/", ".") for path in names]
     modules = [m.removesuffix(".__init__") for m in modules if not m.endswith("__main__")]
     code = (
@@ -101,16 +132,23 @@ def test_modules_that_answer_at_once_import_nothing_heavy() -> None:
         f"for name in {modules!r}: importlib.import_module(name)\n"
         f"print(*(name for name in {HEAVY!r} if name in sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent)
     assert done.stdout.split() == []
 
 
 BANNED = (
-    "pickle.load", "pickle.loads", "pickle.Unpickler", "marshal.loads", "yaml.load",
-    "yaml.full_load", "yaml.unsafe_load", "eval", "exec", "os.system", "torch.load",
-)  # fmt: skip
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "marshal.loads",
+    "yaml.load",
+    "yaml.full_load",
+    "yaml.unsafe_load",
+    "eval",
+    "exec",
+    "os.system",
+    "torch.load",
+)
 
 
 def test_nothing_runs_code_from_files_and_only_the_command_line_prints() -> None:

@@ -30,9 +30,7 @@ def test_hidden_characters_become_visible(raw: str, shown: str) -> None:
     assert safe_text(raw) == shown
 
 
-@pytest.mark.parametrize(
-    "text", ["Grüße", "日本語", "می\u200cخواهم", "👩\u200d👩\u200d👧", "\u0600", "e\u0301"]
-)
+@pytest.mark.parametrize("text", ["Grüße", "日本語", "می\u200cخواهم", "👩\u200d👩\u200d👧", "\u0600", "e\u0301"])
 def test_real_text_is_left_alone(text: str) -> None:
     assert safe_text(text) == text
 
@@ -41,15 +39,8 @@ def test_real_text_is_left_alone(text: str) -> None:
 def test_nothing_hidden_is_left_and_it_can_be_encoded(text: str) -> None:
     shown = safe_text(text)
     shown.encode()
-    assert not {unicodedata.category(c) for c in shown if c not in "\n\t"} & {
-        "Cc",
-        "Cs",
-        "Cn",
-        "Zl",
-    }
-    assert not set(shown) & set(
-        "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f"
-    )
+    assert not {unicodedata.category(c) for c in shown if c not in "\n\t"} & {"Cc", "Cs", "Cn", "Zl"}
+    assert not set(shown) & set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
     assert safe_text(shown) == shown
 
 
@@ -70,7 +61,5 @@ def test_a_quoted_text_is_one_short_line() -> None:
         ("steps", [], None),
     ],
 )
-def test_the_nearest_word_is_found_or_none(
-    word: str, choices: list[str], found: str | None
-) -> None:
+def test_the_nearest_word_is_found_or_none(word: str, choices: list[str], found: str | None) -> None:
     assert nearest(word, choices) == found

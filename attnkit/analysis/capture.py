@@ -94,13 +94,10 @@ class MapReader:
         found = choose_layers(self.model, kinds, layers, heads)
         self.heads = {kind: columns for kind, (_, columns) in found.items()}
         self.maps_of = {  # how many maps each kind has
-            kind: len(parts) * len(columns) * (1 + reference)
-            for kind, (parts, columns) in found.items()
+            kind: len(parts) * len(columns) * (1 + reference) for kind, (parts, columns) in found.items()
         }
 
-    def read(
-        self, text: str, target: str | None = None, search: SearchConfig | None = None
-    ) -> Capture:
+    def read(self, text: str, target: str | None = None, search: SearchConfig | None = None) -> Capture:
         """The maps of one text with its target, or where that is None with what the model writes.
 
         Raises:
@@ -176,8 +173,7 @@ class MapReader:
             self.model.hidden(source, ids)
         if not all(np.isfinite(one.maps).all() for layers in found.values() for one in layers):
             raise NotFiniteError(
-                f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; "
-                "train again"
+                f"{self.run.path}: the model answers NaN or infinity: its weights are damaged; train again"
             )
         return found
 
@@ -213,9 +209,7 @@ class MapReader:
                 captured = replace(captured, reference=reference)
             yield captured
 
-    def _maps(
-        self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes
-    ) -> AttentionMaps:
+    def _maps(self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes) -> AttentionMaps:
         """The maps of one text of a batch, without its pads; distances averaged over queries."""
         queries, keys = axes
         weights = np.stack([one.maps[row] for one in recorded])
@@ -229,9 +223,15 @@ class MapReader:
             layers.append(layer)
         step = self.step if kind == "cross" else "input"
         return AttentionMaps(
-            kind, weights, tuple(layers), self.heads[kind], queries.tokens, keys.tokens, step,
+            kind,
+            weights,
+            tuple(layers),
+            self.heads[kind],
+            queries.tokens,
+            keys.tokens,
+            step,
             alone=self.inputs.shape == "decoder",
-        )  # fmt: skip
+        )
 
     def _axes(self, read: ModelInput, longest: int) -> dict[Kind, Axes]:
         """Queries and keys of each kind; the longest source of the batch has `longest` tokens."""
@@ -240,8 +240,7 @@ class MapReader:
         source = (self.tokenizer.source, read.source)
         target = (self.tokenizer.target, read.ids)
         sources, targets = (
-            PaddedAxis(tokens_of([part], special), np.arange(len(part[1])))
-            for part in (source, target)
+            PaddedAxis(tokens_of([part], special), np.arange(len(part[1]))) for part in (source, target)
         )
         # a tagger reads its source alone, also where it hides later tokens of it
         rows = sources if self.inputs.shape == "encoder" else targets
@@ -263,12 +262,7 @@ def _array(x: Tensor) -> Array:
 
 
 def capture(
-    run: Run,
-    text: str,
-    *,
-    target: str | None = None,
-    search: SearchConfig | None = None,
-    **chosen: Any,
+    run: Run, text: str, *, target: str | None = None, search: SearchConfig | None = None, **chosen: Any
 ) -> Capture:
     """The maps of one text: of an encoder-decoder the source, of a language model the prompt.
 

@@ -152,9 +152,7 @@ def score_changed(
 
 
 def _effects(
-    name: str,
-    every: Mapping[str, Score],
-    without: Mapping[HeadPlace, Mapping[str, Score]],
+    name: str, every: Mapping[str, Score], without: Mapping[HeadPlace, Mapping[str, Score]]
 ) -> dict[HeadPlace, Effect]:
     """The effect of each head on one metric."""
     whole, scores = every[name], {place: some[name] for place, some in without.items()}
@@ -176,7 +174,5 @@ def check_metrics(names: Sequence[str], run: Run) -> None:
     if wrong := [name for name in names if base_metric(name) not in known]:
         raise UsageError(f"--metrics {not_of(wrong[0], task, known)}")
     if wrong := [name for name in names if metric_facts(name).better == "neither"]:
-        raise UsageError(
-            f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost"
-        )
+        raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
     check_available(names, run.recipe.eval)

@@ -14,34 +14,14 @@ from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
 from attnkit.analysis.inputs import describe_search
-from attnkit.analysis.maps import (
-    AttentionMaps,
-    Capture,
-    Kind,
-    MapLayer,
-    Step,
-    Token,
-    check_weights,
-    indices_of,
-)
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    MemoryLimitError,
-    NotFiniteError,
-    UsageError,
-    out_of_memory,
-)
+from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Step, Token, check_weights, indices_of
+from attnkit.errors import AttnkitError, DataError, MemoryLimitError, NotFiniteError, UsageError, out_of_memory
 from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.recipe.schema import SearchConfig
 
 FIELDS: dict[str, dict[Kind, str]] = {
-    "encoder-decoder": {
-        "encoder": "encoder_attentions",
-        "decoder": "decoder_attentions",
-        "cross": "cross_attentions",
-    },
+    "encoder-decoder": {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"},
     "decoder": {"decoder": "attentions"},
     "encoder": {"encoder": "attentions"},
 }
@@ -145,11 +125,7 @@ def _check_memory(model: Pretrained, read: HuggingFaceInput) -> None:
 
 
 def _choose(
-    model: Pretrained,
-    kind: Kind,
-    found: Sequence[Tensor],
-    layers: Sequence[int],
-    heads: Sequence[int],
+    model: Pretrained, kind: Kind, found: Sequence[Tensor], layers: Sequence[int], heads: Sequence[int]
 ) -> tuple[dict[int, int], list[int]]:
     """The chosen layers (their place among those with weights, by number) and heads of a kind."""
     if not found:
@@ -204,9 +180,14 @@ def _maps(
         )
     layers = tuple(MapLayer(number, "softmax") for number in rows)
     return AttentionMaps(
-        kind, maps[:, :, : len(queries)], layers, tuple(heads), *axes,
-        step=step if kind == "cross" else "input", alone=model.shape == "decoder",
-    )  # fmt: skip
+        kind,
+        maps[:, :, : len(queries)],
+        layers,
+        tuple(heads),
+        *axes,
+        step=step if kind == "cross" else "input",
+        alone=model.shape == "decoder",
+    )
 
 
 @contextmanager
@@ -266,9 +247,7 @@ class _HuggingFaceInputBuilder:
         inputs = {"input_ids": self._row(read.source)}
         return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
-    def axes(
-        self, read: HuggingFaceInput, step: Step
-    ) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
+    def axes(self, read: HuggingFaceInput, step: Step) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
         """Queries and keys of each kind."""
         source, target = (tokens_of(self.model.tokenizer, ids) for ids in (read.source, read.ids))
         named = target
@@ -340,9 +319,7 @@ class _HuggingFaceInputBuilder:
         return torch.tensor([list(ids)], device=self.model.device)
 
 
-def _generate(
-    model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, longest: int
-) -> list[int]:
+def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, longest: int) -> list[int]:
     """Prompt (or start token) and output, end token included, as `generate` gives them."""
     network = model.model
     ends = network.generation_config.eos_token_id

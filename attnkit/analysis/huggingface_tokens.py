@@ -48,9 +48,7 @@ def tokens_of(tokenizer: Any, ids: Sequence[int]) -> tuple[Token, ...]:
         some = list(group)
         if marked:
             names = tokenizer.convert_ids_to_tokens(some)
-            tokens += [
-                Token(str(name), id_, None, True) for id_, name in zip(some, names, strict=True)
-            ]
+            tokens += [Token(str(name), id_, None, True) for id_, name in zip(some, names, strict=True)]
             continue
         before = "\n"
         texts: list[str] = []

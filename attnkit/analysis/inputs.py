@@ -117,10 +117,7 @@ class InputBuilder:
         unlike = unlike_note(rare_words(vocabulary, [text]))
         notes = [unlike] if unlike else []
         if longest > self.longest:
-            notes.append(
-                f"a side has {longest} tokens, and training had at most {self.longest}"
-                " (data.max_length)"
-            )
+            notes.append(f"a side has {longest} tokens, and training had at most {self.longest} (data.max_length)")
         if not read.complete:
             notes.append(f"the output was cut at {len(read.output)} tokens")
         return "; ".join(notes)
@@ -140,9 +137,7 @@ def source_limit(model: Model) -> int | None:
     return position_limit(layers, getattr(getattr(model, "embed_source", None), "table", None))
 
 
-def tokens_of(
-    parts: Sequence[tuple[Vocabulary, Sequence[int]]], special: Collection[str]
-) -> tuple[Token, ...]:
+def tokens_of(parts: Sequence[tuple[Vocabulary, Sequence[int]]], special: Collection[str]) -> tuple[Token, ...]:
     """The tokens of ids grouped in words, each part in its own vocabulary, one after the other.
 
     A piece that begins with U+2581 begins a word, and so does one behind a special token; others

@@ -59,9 +59,7 @@ class HeadEntropy:
     spread: Spread
 
 
-def spread_sums(
-    weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]
-) -> Float[Tensor, "6 H"]:
+def spread_sums(weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]) -> Float[Tensor, "6 H"]:
     """Sums over queries of entropy (bits), its share of the largest, and the gradient.
 
     Then how many queries see a key, how many see two or more, and how many rows are no
@@ -114,11 +112,16 @@ def probe_entropy(
         HeadEntropy(stage, layer.kind, layer.layer, head, _means(column, layer.softmax))
         for stage, model in stages(run, steps)
         for layer in sum_over_rows(
-            model.to(place), encoded, measure, kinds=kinds, layers=layers, heads=heads,
+            model.to(place),
+            encoded,
+            measure,
+            kinds=kinds,
+            layers=layers,
+            heads=heads,
             progress=None if progress is None else partial(progress, stage.name),
         )
         for head, column in zip(layer.heads, layer.sums.T.tolist(), strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def _means(sums: Sequence[float], softmax: bool) -> Spread:
@@ -127,9 +130,7 @@ def _means(sums: Sequence[float], softmax: bool) -> Spread:
     if wrong:
         return Spread(None, None, None)
     return Spread(
-        bits / max(1, queries),
-        share / several if several else None,
-        gradient / max(1, queries) if softmax else None,
+        bits / max(1, queries), share / several if several else None, gradient / max(1, queries) if softmax else None
     )
 
 

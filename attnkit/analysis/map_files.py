@@ -82,9 +82,7 @@ def save(path: Path, capture: Capture) -> None:
 
 def _arrays(capture: Capture, prefix: str = "") -> Arrays:
     """The weights by their names in a file."""
-    found = {
-        f"{prefix}{kind}": np.ascontiguousarray(maps.weights) for kind, maps in capture.maps.items()
-    }
+    found = {f"{prefix}{kind}": np.ascontiguousarray(maps.weights) for kind, maps in capture.maps.items()}
     if capture.reference is not None:
         found |= _arrays(capture.reference, _REFERENCE)
     return found

@@ -41,9 +41,7 @@ class LayerRanks(NamedTuple):
     heads: dict[int, Ranks]
 
 
-def ranks(
-    weights: Float[Tensor, "... T S"],
-) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
+def ranks(weights: Float[Tensor, "... T S"]) -> tuple[Float[Tensor, "..."], Int[Tensor, "..."]]:
     """Effective and numerical rank of matrices; rows and columns of zeros change neither.
 
     Both are 0 for a matrix of zeros.
@@ -80,17 +78,12 @@ def probe_rank(
         MissingInputError: no rows; the run is not finished.
     """
     encoded, model = encoded_for(run, rows), run.model(pick_device(device))
-    found = sum_over_rows(
-        model, encoded, _sums, kinds=kinds, layers=layers, heads=heads, progress=progress
-    )
+    found = sum_over_rows(model, encoded, _sums, kinds=kinds, layers=layers, heads=heads, progress=progress)
     return [
         LayerRanks(
             one.kind,
             one.layer,
-            {
-                head: Ranks(*means)
-                for head, means in zip(one.heads, (one.sums.T / len(encoded)).tolist(), strict=True)
-            },
+            {head: Ranks(*means) for head, means in zip(one.heads, (one.sums.T / len(encoded)).tolist(), strict=True)},
         )
         for one in found
     ]

@@ -103,9 +103,7 @@ def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
     return AttentionSink(place, maps.keys[place], float(means[place]))
 
 
-def _entropy(
-    weights: Square, largest: Float[NDArray[np.float64], " T"]
-) -> tuple[float | None, float | None]:
+def _entropy(weights: Square, largest: Float[NDArray[np.float64], " T"]) -> tuple[float | None, float | None]:
     """In bits, and as a share of the largest possible."""
     if weights.min() < -SLACK or np.abs(weights.sum(1) - 1).max() > SLACK:
         return None, None

@@ -39,14 +39,7 @@ def encoded_for(run: Run, rows: Sequence[Row]) -> Encoded:
     return apply_objective(encoded, tokenizer.target, recipe.train.objective, longest)
 
 
-def stream_maps(
-    model: Model,
-    encoded: Encoded,
-    use: Use,
-    *,
-    progress: Progress | None = None,
-    **chosen: Any,
-) -> None:
+def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress | None = None, **chosen: Any) -> None:
     """Read given sources and targets, and show each layer's maps of each batch to `use`.
 
     Weights are zero in the rows of pads and in their columns, which nobody sees.
@@ -65,21 +58,22 @@ def stream_maps(
     parts = [part for some, _ in choose_layers(model, **chosen).values() for part in some.values()]
     lengths = None if encoded.source is None else encoded.source.lengths
     batches = plan(
-        lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False,
+        lengths,
+        encoded.target.lengths,
+        batch_tokens=BATCH_TOKENS,
+        seed=0,
+        epoch=0,
+        shuffle=False,
         attention_budget=BATCH_WEIGHTS // max(part.heads for part in parts),
-    )  # fmt: skip
+    )
     device, read = model.output.weight.device, 0
     for rows in batches:
         batch = collate(encoded, rows)
 
         def show(maps: LayerMaps, batch: Batch = batch) -> None:
             if not bool(torch.isfinite(maps.weights).all()):
-                raise NotFiniteError(
-                    "the attention maps hold NaN or infinity: the weights are damaged; train again"
-                )
-            queries, keys = (
-                real.to(device) for real in _real(maps.kind, batch, maps.weights.shape[2])
-            )
+                raise NotFiniteError("the attention maps hold NaN or infinity: the weights are damaged; train again")
+            queries, keys = (real.to(device) for real in _real(maps.kind, batch, maps.weights.shape[2]))
             pairs = queries[:, None, :, None] & keys[:, None, None, :]
             weights = maps.weights.masked_fill(~pairs, 0).float()
             use(maps._replace(weights=weights, visible=maps.visible & pairs))
@@ -103,10 +97,7 @@ class LayerSums(NamedTuple):
 
 
 def sum_over_rows(
-    model: Model,
-    encoded: Encoded,
-    measure: Callable[[LayerMaps], Float[Tensor, "N H"]],
-    **how: Any,
+    model: Model, encoded: Encoded, measure: Callable[[LayerMaps], Float[Tensor, "N H"]], **how: Any
 ) -> list[LayerSums]:
     """What `measure` finds in the maps of each batch, added up, layer by layer.
 

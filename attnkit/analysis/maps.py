@@ -95,9 +95,7 @@ class AttentionMaps:
             for layer in (self.layers[row] for row in rows)
         )
         weights = self.weights[np.ix_(rows, columns)]
-        return replace(
-            self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns)
-        )
+        return replace(self, weights=weights, layers=chosen, heads=tuple(self.heads[i] for i in columns))
 
     def by_word(self) -> "AttentionMaps":
         """Subwords merged to words: attention to a word is summed, from a word averaged.
@@ -130,9 +128,7 @@ class AttentionMaps:
             hidden=hidden,
         )
 
-    def spread(
-        self, most: int, *, all_layers: bool = False, all_heads: bool = False
-    ) -> "AttentionMaps":
+    def spread(self, most: int, *, all_layers: bool = False, all_heads: bool = False) -> "AttentionMaps":
         """About `most` maps: layers and heads at even distances, the first and the last among them.
 
         Layers are left out before heads, down to the square root of `most` on each side; none is
@@ -143,9 +139,7 @@ class AttentionMaps:
         columns = heads if all_heads else min(heads, max(isqrt(most), most // rows))
         if (rows, columns) == (layers, heads):
             return self
-        some = self.choose(
-            _evenly([layer.number for layer in self.layers], rows), _evenly(self.heads, columns)
-        )
+        some = self.choose(_evenly([layer.number for layer in self.layers], rows), _evenly(self.heads, columns))
         return replace(some, chosen_from=(layers, heads))
 
 
@@ -173,18 +167,11 @@ def check_weights(weights: int, name: str, advice: str) -> None:
     """Refuse a text whose maps would have so many weights.  Raises DataError."""
     if weights > TEXT_WEIGHTS:
         needed, most = weights * 4 / 1e9, TEXT_WEIGHTS * 4 / 1e9
-        raise DataError(
-            f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB are made: "
-            f"{advice}"
-        )
+        raise DataError(f"{name}: its maps would take {needed:,.1f} GB, and at most {most:.1f} GB are made: {advice}")
 
 
 def choose_indices(
-    kind: Kind,
-    numbers: Sequence[int],
-    columns: Sequence[int],
-    layers: Sequence[int],
-    heads: Sequence[int],
+    kind: Kind, numbers: Sequence[int], columns: Sequence[int], layers: Sequence[int], heads: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Indices of the wanted layers and heads among the numbers of all, ascending; empty: all.
 

@@ -80,10 +80,7 @@ def describe(number: int, part: MultiHead) -> MapLayer:
 
 
 def choose_layers(
-    model: nn.Module,
-    kinds: Sequence[Kind] | None = None,
-    layers: Sequence[int] = (),
-    heads: Sequence[int] = (),
+    model: nn.Module, kinds: Sequence[Kind] | None = None, layers: Sequence[int] = (), heads: Sequence[int] = ()
 ) -> dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]]:
     """The chosen layers of each kind by number, and the chosen heads of each, both ascending.
 
@@ -97,9 +94,7 @@ def choose_layers(
         raise UsageError("this model has no attention")
     for kind in kinds or ():
         if kind not in present:
-            raise UsageError(
-                f"--kind {kind}: this model has {' and '.join(present)} attention only"
-            )
+            raise UsageError(f"--kind {kind}: this model has {' and '.join(present)} attention only")
     chosen: dict[Kind, tuple[dict[int, MultiHead], tuple[int, ...]]] = {}
     for kind, parts in present.items():
         if kinds is None or kind in kinds:
@@ -154,10 +149,7 @@ def _show(
 
 
 def exact_softmax(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B G S D"],
-    mask: Mask,
-    bias: Float[Tensor, "b H T S"] | None = None,
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"], mask: Mask, bias: Float[Tensor, "b H T S"] | None = None
 ) -> Float[Tensor, "B H T S"]:
     """softmax(q k^T / sqrt(D) + bias) over all keys that the mask allows.
 
@@ -170,9 +162,7 @@ def exact_softmax(
     return visible_softmax(scores, mask.dense())
 
 
-def half_l1_distance(
-    maps: Float[Tensor, "B H T S"], others: Float[Tensor, "B H T S"]
-) -> Float[Tensor, "B H T"]:
+def half_l1_distance(maps: Float[Tensor, "B H T S"], others: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T"]:
     """Half the L1 distance of each pair of rows.
 
     Between distributions it is the total variation distance: 0 for equal rows, 1 for rows that

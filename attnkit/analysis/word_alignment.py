@@ -77,8 +77,7 @@ def heads(run: Run) -> list[Head]:
     model = run.recipe.model
     if model.shape != "encoder-decoder":
         raise UsageError(
-            f"{run.path}: word alignments come from cross attention, which a model of shape "
-            f"{model.shape} has none of"
+            f"{run.path}: word alignments come from cross attention, which a model of shape {model.shape} has none of"
         )
     numbers = [*range(model.heads), None]
     layers = range(model.cross_layers)
@@ -137,9 +136,7 @@ def align(
         warn(notes[0] + (f"; so have {len(notes) - 1:,} more" if notes[1:] else ""))
 
 
-def word_weights(
-    maps: AttentionMaps, step: Step, sizes: tuple[int, int]
-) -> Float[NDArray[np.float32], "L H T S"]:
+def word_weights(maps: AttentionMaps, step: Step, sizes: tuple[int, int]) -> Float[NDArray[np.float32], "L H T S"]:
     """Weights between the words of two lines; attention to a word sums, from a word averages.
 
     Args:
@@ -181,9 +178,7 @@ def _numbered(tokens: Sequence[Token]) -> tuple[Token, ...]:
     return tuple(out)
 
 
-def links(
-    weights: Float[NDArray[np.float32], "T S"], method: Method = "argmax", least: float = 0.0
-) -> Links:
+def links(weights: Float[NDArray[np.float32], "T S"], method: Method = "argmax", least: float = 0.0) -> Links:
     """Links from the weights that target words give to source words.
 
     argmax: each target word with the source word of its largest weight; mutual: only where that
@@ -232,10 +227,7 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
             )
         link = (int(found[1]), int(found[3]))
         if link[0] >= source or link[1] >= target:
-            raise DataError(
-                f"{where}: {part}: the source has {source} words and the target {target}, "
-                "counted from 0"
-            )
+            raise DataError(f"{where}: {part}: the source has {source} words and the target {target}, counted from 0")
         possible.add(link)
         if found[2] == "-":
             sure.add(link)

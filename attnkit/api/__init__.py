@@ -9,12 +9,4 @@ from attnkit.api.asking import contexts
 from attnkit.api.comparing import ComparedRuns, evaluate, train
 from attnkit.api.models import LoadedModel, TextAttention, load
 
-__all__ = [
-    "ComparedRuns",
-    "LoadedModel",
-    "TextAttention",
-    "contexts",
-    "evaluate",
-    "load",
-    "train",
-]
+__all__ = ["ComparedRuns", "LoadedModel", "TextAttention", "contexts", "evaluate", "load", "train"]

@@ -85,13 +85,18 @@ def _record(row: ScoreRow) -> dict[str, Any]:
     """A row as named values; an axis only where there is one."""
     axes = {"length": row.length, "method": row.method, "contexts": row.contexts}
     return {
-        "recipe": row.recipe, "system": row.name or row.variant, "variant": row.variant,
-        "seed": row.seed, "split": row.split,
+        "recipe": row.recipe,
+        "system": row.name or row.variant,
+        "variant": row.variant,
+        "seed": row.seed,
+        "split": row.split,
         **{name: value for name, value in axes.items() if value is not None},
         **{name: score.value for name, score in row.scores.items()},
-        "sentences": row.sentences, "parameters": row.system.parameters,
-        "train_seconds": row.system.cost.seconds, "run": row.run,
-    }  # fmt: skip
+        "sentences": row.sentences,
+        "parameters": row.system.parameters,
+        "train_seconds": row.system.cost.seconds,
+        "run": row.run,
+    }
 
 
 @for_callers
@@ -139,21 +144,28 @@ def train(
     """
     plug_in(plugins)
     own = variants if isinstance(variants, Mapping) else None
-    if isinstance(recipe, Mapping) or own is not None:
-        recipe = _written(recipe, own, Path(out), name or "own")
-    elif name is not None:
-        raise UsageError(f"name={name!r} is for a dict or for new variants; {recipe} has a name")
-    file = load_recipe(recipe, _words(overrides), option_check=models.check_options)
+    path = _path(recipe, own, Path(out), name)
+    file = load_recipe(path, _words(overrides), option_check=models.check_options)
     named = [] if variants is None or isinstance(variants, Mapping) else several(variants)
-    settings = TrainingSettings(
-        file=file, out=Path(out), variants=file.chosen(named), seeds=seeds, fresh=fresh,
-        allow_change=allow_change, device=device, offline=offline,
-        data_dir=None if data_dir is None else Path(data_dir),
-    )  # fmt: skip
+    folder = None if data_dir is None else Path(data_dir)
+    how: dict[str, Any] = {"fresh": fresh, "allow_change": allow_change, "device": device, "offline": offline}
+    chosen = file.chosen(named)
+    settings = TrainingSettings(file=file, out=Path(out), variants=chosen, seeds=seeds, data_dir=folder, **how)
     with shown(settings, progress) as show:
         found = training.train(settings, show, jobs=jobs)
     assert found is not None
     return ComparedRuns(**vars(found))
+
+
+def _path(
+    recipe: str | Path | Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str | None
+) -> str | Path:
+    """Where the recipe is, which is written first if it is a dict or has new variants."""
+    if isinstance(recipe, Mapping) or own is not None:
+        return _written(recipe, own, out, name or "own")
+    if name is not None:
+        raise UsageError(f"name={name!r} is for a dict or for new variants; {recipe} has a name")
+    return recipe
 
 
 def _words(overrides: Overrides) -> list[str]:
@@ -182,10 +194,7 @@ def _plain(value: Any) -> Any:
 
 
 def _written(
-    recipe: str | Path | Mapping[str, Any],
-    variants: Mapping[str, Mapping[str, Any]] | None,
-    out: Path,
-    name: str,
+    recipe: str | Path | Mapping[str, Any], variants: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str
 ) -> Path:
     """A recipe file in `out` of keys or of other variants; paths in it are made absolute."""
     if not is_name(name):
@@ -266,9 +275,8 @@ def evaluate(
         recipe = run.changed_recipe(words) if words else run.recipe
         recipe = recipe.model_copy(update={"eval": recipe.eval.model_copy(update=changes)})
         rows += evaluate_run(
-            run, recipe, several(splits or ()), force=fresh, device=device, data_dir=data_dir,
-            offline=offline,
-        )  # fmt: skip
+            run, recipe, several(splits or ()), force=fresh, device=device, data_dir=data_dir, offline=offline
+        )
     decided, variants = baselines(found), {run.variant for run in found}
     if baseline is not None and baseline not in variants:
         known = ", ".join(sorted(variants))

@@ -28,9 +28,17 @@ if TYPE_CHECKING:
     from attnkit.nbce.reader import ContextReader
 
 SEARCH = (
-    "beam", "top_p", "top_k", "temperature", "seed", "batch_tokens", "max_length", "min_length",
-    "length_penalty", "no_repeat_ngram",
-)  # fmt: skip
+    "beam",
+    "top_p",
+    "top_k",
+    "temperature",
+    "seed",
+    "batch_tokens",
+    "max_length",
+    "min_length",
+    "length_penalty",
+    "no_repeat_ngram",
+)
 """Options of `generate` beside `sample`."""
 FRAME = 720
 """Height of a page in a notebook, in pixels."""
@@ -65,9 +73,7 @@ class TextAttention:
     def tokens(self) -> dict[Kind, TokenAxes]:
         """Texts of the tokens by kind of attention; a space is U+2581."""
         return {
-            kind: TokenAxes(
-                [token.text for token in maps.queries], [token.text for token in maps.keys]
-            )
+            kind: TokenAxes([token.text for token in maps.queries], [token.text for token in maps.keys])
             for kind, maps in self.capture.maps.items()
         }
 
@@ -110,9 +116,7 @@ class LoadedModel(ABC):
         self.name, self.device = name, device
 
     @for_callers
-    def generate(
-        self, texts: str | Sequence[str], *, sample: bool = False, **search: Any
-    ) -> list[str]:
+    def generate(self, texts: str | Sequence[str], *, sample: bool = False, **search: Any) -> list[str]:
         """The best output of each text, in order.
 
         Args:
@@ -127,9 +131,7 @@ class LoadedModel(ABC):
         return self._generate(several_texts(texts), self._search(search, sample))
 
     @for_callers
-    def attention(
-        self, text: str, target: str | None = None, *, sample: bool = False, **search: Any
-    ) -> TextAttention:
+    def attention(self, text: str, target: str | None = None, *, sample: bool = False, **search: Any) -> TextAttention:
         """The maps of a text and its output: `target`, or what the model writes.
 
         A decoder of Hugging Face reads the text alone unless a target or a search option is given.
@@ -149,9 +151,7 @@ class LoadedModel(ABC):
 
     def _search(self, given: dict[str, Any], sample: bool) -> SearchConfig:
         if unknown := [name for name in given if name not in SEARCH]:
-            raise UsageError(
-                f"generate has no option {unknown[0]}; choose from sample, {', '.join(SEARCH)}"
-            )
+            raise UsageError(f"generate has no option {unknown[0]}; choose from sample, {', '.join(SEARCH)}")
         return search_settings(self._usual_search(), given, sample)
 
     @abstractmethod
@@ -244,9 +244,7 @@ class PretrainedModel(LoadedModel):
 
 
 @for_callers
-def load(
-    model: str | Path, *, device: str = "auto", offline: bool = False, plugins: Plugins = ()
-) -> LoadedModel:
+def load(model: str | Path, *, device: str = "auto", offline: bool = False, plugins: Plugins = ()) -> LoadedModel:
     """Open a finished run, `demo`, or a Hugging Face model.
 
     Args:

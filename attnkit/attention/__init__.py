@@ -12,16 +12,6 @@ from attnkit.attention.options import above, at_least
 from attnkit.attention.scored import Scored, visible_softmax
 from attnkit.ops.grouped_heads import dot_scores, mix
 
-__all__ = [
-    "Attention",
-    "AttentionCall",
-    "Kernel",
-    "Mask",
-    "Out",
-    "Scored",
-    "Shape",
-    "State",
-    "Unscored",
-]
+__all__ = ["Attention", "AttentionCall", "Kernel", "Mask", "Out", "Scored", "Shape", "State", "Unscored"]
 __all__ += ["above", "append", "at_least", "dot_scores", "mix", "one_head", "real_keys"]
 __all__ += ["reorder", "visible_softmax"]

@@ -34,9 +34,7 @@ class Kernel(Unscored):
         """Features of the queries, or their logarithms; a factor common to a query's cancels."""
 
     @abstractmethod
-    def phi_k(
-        self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]
-    ) -> Float[Tensor, "B H S M"]:
+    def phi_k(self, k: Float[Tensor, "B H S D"], valid: Bool[Tensor, "b S"]) -> Float[Tensor, "B H S M"]:
         """Features of the keys, or their logarithms; those of pads are removed afterwards."""
 
     def maps(self) -> FeatureMaps:

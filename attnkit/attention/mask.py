@@ -37,9 +37,7 @@ class Mask(NamedTuple):
         Raises ValueError for queries that do not lie among the keys.
         """
         if start < 0 or start + queries > valid.shape[1]:
-            raise ValueError(
-                f"queries {start}..{start + queries - 1} must lie among {valid.shape[1]} keys"
-            )
+            raise ValueError(f"queries {start}..{start + queries - 1} must lie among {valid.shape[1]} keys")
         k_pos = (valid.long().cumsum(1) - 1).masked_fill(~valid, 0)  # [B, S]
         return cls(k_pos[:, start : start + queries], k_pos, valid, causal)
 
@@ -131,8 +129,6 @@ def with_pads_last(answer: Callable[..., Tensor], mask: Mask, *parts: Tensor) ->
     return gather_columns(answer(mask.valid.gather(1, order), *moved), back)
 
 
-def gather_columns(
-    x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]
-) -> Float[Tensor, "B H S D"]:
+def gather_columns(x: Float[Tensor, "B H S D"], columns: Int[Tensor, "b S"]) -> Float[Tensor, "B H S D"]:
     """The columns of each row in an order of its own."""
     return x.gather(2, columns[:, None, :, None].expand(*x.shape[:2], -1, x.shape[3]))

@@ -55,9 +55,7 @@ class Scored(Attention):
         return k
 
     @abstractmethod
-    def scores(
-        self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S M"], mask: Mask
-    ) -> Float[Tensor, "b H T S"]:
+    def scores(self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S M"], mask: Mask) -> Float[Tensor, "b H T S"]:
         """Scores before bias, mask and softmax; k as `cached_keys` made it.
 
         A mechanism whose `uses` lacks q or k is given None for it.
@@ -81,11 +79,7 @@ class Scored(Attention):
         return visible_softmax(scores, self.allowed(mask))
 
     def fused(
-        self,
-        q: Float[Tensor, "B H T D"],
-        k: Float[Tensor, "B H S D"],
-        v: Float[Tensor, "B H S E"],
-        mask: Mask,
+        self, q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], mask: Mask
     ) -> Float[Tensor, "B H T E"] | None:
         """The answer without forming the matrix, or None to take the plain path.
 
@@ -154,11 +148,7 @@ class Scored(Attention):
         return not whole and queries * keys * self.shape.heads >= LONG
 
     def _block_weights(
-        self,
-        mask: Mask,
-        block: RowBlock,
-        read: Sequence[Tensor | None],
-        factor: Float[Tensor, "b 1 T 1"] | None,
+        self, mask: Mask, block: RowBlock, read: Sequence[Tensor | None], factor: Float[Tensor, "b 1 T 1"] | None
     ) -> Float[Tensor, "b H t s"]:
         """The weights of the queries of a block, from what it reads: q, keys, values and bias."""
         q, keys, values, bias = read

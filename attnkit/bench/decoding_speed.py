@@ -49,14 +49,7 @@ class Decoded(NamedTuple):
     sources: list[str]
 
 
-def trained(
-    run: Run,
-    search: SearchConfig,
-    split: str,
-    rows: int,
-    device: str,
-    *data: Any,
-) -> Decoded:
+def trained(run: Run, search: SearchConfig, split: str, rows: int, device: str, *data: Any) -> Decoded:
     """The model of a run, and the first sources of a split; `data` is as for `corpus_of`.
 
     Raises:
@@ -67,13 +60,7 @@ def trained(
 
 
 def untrained(
-    recipe: Recipe,
-    search: SearchConfig,
-    split: str,
-    rows: int,
-    device: str,
-    data_dir: Path | None,
-    offline: bool,
+    recipe: Recipe, search: SearchConfig, split: str, rows: int, device: str, data_dir: Path | None, offline: bool
 ) -> Decoded:
     """A model with random weights, whose outputs are all as long as the references on average.
 
@@ -96,10 +83,7 @@ def _sources(rows: Sequence[Row]) -> list[str]:
 
 
 def measure(
-    subject: Decoded,
-    device: str,
-    trace: Path | None = None,
-    note: Callable[[str], object] = lambda _: None,
+    subject: Decoded, device: str, trace: Path | None = None, note: Callable[[str], object] = lambda _: None
 ) -> DecodingSpeed:
     """Decode the sources: all for the clock, a part of them under the profiler.
 

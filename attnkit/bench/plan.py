@@ -64,9 +64,7 @@ def sweeps(candidates: Sequence[Candidate], lengths: Sequence[int] | None) -> li
     chosen = tuple(sorted(set(lengths or LENGTHS)))
     swept = []
     for one in candidates:
-        further = (
-            lengths is None and not mechanisms.resolve_capabilities(one.word, one.options).quadratic
-        )
+        further = lengths is None and not mechanisms.resolve_capabilities(one.word, one.options).quadratic
         swept.append(Sweep(one, (*chosen, LONGEST) if further else chosen))
     return [Sweep(Candidate(BASELINE), chosen), *swept]
 

@@ -84,9 +84,7 @@ def training_speed(
 
 
 @contextmanager
-def training_on(
-    recipe: Recipe, prepared: PreparedData, precision: str, device: str
-) -> Iterator[Training]:
+def training_on(recipe: Recipe, prepared: PreparedData, precision: str, device: str) -> Iterator[Training]:
     """A training that neither validates nor ends, in a folder that goes away."""
     endless = 2**40
     changes = {"steps": endless, "valid_every": 0, "save_every": endless, "log_to": ()}

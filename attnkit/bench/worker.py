@@ -97,13 +97,7 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
     heads, width = workload.heads, workload.heads * workload.head_width
     if candidate.word:
         layer = MultiHead.build(
-            candidate.word,
-            width,
-            heads,
-            length,
-            depth=depth,
-            causal=workload.causal,
-            **candidate.options,
+            candidate.word, width, heads, length, depth=depth, causal=workload.causal, **candidate.options
         )
     else:
         layer = MultiHead(width, Fused(Shape(heads, workload.head_width, length)))
@@ -121,14 +115,10 @@ def _call(candidate: Candidate, inputs: Inputs, depth: int) -> Call:
     k, v, gates = (given.get(name) for name in "kvg")
     queries = [given[name] for name in "qx" if name in given]
     q = torch.cat(queries, 1) if queries else None
-    return Call(
-        mechanism, [*given.values()], lambda: mechanism(q, k, v, inputs.mask, gates=gates).y
-    )
+    return Call(mechanism, [*given.values()], lambda: mechanism(q, k, v, inputs.mask, gates=gates).y)
 
 
-def serve(
-    connection: Connection, workload: Workload, candidate: Candidate, length: int, kind: str
-) -> None:
+def serve(connection: Connection, workload: Workload, candidate: Candidate, length: int, kind: str) -> None:
     """Send the answers of `probe`; an error is one, too.  The command may have ended meanwhile."""
     for path in workload.plugins:
         mechanisms.plug_in(path)

@@ -97,9 +97,7 @@ def root_app() -> typer.Typer:
 
     @app.callback(invoke_without_command=True)
     def attnkit(
-        version: Annotated[
-            bool, typer.Option("--version", help="Print the version and exit.")
-        ] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
         no_color: Annotated[
             bool, typer.Option("--no-color", help="Disable colour; also accepted after a command.")
         ] = False,

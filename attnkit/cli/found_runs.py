@@ -87,11 +87,7 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
                 file = load(target, overrides)
             except MissingInputError as error:
                 close = nearest_folder(Path(target))
-                near = (
-                    f"did you mean {close}?"
-                    if close
-                    else "and there is no folder of runs of that name"
-                )
+                near = f"did you mean {close}?" if close else "and there is no folder of runs of that name"
                 raise MissingInputError(f"{error}; {near}") from error
             tasks = _runs_of(file, target, overrides, out)
             if not searched:
@@ -107,9 +103,7 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
     return FoundRuns(list(found.values()), decided, published)
 
 
-def _runs_of(
-    file: "RecipeFile", target: str, overrides: Sequence[str], out: Path
-) -> list[RunToScore]:
+def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Path) -> list[RunToScore]:
     """The finished runs of a recipe; a variant without any is told of."""
     from attnkit.recipe.settings import AFTER_TRAINING
     from attnkit.runs import Run, find_runs, run_path
@@ -126,9 +120,7 @@ def _runs_of(
     if not tasks:
         sweep = [word for word in overrides if not word.startswith(AFTER_TRAINING)]
         command = shlex.join(["attnkit", "train", target, *sweep])
-        raise MissingInputError(
-            f"{file.name}: no finished run in {out / file.name}; train one: {command}"
-        )
+        raise MissingInputError(f"{file.name}: no finished run in {out / file.name}; train one: {command}")
     for text in skipped:
         console.warn(text)
     return tasks
@@ -138,12 +130,8 @@ def _warn_of_search(tasks: Sequence[RunToScore]) -> None:
     """Say where a recipe's search is not the one that its runs were trained and scored with."""
     from attnkit.recipe.search_text import search_text
 
-    texts = [
-        [search_text(recipe.search.model_dump()) for recipe in (task.recipe, task.run.recipe)]
-        for task in tasks
-    ]
-    other = [(task.run.path, *pair) for task, pair in zip(tasks, texts, strict=True)
-             if pair[0] != pair[1]]  # fmt: skip
+    texts = [[search_text(recipe.search.model_dump()) for recipe in (task.recipe, task.run.recipe)] for task in tasks]
+    other = [(task.run.path, *pair) for task, pair in zip(tasks, texts, strict=True) if pair[0] != pair[1]]
     if other:
         path, file, own = other[0]
         more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""

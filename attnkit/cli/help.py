@@ -21,9 +21,7 @@ class _Page:
     help: str | None
     params: list[Any]
 
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
-    ) -> Any:
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         extra["terminal_width"] = min(shutil.get_terminal_size().columns, WIDEST)
         made: Any = super()
         return made.make_context(info_name, args, parent, **extra)
@@ -43,9 +41,7 @@ class _Page:
     def format_options(self, ctx: Any, formatter: Any) -> None:
         arguments = [(p.metavar, p.help or "") for p in self._arguments()]
         made: Any = self
-        options = [
-            p.get_help_record(ctx) for p in made.get_params(ctx) if p not in self._arguments()
-        ]
+        options = [p.get_help_record(ctx) for p in made.get_params(ctx) if p not in self._arguments()]
         for title, rows in (("Arguments", arguments), ("Options", [*filter(None, options)])):
             if rows:
                 with formatter.section(title):

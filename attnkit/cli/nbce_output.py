@@ -53,9 +53,7 @@ class MethodReply(NamedTuple):
     trace: "Trace | None"
 
 
-def answer(
-    request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None
-) -> None:
+def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None) -> None:
     """Ask everything, print the answers, write the files and warn about what was cut.
 
     The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
@@ -117,9 +115,7 @@ def _stream(request: NbceRequest) -> "TextStream | None":
     return TextStream(request.decode) if watched else None
 
 
-def _ask(
-    request: NbceRequest, method: str, prompts: Sequence[str], stream: "TextStream | None"
-) -> list[MethodReply]:
+def _ask(request: NbceRequest, method: str, prompts: Sequence[str], stream: "TextStream | None") -> list[MethodReply]:
     """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
     from attnkit.nbce.answer import Reply, ask
     from attnkit.nbce.trace import trace
@@ -141,11 +137,20 @@ def _ask(
         how |= {"choices": request.choices, "emit": emit if stream is not None else None}
         replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
     traces = [
-        trace(reader.name, prompt, request.contexts, rule, reply.hypotheses[0].ids, reply.steps,
-              reply.source, request.decode)
-        if reply.steps and reply.source else None
+        trace(
+            reader.name,
+            prompt,
+            request.contexts,
+            rule,
+            reply.hypotheses[0].ids,
+            reply.steps,
+            reply.source,
+            request.decode,
+        )
+        if reply.steps and reply.source
+        else None
         for prompt, reply in zip(prompts, replies, strict=True)
-    ]  # fmt: skip
+    ]
     return [MethodReply(method, *pair) for pair in zip(replies, traces, strict=True)]
 
 
@@ -166,9 +171,7 @@ def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceReque
     _show_trace(answers, request)
 
 
-def _show_text(
-    answer: MethodReply, request: NbceRequest, stream: "TextStream | None", several: bool
-) -> None:
+def _show_text(answer: MethodReply, request: NbceRequest, stream: "TextStream | None", several: bool) -> None:
     """An answer alone; of several prompts each is a line.
 
     The source of a text is told beside it, on standard error: the text alone can be piped on.

@@ -54,9 +54,7 @@ def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
     for part in [part for word in given or () for part in word.split(",")]:
         first, _, last = part.partition("-")
         if not re.fullmatch(r"\d{1,4}(-\d{1,4})?", part) or int(last or first) < int(first):
-            raise UsageError(
-                f"{option} {quoted(part)}: must be numbers from 0, such as 3, 0-5 or 0,2,4"
-            )
+            raise UsageError(f"{option} {quoted(part)}: must be numbers from 0, such as 3, 0-5 or 0,2,4")
         found += range(int(first), int(last or first) + 1)
     return tuple(found)
 
@@ -88,9 +86,11 @@ def plugin_option() -> Any:
         plugin: list[Path] | None = value(
             "FILE",
             "Python file that defines an attention mechanism or a metric. Repeatable.",
-            callback=_load_plugins, is_eager=True, expose_value=False,
+            callback=_load_plugins,
+            is_eager=True,
+            expose_value=False,
         ),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Nothing of its own."""
 
     return get_command(app).params[0]
@@ -108,8 +108,7 @@ def _use_threads(threads: int | None) -> int | None:
 
 
 Processes = Annotated[
-    int,
-    Option(metavar="N", help="Run N processes (ranks) on this machine, as torchrun does.", min=1),
+    int, Option(metavar="N", help="Run N processes (ranks) on this machine, as torchrun does.", min=1)
 ]
 
 
@@ -148,25 +147,15 @@ Overrides = Annotated[
     list[str] | None,
     Argument(
         metavar="KEY=VALUE",
-        help="Override recipe keys, as in train.steps=200; train.lr=1e-3,2e-3 makes a variant of "
-        "each value.",
+        help="Override recipe keys, as in train.steps=200; train.lr=1e-3,2e-3 makes a variant of each value.",
         autocompletion=completion.keys,
     ),
 ]
 Variants = Annotated[
-    list[str] | None,
-    Option(
-        metavar="NAME", help="Only this variant. Repeatable.", autocompletion=completion.variants
-    ),
+    list[str] | None, Option(metavar="NAME", help="Only this variant. Repeatable.", autocompletion=completion.variants)
 ]
-RunFolder = Annotated[
-    Path,
-    Argument(metavar="RUN", help="Folder of a finished run (seed-N)."),
-]
-ModelName = Annotated[
-    str,
-    Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder)."),
-]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
+ModelName = Annotated[str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")]
 NUMBERS = "from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"
 Layers = Annotated[list[str] | None, Option("--layer", metavar="L", help=f"Layer, {NUMBERS}")]
 Heads = Annotated[list[str] | None, Option("--head", metavar="H", help=f"Head, {NUMBERS}")]
@@ -181,17 +170,11 @@ Threads = Annotated[
         is_eager=True,
     ),
 ]
-DataDir = Annotated[
-    Path | None, Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]")
-]
+DataDir = Annotated[Path | None, Option(metavar="DIR", help="Folder of corpora. [default: $ATTNKIT_DATA]")]
 Yes = Annotated[bool, Option("--yes", "-y", help="Do not ask for confirmation.")]
 Offline = Annotated[bool, Option("--offline", help="Never download.")]
 Chat = Annotated[
-    bool,
-    Option(
-        "--chat",
-        help="Apply the chat template of a Hugging Face model, and ask for a short answer.",
-    ),
+    bool, Option("--chat", help="Apply the chat template of a Hugging Face model, and ask for a short answer.")
 ]
 Template = Annotated[
     str,
@@ -202,10 +185,7 @@ Template = Annotated[
     ),
 ]
 ModelType = Annotated[
-    str,
-    Option(
-        metavar="TYPE", help="Weights of a Hugging Face model: float32, bfloat16, float16 or auto."
-    ),
+    str, Option(metavar="TYPE", help="Weights of a Hugging Face model: float32, bfloat16, float16 or auto.")
 ]
 Format = Annotated[
     Literal["table", "markdown", "latex", "csv", "json"],
@@ -213,24 +193,18 @@ Format = Annotated[
 ]
 Notes = Annotated[
     Literal["none", "short", "full"] | None,
-    Option(
-        metavar="NOTES",
-        help="Notes below a table: none, short or full. [default: full; in latex short]",
-    ),
+    Option(metavar="NOTES", help="Notes below a table: none, short or full. [default: full; in latex short]"),
 ]
 Columns = Annotated[
-    str | None,
-    Option(metavar="NAME,...", help="Show these columns at any width. [default: as many as fit]"),
+    str | None, Option(metavar="NAME,...", help="Show these columns at any width. [default: as many as fit]")
 ]
 Beam = Annotated[int | None, Option(metavar="K", help="Beam search with K beams; 1 is greedy.")]
 Sample = Annotated[bool, Option("--sample", help="Sample instead of searching.")]
 TopP = Annotated[
-    float | None,
-    Option(metavar="P", help="Sample from the smallest set of tokens with total probability P."),
+    float | None, Option(metavar="P", help="Sample from the smallest set of tokens with total probability P.")
 ]
 Temperature = Annotated[
-    float | None,
-    Option(metavar="T", help="Sampling temperature: below 1 sharpens, above 1 flattens."),
+    float | None, Option(metavar="T", help="Sampling temperature: below 1 sharpens, above 1 flattens.")
 ]
 Seed = Annotated[int | None, Option(metavar="N", help="Seed for sampling.")]
 MaxLength = Annotated[int | None, Option(metavar="N", help="Maximum output length in tokens.")]

@@ -34,10 +34,7 @@ def check_save(path: Path, suffixes: Sequence[str], option: str = "--save") -> N
     """
     suffix = path.suffix.lower()
     if suffix not in suffixes:
-        raise UsageError(
-            f"{option} {path}: unknown suffix {quoted(path.suffix)}; choose from "
-            f"{' '.join(suffixes)}"
-        )
+        raise UsageError(f"{option} {path}: unknown suffix {quoted(path.suffix)}; choose from {' '.join(suffixes)}")
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise OutputPathError(f"{option} {path}: cannot be created: {why}")

@@ -29,9 +29,7 @@ def is_questions(target: str) -> bool:
     return Path(target).suffix.lower() in QUESTION_FILES and not names_runs(target)
 
 
-def question_recipe(
-    targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]
-) -> "tuple[str, Recipe]":
+def question_recipe(targets: Sequence[str], models: Sequence[str], overrides: Sequence[str]) -> "tuple[str, Recipe]":
     """The recipe whose questions models are asked, with its name."""
     from attnkit.recipe import load
     from attnkit.recipe.loading import load_resolved
@@ -39,17 +37,12 @@ def question_recipe(
     if twice := next((name for i, name in enumerate(models) if name in models[:i]), None):
         raise UsageError(f"--model {quoted(twice, 200)} is given twice; name each model once")
     if len(targets) != 1 or names_runs(targets[0]):
-        raise UsageError(
-            "--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME"
-        )
+        raise UsageError("--model needs exactly one recipe or file with questions: RECIPE|FILE --model NAME")
     if is_questions(targets[0]):
         content = QUESTIONS_RECIPE.format(json.dumps(targets[0])).encode()
         return Path(targets[0]).stem, load_resolved(Path(targets[0]), overrides, content)
     file = load(targets[0], overrides)
     recipe = file.variants[file.baseline or next(iter(file.variants))]
     if recipe.task != QUESTIONS:
-        raise UsageError(
-            f"{file.name}: --model needs a recipe of task {QUESTIONS}; this one is for "
-            f"{recipe.task}"
-        )
+        raise UsageError(f"{file.name}: --model needs a recipe of task {QUESTIONS}; this one is for {recipe.task}")
     return file.name, recipe

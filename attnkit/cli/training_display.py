@@ -30,9 +30,7 @@ class LiveBoard:
         from rich.live import Live
 
         self._board, self._screen = board, console.stderr()
-        self._live = Live(
-            board, console=self._screen, refresh_per_second=REFRESHES, redirect_stdout=False
-        )
+        self._live = Live(board, console=self._screen, refresh_per_second=REFRESHES, redirect_stdout=False)
 
     def __enter__(self) -> "LiveBoard":
         self._live.start()
@@ -57,14 +55,7 @@ class LiveBoard:
                 self._screen.print(Text(line, "red" if failed else "dim"))
 
 
-def follow(
-    board: Board,
-    start: Callable[..., object],
-    spec: "TrainConfig",
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
+def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, as_json: bool, quiet: bool) -> None:
     """Run trainings, show what happens, and print the comparison in the end.
 
     `start(emit, notice=...)` carries them out, importing what is slow; `spec` is what advice on

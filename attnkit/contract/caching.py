@@ -10,16 +10,7 @@ from torch import Tensor
 
 from attnkit.attention import Out, Scored, State, reorder
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import (
-    Broken,
-    NotApplicable,
-    Subject,
-    close,
-    everything,
-    gradients,
-    inputs,
-    up_to,
-)
+from attnkit.contract.subject import Broken, NotApplicable, Subject, close, everything, gradients, inputs, up_to
 from attnkit.layers import MultiHead
 
 PIECES = (4, 1, 1, 70, 1, 3)
@@ -79,8 +70,7 @@ def branches(subject: Subject) -> Iterator[float]:
                     state = _next(layer, texts[:1], start, new, state).state
             forks = [_next(layer, text[None], length, 1, state) for text in texts]
             ends = [
-                _next(layer, text[None], length + 1, 1, fork.state)
-                for text, fork in zip(texts, forks, strict=True)
+                _next(layer, text[None], length + 1, 1, fork.state) for text, fork in zip(texts, forks, strict=True)
             ]
         for number, pair in enumerate((forks, ends)):
             where = f"continuations of {length} cached tokens, token {number + 1}"
@@ -155,10 +145,7 @@ def _fused(subject: Subject) -> Iterator[float]:
             masks += [] if subject.causal else [Mask.right(valid)]
             masks.append(Mask.packed(length, valid.device, causal=subject.causal))
         for mask in masks:
-            both = (
-                _with_gradients(made, subject.real_outputs(made, x, valid, mask))
-                for made in (layer, plain)
-            )
+            both = (_with_gradients(made, subject.real_outputs(made, x, valid, mask)) for made in (layer, plain))
             for number, (got, expected) in enumerate(zip(*both, strict=True)):
                 part = "gradients" if number else "forward"
                 where = f"length {length}, layout {mask.layout}, {part}"

@@ -94,9 +94,7 @@ def gradient_check(subject: Subject) -> Iterator[float]:
 
 
 @torch.no_grad()
-def _difference(
-    subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float
-) -> Tensor:
+def _difference(subject: Subject, x: Tensor, ways: Sequence[Tensor], valid: Tensor, step: float) -> Tensor:
     """The derivative of the random sum along `ways`, by central differences."""
     ends = []
     for along in (step, -step):
@@ -228,11 +226,7 @@ def limits(subject: Subject) -> Iterator[float]:
     """Roles and lengths beyond what is declared."""
     facts = subject.facts
     if not possible(subject):
-        _refuses(
-            lambda: subject.build(subject.role == "cross", subject.causal),
-            f"the role {subject.role}",
-            facts.why,
-        )
+        _refuses(lambda: subject.build(subject.role == "cross", subject.causal), f"the role {subject.role}", facts.why)
         if subject.role != "cross":
             layer = subject.build(False, not subject.causal).double()
             mask, kind = subject.mask(everything(1, 3)), "" if subject.causal else "not "
@@ -249,9 +243,7 @@ def limits(subject: Subject) -> Iterator[float]:
         subject.answer(subject.layer, x, mask.valid, mask)
         longer, beyond = inputs(1, limit + 1), subject.mask(everything(1, limit + 1))
         _refuses(
-            lambda: subject.answer(subject.layer, longer, beyond.valid, beyond),
-            f"{limit + 1} tokens",
-            str(limit),
+            lambda: subject.answer(subject.layer, longer, beyond.valid, beyond), f"{limit + 1} tokens", str(limit)
         )
     yield 0.0
 

@@ -3,16 +3,7 @@
 from collections.abc import Iterator
 
 from attnkit.attention.mask import Mask
-from attnkit.contract.subject import (
-    EXACT,
-    Broken,
-    Subject,
-    close,
-    everything,
-    gradients,
-    inputs,
-    up_to,
-)
+from attnkit.contract.subject import EXACT, Broken, Subject, close, everything, gradients, inputs, up_to
 
 LENGTHS = (1, 2, 7, 64, 65, 513)
 PADS = 5

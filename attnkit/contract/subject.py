@@ -54,20 +54,13 @@ class Subject:
 
     @classmethod
     def of(
-        cls,
-        word: str,
-        role: Role,
-        options: Mapping[str, Any] | None = None,
-        name: str = "",
-        depth: int = 0,
+        cls, word: str, role: Role, options: Mapping[str, Any] | None = None, name: str = "", depth: int = 0
     ) -> Self:
         """A mechanism by its recipe word, in the layer `depth`.  Raises UsageError if unknown."""
         given = dict(options or {})
 
         def build(cross: bool, causal: bool) -> MultiHead:
-            return MultiHead.build(
-                word, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **given
-            )
+            return MultiHead.build(word, WIDTH, HEADS, LONGEST, cross, depth, causal=causal, **given)
 
         return cls(name or word, role, mechanisms.resolve_capabilities(word, given), build)
 
@@ -141,9 +134,7 @@ class Subject:
         queries = inputs(x.shape[0], mask.q_pos.shape[1])
         return self.layer.weights(queries, mask, memory=x, **given)
 
-    def mixed(
-        self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask
-    ) -> Tensor:
+    def mixed(self, maps: Float[Tensor, "B H T S"], x: Float[Tensor, "B S W"], mask: Mask) -> Tensor:
         """What the layer must answer if it multiplies its values by these maps."""
         cross = self.role == "cross"
         queries = inputs(x.shape[0], maps.shape[2]) if cross else x

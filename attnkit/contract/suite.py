@@ -25,108 +25,154 @@ class Contract(NamedTuple):
 
 CONTRACTS = (
     Contract(
-        "finite", "outputs and gradients are finite in 16 and 32 bits", identities.finite,
+        "finite",
+        "outputs and gradients are finite in 16 and 32 bits",
+        identities.finite,
         "compute exponentials and long sums in float32 and cast the result back; let every "
         "parameter change the output",
     ),
     Contract(
-        "precise", "float32 agrees with float64", identities.precise,
-        "subtract the largest exponent before exp, and do not subtract large sums that nearly "
-        "cancel",
+        "precise",
+        "float32 agrees with float64",
+        identities.precise,
+        "subtract the largest exponent before exp, and do not subtract large sums that nearly cancel",
     ),
     Contract(
-        "gradients", "gradients agree with finite differences", identities.gradient_check,
-        "check backward passes written by hand; no detach(), .data or rounding on the way from "
-        "input to output",
+        "gradients",
+        "gradients agree with finite differences",
+        identities.gradient_check,
+        "check backward passes written by hand; no detach(), .data or rounding on the way from input to output",
     ),
     Contract(
-        "map", "the map times the values is the output", identities.multiplies,
+        "map",
+        "the map times the values is the output",
+        identities.multiplies,
         "the output must be linear in v: `weights` is `forward` with the identity as values, so v "
         "may have another width than q",
     ),
     Contract(
-        "rows", "each row of the map sums to 1, unless declared otherwise", identities.rows,
+        "rows",
+        "each row of the map sums to 1, unless declared otherwise",
+        identities.rows,
         "set `normalised = False` in the class where rows need not sum to 1",
     ),
     Contract(
-        "future", "later tokens change no output, get no gradient", masking.future,
+        "future",
+        "later tokens change no output, get no gradient",
+        masking.future,
         "give a key the weight 0 where `self.allowed(mask)` (or `mask.dense()`) is False; a "
-        "mechanism that must see all tokens sets `causal = False` and says `why`", DECODER,
+        "mechanism that must see all tokens sets `causal = False` and says `why`",
+        DECODER,
     ),
     Contract(
-        "padding", "padding changes nothing, whatever it holds", masking.padding,
+        "padding",
+        "padding changes nothing, whatever it holds",
+        masking.padding,
         "give a key the weight 0 where `self.allowed(mask)` (or `mask.valid`) is False; count "
         "positions by `mask.q_pos` and `mask.k_pos`, not by columns",
     ),
     Contract(
-        "batch", "a batch gives the outputs of its rows one by one", masking.batch,
-        "take no sum, mean or maximum over the rows of a batch; an axis of size 1 in the mask "
-        "stands for all rows",
+        "batch",
+        "a batch gives the outputs of its rows one by one",
+        masking.batch,
+        "take no sum, mean or maximum over the rows of a batch; an axis of size 1 in the mask stands for all rows",
     ),
     Contract(
-        "layouts", "a promised layout of the mask changes nothing", masking.layouts,
-        "a path chosen by `mask.layout` must answer what the path of layout any answers", SELF,
+        "layouts",
+        "a promised layout of the mask changes nothing",
+        masking.layouts,
+        "a path chosen by `mask.layout` must answer what the path of layout any answers",
+        SELF,
     ),
     Contract(
-        "steps", "prefill and steps give the outputs of one pass", caching.steps,
+        "steps",
+        "prefill and steps give the outputs of one pass",
+        caching.steps,
         "in a step q is the last queries alone: take positions from the mask, keep in the state "
         "what later queries read; `scores` gets keys on which `cached_keys` was called once",
         DECODER,
     ),
     Contract(
-        "branches", "two continuations of a state are independent", caching.branches,
-        "return a new state instead of changing the given one in place; else as for steps", DECODER,
+        "branches",
+        "two continuations of a state are independent",
+        caching.branches,
+        "return a new state instead of changing the given one in place; else as for steps",
+        DECODER,
     ),
     Contract(
-        "cached", "cached keys and values give the same outputs", caching.cached,
-        "answer from the state where k and v are None, and return the state again", CROSS,
+        "cached",
+        "cached keys and values give the same outputs",
+        caching.cached,
+        "answer from the state where k and v are None, and return the state again",
+        CROSS,
     ),
     Contract(
-        "beams", "beams folded into queries equal repeated keys", caching.beams,
-        "each query must be answered by itself, whatever other queries come with it", CROSS,
+        "beams",
+        "beams folded into queries equal repeated keys",
+        caching.beams,
+        "each query must be answered by itself, whatever other queries come with it",
+        CROSS,
     ),
     Contract(
-        "lengths", "queries may be more or fewer than keys", identities.lengths,
-        "read T from q and S from k; what needs T = S sets `cross = False` and says `why`", CROSS,
+        "lengths",
+        "queries may be more or fewer than keys",
+        identities.lengths,
+        "read T from q and S from k; what needs T = S sets `cross = False` and says `why`",
+        CROSS,
     ),
     Contract(
-        "empty", "a query that sees no key outputs exactly zero", identities.empty,
+        "empty",
+        "a query that sees no key outputs exactly zero",
+        identities.empty,
         "use `visible_softmax`, or fill with 0 after dividing (clamp a sum that may be 0)",
     ),
     Contract(
-        "bias", "a bias is added to the scores, or refused", identities.bias,
+        "bias",
+        "a bias is added to the scores, or refused",
+        identities.bias,
         "let `normalise` read `scores`, which hold bias and earlier scores, not `raw_scores`; what "
         "forms no scores derives from `Unscored`, which refuses them",
     ),
     Contract(
-        "limits", "what is declared impossible is refused with the reason", identities.limits,
+        "limits",
+        "what is declared impossible is refused with the reason",
+        identities.limits,
         "declare `limit` as a number in __init__, and raise UsageError with it (with `why` for a "
         "role) before anything is computed",
     ),
     Contract(
-        "fast", "the fast path equals the plain one, gradients too", caching.fast,
+        "fast",
+        "the fast path equals the plain one, gradients too",
+        caching.fast,
         "`fused` gets keys as `cached_keys` made them, and must do what `scores` and `normalise` "
         "do; a class that overrides `scores`, `allowed` or `normalise` of another mechanism sets "
         "`fused = Scored.fused` or writes its own",
     ),
     Contract(
-        "saved", "a layer that is saved and loaded gives the same outputs", caching.saved,
+        "saved",
+        "a layer that is saved and loaded gives the same outputs",
+        caching.saved,
         "register tensors by nn.Parameter or register_buffer",
     ),
     Contract(
-        "same", "the same tokens give the same outputs twice", caching.same,
+        "same",
+        "the same tokens give the same outputs twice",
+        caching.same,
         "draw random numbers in __init__, into a buffer, or only where self.training",
     ),
     Contract(
-        "device", "it computes on the device of its inputs and never waits for it", device.device,
+        "device",
+        "it computes on the device of its inputs and never waits for it",
+        device.device,
         "do not read values of tensors (.item(), .tolist(), if, indices from masks)",
     ),
     Contract(
-        "worked", "reproduces the worked number of its file", identities.worked,
-        "the code or the hand calculation is wrong; `worked_number` returns both, the docstring "
-        "tells the example",
+        "worked",
+        "reproduces the worked number of its file",
+        identities.worked,
+        "the code or the hand calculation is wrong; `worked_number` returns both, the docstring tells the example",
     ),
-)  # fmt: skip
+)
 """In the order in which they are shown."""
 
 

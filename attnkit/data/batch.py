@@ -76,11 +76,7 @@ def collate(encoded: Encoded, rows: Rows) -> Batch:
     outputs[np.arange(size), lengths] = encoded.target.last(rows)
     source = None if encoded.source is None else torch.from_numpy(_gather(encoded.source, rows))
     return Batch(
-        source,
-        torch.from_numpy(inputs),
-        torch.from_numpy(outputs),
-        rows,
-        max(1, int((outputs != PAD).sum())),
+        source, torch.from_numpy(inputs), torch.from_numpy(outputs), rows, max(1, int((outputs != PAD).sum()))
     )
 
 

@@ -104,9 +104,7 @@ def padding_share(batches: Plan, lengths: Lengths) -> float:
     return 1.0 - float(lengths[batches.order].sum(dtype=np.int64)) / float(padded)
 
 
-def _capacity(
-    widest: int, rows: int, batch_tokens: int, attention_budget: int | None
-) -> NDArray[np.int32]:
+def _capacity(widest: int, rows: int, batch_tokens: int, attention_budget: int | None) -> NDArray[np.int32]:
     """How many rows of each width from 0 to `widest` fit into one batch, at least one."""
     every = np.arange(widest + 1)
     every[0] = 1

@@ -16,13 +16,7 @@ from attnkit.data.synthetic.generators import generator_of
 from attnkit.data.text_form import normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.data_rules import (
-    SPLITS,
-    data_issues,
-    files_of,
-    format_of,
-    splits_at_hand,
-)
+from attnkit.recipe.data_rules import SPLITS, data_issues, files_of, format_of, splits_at_hand
 from attnkit.recipe.schema import DataConfig
 from attnkit.storage.cache import cache_dir
 from attnkit.storage.files import require_folder, sha256_json
@@ -124,10 +118,7 @@ class Corpus:
         if card.format == "generated":
             swapped = card.task == "translation" and target == card.languages[0]
             made: dict[str, list[SplitPart]] = {split: [] for split in card.splits}
-            return Corpus(
-                card.name, languages, made, data, task,
-                generator=generator_of(card), swapped=swapped,
-            )  # fmt: skip
+            return Corpus(card.name, languages, made, data, task, generator=generator_of(card), swapped=swapped)
         files = CardFiles(card, folder, cache, offline=offline, progress=progress)
         return _of_card(card, languages, data, task, files)
 
@@ -206,8 +197,7 @@ class Corpus:
         # labels stay as the recipe spells them
         target = row.target if self._labels else normal_form(row.target, form)
         references, contexts = (
-            tuple(normal_form(text, form) for text in texts)
-            for texts in (row.references, row.contexts)
+            tuple(normal_form(text, form) for text in texts) for texts in (row.references, row.contexts)
         )
         return Row(normal_form(row.source, form), target, references, contexts, row.gold)
 
@@ -325,14 +315,10 @@ def require_split(name: str, split: str, splits: Sequence[str]) -> None:
     if split not in splits:
         near = nearest(split, splits)
         hint = f"did you mean {near}? " if near else ""
-        raise MissingInputError(
-            f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}"
-        )
+        raise MissingInputError(f"{name}: no split {quoted(split)}; {hint}it has {', '.join(splits)}")
 
 
-def _of_card(
-    card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles
-) -> Corpus:
+def _of_card(card: corpus_cards.Card, languages: Languages, data: DataConfig, task: str, files: CardFiles) -> Corpus:
     """The corpus in the files of a card."""
     columns = card.columns
     fields = (columns.get("source", "source"), columns.get("target", "target"))
@@ -348,15 +334,12 @@ def _of_card(
         }
     else:
         splits = {
-            split: [SplitPart(card.format, (file,)) for file in sides["rows"]]
-            for split, sides in card.splits.items()
+            split: [SplitPart(card.format, (file,)) for file in sides["rows"]] for split, sides in card.splits.items()
         }
     return Corpus(card.name, languages, splits, data, task, fields=fields, files=files)
 
 
-def _own_files(
-    data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool
-) -> Corpus:
+def _own_files(data: DataConfig, task: str, folder: Path | None, cache: Path, offline: bool) -> Corpus:
     """The corpus in the files that the section names."""
     causal = task == "language-modeling"
     splits: dict[str, list[SplitPart]] = {}

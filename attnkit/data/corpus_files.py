@@ -112,13 +112,9 @@ class CardFiles:
         """Compare a file with its card."""
         card, size = f"the card of {self._card.name}", check_file(path).st_size
         if file.size is not None and size != file.size:
-            raise DataError(
-                f"{path}: has {size:,} bytes, {card} says {file.size:,}; get the file again"
-            )
+            raise DataError(f"{path}: has {size:,} bytes, {card} says {file.size:,}; get the file again")
         if file.sha256 is not None and (sha256 := file_digest(path)) != file.sha256:
-            raise DataError(
-                f"{path}: SHA-256 is {sha256}, {card} says {file.sha256}; get the file again"
-            )
+            raise DataError(f"{path}: SHA-256 is {sha256}, {card} says {file.sha256}; get the file again")
 
     def _fetch(self, url: str, path: Path, file: File | Archive) -> None:
         report = self._progress
@@ -160,9 +156,7 @@ def own_path(split: str, name: str, folder: Path | None, cache: Path, offline: b
     looked = " and ".join(str(path.absolute()) for path in places)
     hint = "" if folder else "; ATTNKIT_DATA or --data-dir may name a further folder to look in"
     beside = "" if given.is_absolute() else ", and beside the recipe"
-    raise MissingInputError(
-        f"data.{split}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}"
-    )
+    raise MissingInputError(f"data.{split}: no such file {quoted(name, 200)}: looked for {looked}{beside}{hint}")
 
 
 def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) -> Path:
@@ -178,9 +172,7 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
     try:
         import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
-        raise UnavailableError(
-            f"data.{split}: {name} needs datasets: pip install 'attnkit[datasets]'"
-        ) from error
+        raise UnavailableError(f"data.{split}: {name} needs datasets: pip install 'attnkit[datasets]'") from error
     place, _, config = name.removeprefix(HUGGING_FACE).partition(":")
     if offline:
         datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = True
@@ -196,9 +188,7 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         raise kind(f"data.{split}: {name}: {what}") from error
     part = next((word for word in SPLIT_NAMES[split] if word in found), None)
     if part is None:
-        raise MissingInputError(
-            f"data.{split}: {name} has no such split; it has {', '.join(found)}"
-        )
+        raise MissingInputError(f"data.{split}: {name} has no such split; it has {', '.join(found)}")
     rows = found[part]
     key = sha256_json([place, config, part, str(getattr(rows, "_fingerprint", ""))])
 

@@ -19,9 +19,7 @@ def join_dialogue(persona: Sequence[str], turns: Sequence[str]) -> str:
     return (" ".join(persona) + PERSONA_END + history).strip() if persona else history
 
 
-def read_parlai(
-    path: Path, errors: Errors = "strict", counts: Counts | None = None
-) -> Iterator[Row]:
+def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
     """Rows of a PersonaChat file of ParlAI: each reply of the speaker with the persona.
 
     Lines are `N your persona: text` or `N turn TAB reply TAB ...`; N is 1 where a dialogue starts.

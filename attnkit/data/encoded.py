@@ -156,9 +156,7 @@ class Encoded:
         if block := content.block:
             return cls(None, Blocks(target, block), counts, digest, path)
         source = Ragged(_map(path / "source.ids", dtype), _map(path / "source.offsets", "<i8"))
-        return cls(
-            source, Ragged(target, _map(path / "target.offsets", "<i8")), counts, digest, path
-        )
+        return cls(source, Ragged(target, _map(path / "target.offsets", "<i8")), counts, digest, path)
 
 
 def _map(path: Path, dtype: str) -> NDArray[Any]:

@@ -166,12 +166,7 @@ def _close(flat: _Flat) -> _Flat:
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
 
-def _write(
-    rows: Iterable[Row],
-    encoder: _RowEncoder,
-    folder: Path,
-    report: Callable[[int], None] | None,
-) -> Counts:
+def _write(rows: Iterable[Row], encoder: _RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
     """Encode rows into the files of a folder; what happened to them."""
     total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
     with ExitStack() as stack:
@@ -206,9 +201,7 @@ def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
         yield sources, targets
 
 
-def _encoded(
-    chunks: Iterator[Texts], encoder: _RowEncoder
-) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
+def _encoded(chunks: Iterator[Texts], encoder: _RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
     """Each chunk encoded, in order: by this process, then by one a core where there are many."""
     jobs = 1 if multiprocessing.current_process().daemon else processes()
     numbered = enumerate(chunks)

@@ -71,9 +71,7 @@ def read_rows(
         yield Row(fields.source(source) if source else "", output, references, contexts, gold)
 
 
-def labelled(
-    rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path: Path
-) -> Iterator[Row]:
+def labelled(rows: Iterable[Row], labels: Sequence[str], form: NormalForm, path: Path) -> Iterator[Row]:
     """The rows of a file, whose targets are labels.
 
     Raises DataError where one is another text.
@@ -83,9 +81,7 @@ def labelled(
         label = known.get(clean(normal_form(row.target, form)))
         if label is None:
             wrong, names = quoted(row.target.strip()), ", ".join(labels)
-            raise DataError(
-                f"{path}:{number}: the label {wrong} is not one of data.labels: {names}"
-            )
+            raise DataError(f"{path}:{number}: the label {wrong} is not one of data.labels: {names}")
         yield row._replace(target=label)
 
 
@@ -123,11 +119,7 @@ class _Fields:
         return value
 
     def names(
-        self,
-        source: str | None,
-        target: str,
-        usual: tuple[str, str],
-        kinds: tuple[type, ...],
+        self, source: str | None, target: str, usual: tuple[str, str], kinds: tuple[type, ...]
     ) -> tuple[str | None, str]:
         """The fields of source and target: those that a recipe names, else the usual ones.
 
@@ -143,9 +135,7 @@ class _Fields:
         free = [name for name in texts if name not in found.values()]
         # an identifier is hardly what is meant
         free = [key for key in free if re.search("[^\\W\\d_]", str(self.get(key)))] or free
-        near = {
-            side: nearest(words[side], free) or nearest(usually[side], free) for side in lacking
-        }
+        near = {side: nearest(words[side], free) or nearest(usually[side], free) for side in lacking}
         rest = iter([name for name in free if name not in near.values()])
         keys = [shlex.quote(f"data.{side}={near[side] or next(rest, '...')}") for side in lacking]
         tried = " or ".join(map(repr, dict.fromkeys((words[lacking[0]], usually[lacking[0]]))))
@@ -186,9 +176,7 @@ class _Fields:
         if self.flat:
             value = [value]
         if not isinstance(value, list):
-            raise DataError(
-                f"{self.place}: field {key!r} must be a list of strings, not {kind_of(value)}"
-            )
+            raise DataError(f"{self.place}: field {key!r} must be a list of strings, not {kind_of(value)}")
         return tuple(self._clean(f"{key}[{i}]", item) for i, item in enumerate(value))
 
     def number(self, value: Any) -> int | None:
@@ -209,9 +197,7 @@ class _Fields:
     def within(self, key: str, index: int, count: int) -> int:
         """The index, if it is one of so many."""
         if not 0 <= index < count:
-            raise DataError(
-                f"{self.place}: field {key!r} must be from 0 to {count - 1}, got {index}"
-            )
+            raise DataError(f"{self.place}: field {key!r} must be from 0 to {count - 1}, got {index}")
         return index
 
     def _clean(self, key: str, value: object) -> str:

@@ -67,9 +67,7 @@ class Stream(NamedTuple):
         return self.name
 
 
-def read_lines(
-    path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None
-) -> Iterator[str]:
+def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[str]:
     """The lines of a text file, compressed or not, without their ends.
 
     For a file whose last line ends with LF these are as many as `wc -l` says.  Where a line is
@@ -142,9 +140,7 @@ def read_text(path: Path, errors: Errors = "strict", counts: Counts | None = Non
             raise DataError(f"{path}:{number}: a <seg> must end in its line")
 
 
-def read_pairs(
-    source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None
-) -> Iterator[Row]:
+def read_pairs(source: Path, target: Path, errors: Errors = "strict", counts: Counts | None = None) -> Iterator[Row]:
     """Rows of two aligned files: line n of one belongs to line n of the other.
 
     Raises DataError: the files have different numbers of lines; both numbers are given.
@@ -185,9 +181,7 @@ def _decoded(text: bytes, path: Path | Stream, number: int, errors: Errors, coun
             advice = "save the file as UTF-8, or set data.errors=replace to have such bytes "
             advice += "replaced and counted"
         bad = text[error.start]
-        raise DataError(
-            f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{bad:02x}); {advice}"
-        ) from error
+        raise DataError(f"{path}:{line}:{byte}: malformed UTF-8 (byte 0x{bad:02x}); {advice}") from error
 
 
 def _check_growth(path: Path | Stream, size: int, packed: "_Counted") -> None:
@@ -217,9 +211,7 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
                 text = io.BufferedReader(text, LONGEST)
             yield text, packed if kind else None
         except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
-            raise DataError(
-                f"{path}: damaged {kind} data ({error}); fetch the file again"
-            ) from error
+            raise DataError(f"{path}: damaged {kind} data ({error}); fetch the file again") from error
         except OSError as error:
             raise input_error(error, Path(str(path))) from error
 

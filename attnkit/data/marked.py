@@ -46,6 +46,4 @@ def check_marked(encoded: Encoded, vocabulary: Vocabulary, name: str) -> None:
         raise DataError(f"{name}: no row marks a position; all targets are {NOTHING}")
     if len(answers) == 1:
         only = vocabulary.pieces([int(answers[0])])[0].strip("\u2581 ")
-        raise DataError(
-            f"{name}: all marked positions have the same answer, {only}: there is nothing to learn"
-        )
+        raise DataError(f"{name}: all marked positions have the same answer, {only}: there is nothing to learn")

@@ -36,10 +36,7 @@ DENSITY = 0.15
 HIDDEN, RANDOM = 0.8, 0.1
 """Shares of these that are shown as the mask, and as another token."""
 MEAN_SPAN = 3
-SIGNATURES = {
-    "span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}",
-    "masked": f"masked:{DENSITY}",
-}
+SIGNATURES = {"span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}", "masked": f"masked:{DENSITY}"}
 """What a score says about the noise of its text, by `train.objective`."""
 FIXED = (0, 0)
 """Seed and epoch of the noise of validation and test."""
@@ -59,11 +56,7 @@ def objective_of(recipe: Recipe) -> str:
 
 
 def apply_objective(
-    stream: Encoded,
-    vocabulary: Vocabulary,
-    objective: str,
-    length: int,
-    noise: tuple[int, int] = FIXED,
+    stream: Encoded, vocabulary: Vocabulary, objective: str, length: int, noise: tuple[int, int] = FIXED
 ) -> Encoded:
     """Rows as a model reads them whose `objective_of` this is: with noise, or as they are."""
     if objective == "tagging":
@@ -73,9 +66,7 @@ def apply_objective(
     return mask_tokens(stream, vocabulary, length, noise) if objective == "masked" else stream
 
 
-def mask_tokens(
-    stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED
-) -> Encoded:
+def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tuple[int, int] = FIXED) -> Encoded:
     """A stream as windows of `length` tokens: what the model sees, and what is hidden.
 
     The source of a row is its window with noise; its target is the window with PAD in place of all
@@ -118,9 +109,7 @@ def sentinels(max_length: int) -> tuple[str, ...]:
     return tuple(f"<extra_id_{number}>" for number in range(noise_of(max_length)[1] + 1))
 
 
-def corrupt_spans(
-    stream: Encoded, vocabulary: Vocabulary, max_length: int, noise: tuple[int, int] = FIXED
-) -> Encoded:
+def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, noise: tuple[int, int] = FIXED) -> Encoded:
     """A stream as pairs of corrupted texts and their missing spans.
 
     Texts are the stream's tokens without the ends of paragraphs, cut every `max_length` tokens; the

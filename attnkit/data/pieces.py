@@ -45,10 +45,7 @@ class Pieces:
         rows = [self.special.split(f" {text}") if text else [] for text in read]
         ids = iter(self._encode([part for row in rows for part in row[::2]]))  # between symbols
         found = self.symbols
-        return [
-            [i for n, part in enumerate(row) for i in ([found[part]] if n % 2 else next(ids))]
-            for row in rows
-        ]
+        return [[i for n, part in enumerate(row) for i in ([found[part]] if n % 2 else next(ids))] for row in rows]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence of ids: one line each, whatever the pieces contain.

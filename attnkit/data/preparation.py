@@ -22,14 +22,7 @@ from attnkit.data.marked import check_marked
 from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
-from attnkit.data.tokenizer import (
-    TRAINED,
-    TRAINING_CHARACTERS,
-    UNKNOWN_WORD,
-    LabelVocabulary,
-    Tokenizer,
-    subsample,
-)
+from attnkit.data.tokenizer import TRAINED, TRAINING_CHARACTERS, UNKNOWN_WORD, LabelVocabulary, Tokenizer, subsample
 from attnkit.errors import DataError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
@@ -93,9 +86,7 @@ def prepare(
         OutputPathError, OutputError: the cache cannot be written.
     """
     root = cache or cache_dir()
-    corpus = Corpus.open(
-        recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress
-    )
+    corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress)
     if tokenizer is None:
         tokenizer, reports = _tokenizer(recipe, corpus, root, progress)
     else:
@@ -139,9 +130,7 @@ def _as_read(
     return apply_objective(split, tokenizer.target, objective_of(recipe), longest, noise)
 
 
-def _check_lengths(
-    recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, cache: Path
-) -> None:
+def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, cache: Path) -> None:
     """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
     longest = max(recipe.eval.lengths, default=0)
     if recipe.task in ("recall", "tagging"):
@@ -193,9 +182,7 @@ def check_splits(
     Returns those that were not checked because that needs a download, which `fetch` allows.
     Raises MissingInputError, DataError: a split is not there, malformed or empty.
     """
-    corpus = Corpus.open(
-        recipe.data, recipe.task, data_dir=data_dir, cache=cache, offline=offline, progress=progress
-    )
+    corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, cache=cache, offline=offline, progress=progress)
     unchecked = []
     for name in dict.fromkeys(("train", "valid", *recipe.eval.splits)):
         require_split(corpus.name, name, corpus.splits)
@@ -271,9 +258,7 @@ def train_epoch(prepared: PreparedData, recipe: schema.Recipe, epoch: int, seed:
     A pure function of (corpus, recipe, seed, epoch).  Rows that are too long in one epoch may fit
     in another, so plan each epoch from what this returns.  The cache keeps one epoch of a seed.
     """
-    split = (
-        _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
-    )
+    split = _sampled(prepared, recipe, epoch, seed) if recipe.tokenizer.sampling else prepared.stream
     return _as_read(recipe, prepared.tokenizer, split, (seed, epoch + 1), prepared.corpus.name)
 
 
@@ -332,9 +317,7 @@ def _tokenizer(
 
     (tokenizer, facts), note = read_or_build(cache / "tokenizers" / key, read, build)
     lines = []
-    for name, vocabulary in (
-        {"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()
-    ).items():
+    for name, vocabulary in ({"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()).items():
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"

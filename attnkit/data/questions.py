@@ -43,9 +43,7 @@ def distractors(row: Row) -> list[str]:
     if row.gold is None:
         return []
     gold = row.contexts[row.gold]
-    return [
-        text for text in row.contexts if text != gold and not contains_answer(text, accepted(row))
-    ]
+    return [text for text in row.contexts if text != gold and not contains_answer(text, accepted(row))]
 
 
 class QuestionSet:

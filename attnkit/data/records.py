@@ -21,9 +21,7 @@ Records = Iterator[tuple[str, dict[str, Any]]]
 """Where each record is, for messages, and its named values."""
 
 
-def read_records(
-    path: Path, kind: str, errors: Errors, counts: Counts, *, numbered: bool = False
-) -> Records:
+def read_records(path: Path, kind: str, errors: Errors, counts: Counts, *, numbered: bool = False) -> Records:
     """The records of a file.
 
     Args:
@@ -75,9 +73,7 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
                 continue
         if len(cells) != len(names):
             hint = "quote a cell that has a separator in it" if kind == "csv" else "remove the tabs"
-            raise DataError(
-                f"{place}: {len(cells)} cells where the first line has {len(names)}; {hint}"
-            )
+            raise DataError(f"{place}: {len(cells)} cells where the first line has {len(names)}; {hint}")
         yield place, dict(zip(names, cells, strict=True))
 
 
@@ -87,9 +83,7 @@ def _parquet(path: Path) -> Records:
         from pyarrow import ArrowException  # type: ignore[import-untyped, unused-ignore]
         from pyarrow.parquet import ParquetFile  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
-        raise UnavailableError(
-            f"{path}: Parquet needs pyarrow: pip install 'attnkit[parquet]'"
-        ) from error
+        raise UnavailableError(f"{path}: Parquet needs pyarrow: pip install 'attnkit[parquet]'") from error
     number = 0
     try:
         with ParquetFile(path) as file:
@@ -123,9 +117,7 @@ def _lines(path: Path, errors: Errors, counts: Counts) -> Records:
             )
         value = _parsed(line, path, number)
         if not isinstance(value, dict):
-            raise DataError(
-                f"{path}:{number}:1: each line must be one JSON object, not {kind_of(value)}"
-            )
+            raise DataError(f"{path}:{number}:1: each line must be one JSON object, not {kind_of(value)}")
         yield f"{path}:{number}", value
 
 

@@ -113,9 +113,7 @@ class BpeDropout(Segmenter):
         return draws
 
 
-def sample(
-    texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int], seed: int
-) -> list[list[int]]:
+def sample(texts: Sequence[str], segmenter: Segmenter, special: Mapping[str, int], seed: int) -> list[list[int]]:
     """Ids of one random segmentation of each text.
 
     Args:
@@ -127,17 +125,12 @@ def sample(
     random = Random(seed)
     words = Counter(word for text in texts for word in text.split(" ") if word)
     draws = {
-        word: cycle(_word(word, segmenter, special, min(number, _DRAWS), random))
-        for word, number in words.items()
+        word: cycle(_word(word, segmenter, special, min(number, _DRAWS), random)) for word, number in words.items()
     }
-    return [
-        [id_ for word in text.split(" ") if word for id_ in next(draws[word])] for text in texts
-    ]
+    return [[id_ for word in text.split(" ") if word for id_ in next(draws[word])] for text in texts]
 
 
-def _word(
-    word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random
-) -> list[list[int]]:
+def _word(word: str, segmenter: Segmenter, special: Mapping[str, int], number: int, random: Random) -> list[list[int]]:
     """`number` segmentations of one word; runs of unknown characters count as one token."""
     # Longest first, as sentencepiece matches.
     names = sorted(map(re.escape, special), key=len, reverse=True)
@@ -150,7 +143,4 @@ def _word(
             more = segmenter.draws(part, number, random) if part else [[]] * number
         draws = [before + after for before, after in zip(draws, more, strict=True)]
     unknown = segmenter.unknown
-    return [
-        [id_ for i, id_ in enumerate(ids) if id_ != unknown or i == 0 or ids[i - 1] != unknown]
-        for ids in draws
-    ]
+    return [[id_ for i, id_ in enumerate(ids) if id_ != unknown or i == 0 or ids[i - 1] != unknown] for ids in draws]

@@ -151,13 +151,9 @@ class Vocabulary(Pieces):
         try:
             self._processor.encode("a", out_type=int, enable_sampling=True, nbest_size=-1, alpha=1)
         except RuntimeError as error:
-            raise RecipeError(
-                "tokenizer.sampling: only unigram and bpe models can sample; set it to 0"
-            ) from error
+            raise RecipeError("tokenizer.sampling: only unigram and bpe models can sample; set it to 0") from error
         if self.encode(["a a"]) != [self.encode(["a"])[0] * 2]:
-            raise RecipeError(
-                "tokenizer.sampling: the model does not mark the start of every word; set it to 0"
-            )
+            raise RecipeError("tokenizer.sampling: the model does not mark the start of every word; set it to 0")
         return kind
 
 
@@ -260,8 +256,7 @@ class Tokenizer(NamedTuple):
             vocabulary = _train(spec, sources + targets, "text", controls, form)
             return cls(vocabulary, vocabulary)
         return cls(
-            _train(spec, sources, "source text", controls, form),
-            _train(spec, targets, "target text", controls, form),
+            _train(spec, sources, "source text", controls, form), _train(spec, targets, "target text", controls, form)
         )
 
     def with_labels(self, labels: Sequence[str]) -> "Tokenizer":
@@ -287,9 +282,7 @@ class Tokenizer(NamedTuple):
             atomic_write(folder / TARGET_FILE, self.target.model)
 
     @classmethod
-    def load(
-        cls, folder: Path, form: NormalForm = "none", shared: bool | None = None
-    ) -> "Tokenizer":
+    def load(cls, folder: Path, form: NormalForm = "none", shared: bool | None = None) -> "Tokenizer":
         """Read what `save` wrote; `form` is the recipe's normal form (`data.normalize`).
 
         `shared` says whether there is one vocabulary; None asks the folder.
@@ -368,11 +361,7 @@ def _segments(text: str, form: NormalForm) -> list[str]:
 
 
 def _train(
-    spec: schema.TokenizerConfig,
-    lines: list[str],
-    what: str,
-    controls: Sequence[str],
-    form: NormalForm,
+    spec: schema.TokenizerConfig, lines: list[str], what: str, controls: Sequence[str], form: NormalForm
 ) -> Vocabulary:
     """A vocabulary learned from lines."""
     if not lines:

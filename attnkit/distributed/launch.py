@@ -38,19 +38,24 @@ def launch(words: Sequence[str], nproc: int) -> int:
     if sys.platform.startswith("linux"):
         shared.setdefault("GLOO_SOCKET_IFNAME", "lo")
     shared |= {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(nproc),
-        "LOCAL_WORLD_SIZE": str(nproc), LAUNCHER: str(os.getpid()),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        LAUNCHER: str(os.getpid()),
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here, and outlives every rank
-    }  # fmt: skip
+    }
     ranks: list[Rank] = []
     with _passing_on(ranks) as received:
         for number in range(nproc):
-            ranks.append(subprocess.Popen(
-                [sys.executable, "-m", "attnkit", *words],
-                env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)},
-                stdin=None if number == 0 else subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C comes once, from here
-            ))  # fmt: skip
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "attnkit", *words],
+                    env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)},
+                    stdin=None if number == 0 else subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C comes once, from here
+                )
+            )
         try:
             first, stopped = _wait(ranks, store, received)
         finally:
@@ -96,8 +101,11 @@ def _wait(ranks: Sequence[Rank], store: Any, received: Sequence[int]) -> tuple[i
 def _passing_on(ranks: Sequence[Rank]) -> Iterator[list[int]]:
     """Signals that came, in a context in which they do not end this process."""
     received: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in FORWARDED
-              if signal.getsignal(n) != signal.SIG_IGN}  # fmt: skip
+    before = {
+        n: signal.signal(n, lambda number, _: received.append(number))
+        for n in FORWARDED
+        if signal.getsignal(n) != signal.SIG_IGN
+    }
     try:
         yield received
     finally:

@@ -54,8 +54,7 @@ def stages(transfer: int, tune: int) -> list[str]:
 def layers_of(model: nn.Module, kinds: Sequence[str]) -> dict[Place, MultiHead]:
     """The layers of some kinds of attention, in order."""
     found = attention_layers(model)
-    return {(kind, at): part for kind in found if kind in kinds
-            for at, part in enumerate(found[kind])}  # fmt: skip
+    return {(kind, at): part for kind in found if kind in kinds for at, part in enumerate(found[kind])}
 
 
 @torch.no_grad()
@@ -63,14 +62,11 @@ def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
     """What these layers of a model do while it reads a batch."""
     calls: list[LayerCall] = []
     source, ids = (
-        None if side is None else side.to(model.output.weight.device)
-        for side in (batch.source, batch.input)
+        None if side is None else side.to(model.output.weight.device) for side in (batch.source, batch.input)
     )
     assert ids is not None
 
-    def note(
-        place: Place, part: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Out
-    ) -> None:
+    def note(place: Place, part: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Out) -> None:
         given = dict(signature(part.forward).bind(*args, **named).arguments)
         side = source if place[0] == "encoder" and source is not None else ids
         if side.shape[1] != out.y.shape[1] and source is not None:  # a decoder reads both

@@ -84,8 +84,7 @@ class ConversionSettings:
 
 def changed_places(old: Any, new: Any) -> list[str]:
     """The places (encoder, decoder, cross) in which the attention of two models differs."""
-    return [place for place in new.places
-            if getattr(old.attention, place) != getattr(new.attention, place)]  # fmt: skip
+    return [place for place in new.places if getattr(old.attention, place) != getattr(new.attention, place)]
 
 
 def converted_recipe(
@@ -108,9 +107,19 @@ def converted_recipe(
         raise UsageError(f"{run.path}: a model of type {recipe.model.type} has no attention")
     train = recipe.train
     rate = learning_rate(max(1, train.warmup), train, recipe.model.width) / 3
-    tuning = {"steps": max(1, updates), "lr": f"{rate:.3g}", "schedule": "linear", "min_lr": 0,
-              "warmup": updates // 10, "valid_every": 0, "average": 1, "ema": 0, "patience": 0,
-              "choose": "last", "monitor": "loss"}  # fmt: skip
+    tuning = {
+        "steps": max(1, updates),
+        "lr": f"{rate:.3g}",
+        "schedule": "linear",
+        "min_lr": 0,
+        "warmup": updates // 10,
+        "valid_every": 0,
+        "average": 1,
+        "ema": 0,
+        "patience": 0,
+        "choose": "last",
+        "monitor": "loss",
+    }
     given = [f"model.attention={attention}", *(f"train.{k}={v}" for k, v in tuning.items())]
     file = load(run.path / layout.RECIPE, [*given, *words], option_check=option_check)
     if len(file.variants) > 1:
@@ -128,10 +137,7 @@ def converted_recipe(
 
 
 def convert(
-    settings: ConversionSettings,
-    emit: Emit = events.ignore,
-    *,
-    notice: Callable[[str], object] | None = None,
+    settings: ConversionSettings, emit: Emit = events.ignore, *, notice: Callable[[str], object] | None = None
 ) -> Comparison:
     """Make the runs that are not there, score all, and compare them.
 
@@ -152,8 +158,7 @@ def swap(old: Weights, model: Model) -> dict[str, list[str]]:
     Names of those that are kept, those that are new, and those of the old model that are left out.
     """
     fresh, state = weights_of(model), model.state_dict()
-    fits = {name: tensor for name, tensor in old.items()
-            if name in state and state[name].shape == tensor.shape}  # fmt: skip
+    fits = {name: tensor for name, tensor in old.items() if name in state and state[name].shape == tensor.shape}
     model.load_state_dict(fits, strict=False)
     new, left_out = ([n for n in some if n not in fits] for some in (fresh, old))
     return {"kept": [*fits], "new": new, "left_out": left_out}
@@ -167,17 +172,13 @@ class _Conversion:
         self.emit = emit
         self.seed, self.variants = self.old.seed, settings.stages
         later = ("model", "search", "eval", "contexts")
-        self.recipe = self.old.recipe.model_copy(
-            update={name: getattr(settings.recipe, name) for name in later}
-        )
+        self.recipe = self.old.recipe.model_copy(update={name: getattr(settings.recipe, name) for name in later})
         model = self.recipe.model
         self.kinds = changed_places(self.old.recipe.model, model) or model.places
         *_, last, final = self.old.variant, *self.variants
         init = str(self._path(last).resolve())  # absolute, as those that are read from recipes
         train = {"init": init, "seeds": (self.seed,)}
-        self.tuned = settings.recipe.model_copy(
-            update={"train": settings.recipe.train.model_copy(update=train)}
-        )
+        self.tuned = settings.recipe.model_copy(update={"train": settings.recipe.train.model_copy(update=train)})
         file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
         how = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
         precision = self.old.manifest.get("precision")
@@ -281,8 +282,7 @@ class _Conversion:
         kept, new, left_out = map(len, swapped.values())
         emit(NoteEvent(f"weights: {kept} kept, {new} new, {left_out} left out"))
         layers = transferring.layers_of(model, self.kinds)
-        able = {place: layer.mechanism for place, layer in layers.items()
-                if layer.mechanism.adopts_maps}  # fmt: skip
+        able = {place: layer.mechanism for place, layer in layers.items() if layer.mechanism.adopts_maps}
         if able:
             stream = self._batches(emit)
             taken = stream.take(min(MAP_BATCHES, len(stream.batches)))

@@ -94,10 +94,7 @@ class Cost(NamedTuple):
 
 
 def cost_of(
-    recipe: Recipe,
-    prepared: PreparedData | None = None,
-    device: str = "cpu",
-    auto: str | None = None,
+    recipe: Recipe, prepared: PreparedData | None = None, device: str = "cpu", auto: str | None = None
 ) -> Cost:
     """All of it; without the data, what is known without it.
 
@@ -207,9 +204,7 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
     return BatchShape(len(rows), source, int(encoded.target.lengths[rows].max()) + 1)
 
 
-def pace(
-    recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str | None = None
-) -> Pace:
+def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str | None = None) -> Pace:
     """Make updates on two planned batches and scale them to the padded size of the average one.
 
     Not for models that are counted.
@@ -278,12 +273,7 @@ def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
 
 
 def _timed(
-    recipe: Recipe,
-    prepared: PreparedData,
-    chosen: list[Rows],
-    precisions: Sequence[str],
-    device: str,
-    repeats: int,
+    recipe: Recipe, prepared: PreparedData, chosen: list[Rows], precisions: Sequence[str], device: str, repeats: int
 ) -> dict[str, list[float]]:
     """Seconds of an update on each of the batches in each precision, which take turns."""
 

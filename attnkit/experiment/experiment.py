@@ -61,9 +61,7 @@ Key = tuple[str, int]
 class Experiment:
     """All trainings of one command, and what they share."""
 
-    def __init__(
-        self, settings: TrainingSettings, stop: StopSignals, emit: Emit, *, checked: bool = False
-    ) -> None:
+    def __init__(self, settings: TrainingSettings, stop: StopSignals, emit: Emit, *, checked: bool = False) -> None:
         """`checked`: another process has looked through the splits."""
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
         self.checked = checked
@@ -132,10 +130,7 @@ class Experiment:
     def _precision_of_others(self, run: Path) -> str | None:
         """What earlier runs of this recipe, and trials of them, chose on such a device."""
         trials, root = self.settings.trials, self.settings.out.joinpath(*self.file.name.split("/"))
-        rows = {
-            trials[name].row if name in trials else name: recipe
-            for name, recipe in self.file.variants.items()
-        }
+        rows = {trials[name].row if name in trials else name: recipe for name, recipe in self.file.variants.items()}
         seeds = "seed-*/manifest.json"
         for path in sorted([*root.glob(f"*/{seeds}"), *root.glob(f"*/{layout.TUNE}/*/{seeds}")]):
             with suppress(AttnkitError):
@@ -164,10 +159,7 @@ class Experiment:
         baseline = self.file.baseline if self.file.baseline in trained else None
         settings = self.file.variants[planned[0][0]].eval
         result = side_by_side(
-            rows,
-            first_baselines(rows, baseline),
-            settings,
-            published=PublishedFigures.of_file(self.file),
+            rows, first_baselines(rows, baseline), settings, published=PublishedFigures.of_file(self.file)
         )
         self.emit(events.ScoredEvent(result))
         return result
@@ -295,17 +287,27 @@ class RunTraining:
                 started = True
                 record_changes(run, recipe, begun.changes, event.resumed_from, self.emit)
                 run.update(
-                    parameters=event.parameters, precision=precision, failed=None,
-                    files={layout.LOG: None}, **self._tuned(),
-                )  # fmt: skip
+                    parameters=event.parameters,
+                    precision=precision,
+                    failed=None,
+                    files={layout.LOG: None},
+                    **self._tuned(),
+                )
             self.emit(event)
 
         assert begun.prepared is not None
         start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         job = TrainingJob(
-            recipe, begun.prepared, run, self.seed, self.experiment.device, precision,
-            self.experiment.stop, start, on_event,
-        )  # fmt: skip
+            recipe,
+            begun.prepared,
+            run,
+            self.seed,
+            self.experiment.device,
+            precision,
+            self.experiment.stop,
+            start,
+            on_event,
+        )
         try:
             if not recipe.model.count_based:
                 fit(job)

@@ -66,8 +66,13 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
 
 def manifest_entry(run: Run) -> dict[str, Any]:
     """What the manifest of a training says of the run that it began from."""
-    return {"run": named(run.path.as_posix()), "recipe": run.name, "variant": run.variant,
-            "seed": run.seed, "weights": run.weights_sha256}  # fmt: skip
+    return {
+        "run": named(run.path.as_posix()),
+        "recipe": run.name,
+        "variant": run.variant,
+        "seed": run.seed,
+        "weights": run.weights_sha256,
+    }
 
 
 def require_same(run: Run, initial: Run | None) -> None:

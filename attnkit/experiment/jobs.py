@@ -29,12 +29,7 @@ from attnkit import mechanisms
 from attnkit.data.corpus_files import known_digests
 from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
-from attnkit.errors import (
-    AttnkitError,
-    MemoryLimitError,
-    StoppedError,
-    understood,
-)
+from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, understood
 from attnkit.experiment import cost
 from attnkit.experiment.experiment import Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
@@ -79,11 +74,7 @@ class TrainingEnd(NamedTuple):
 
 
 def train_side_by_side(
-    settings: TrainingSettings,
-    emit: Emit,
-    *,
-    jobs: int,
-    notice: Callable[[str], object] | None = None,
+    settings: TrainingSettings, emit: Emit, *, jobs: int, notice: Callable[[str], object] | None = None
 ) -> Comparison | None:
     """`attnkit.experiment.training.train` with so many runs at a time, each in a process.
 
@@ -119,9 +110,7 @@ def train_side_by_side(
         return run_jobs(experiment, start, planned, jobs)
 
 
-def check_memory(
-    experiment: Experiment, prepared: Mapping[RunTraining, PreparedData], jobs: int
-) -> None:
+def check_memory(experiment: Experiment, prepared: Mapping[RunTraining, PreparedData], jobs: int) -> None:
     """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
 
     Raises:
@@ -266,9 +255,7 @@ def close(jobs: Sequence[Job]) -> None:
         job.close()
 
 
-def run_jobs(
-    experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int
-) -> Comparison | None:
+def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int) -> Comparison | None:
     """Train and score all runs, and compare those that did not fail in this process.
 
     Raises:
@@ -310,9 +297,7 @@ def run_jobs(
     lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
     if stop.requested and (stopped or waiting):
         failed = "".join(f"; failed before: {line}" for line in lines)
-        raise StoppedError(
-            f"stopped by {stop.requested}; all that was done is saved{failed}; {AGAIN}"
-        )
+        raise StoppedError(f"stopped by {stop.requested}; all that was done is saved{failed}; {AGAIN}")
     comparison = None
     if finished := [key for key in planned if key in rows]:
         comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])
@@ -334,8 +319,7 @@ def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | No
         if stop.requested:
             return None
         raise MemoryLimitError(
-            "the process that others are started from was killed, as the system does when memory "
-            f"runs out; {AGAIN}"
+            f"the process that others are started from was killed, as the system does when memory runs out; {AGAIN}"
         ) from error
 
 

@@ -23,13 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit import __version__
-from attnkit.errors import (
-    DataError,
-    NotFiniteError,
-    OutputPathError,
-    StoppedError,
-    UsageError,
-)
+from attnkit.errors import DataError, NotFiniteError, OutputPathError, StoppedError, UsageError
 from attnkit.experiment.attention_transfer import MATCHING, make_updates, stages
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe import Recipe
@@ -123,9 +117,7 @@ def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
     recipe = load_resolved(Path("convert"), [f"model.attention={attention}", *words], DEFAULTS)
     usual, chosen = AttentionConfig(), recipe.model.attention
     if (chosen.encoder, chosen.cross) != (usual, usual):
-        raise UsageError(
-            f"--attention {attention}: a causal model has attention in its decoder only"
-        )
+        raise UsageError(f"--attention {attention}: a causal model has attention in its decoder only")
     surgery.check(chosen.decoder.name, chosen.decoder.options())
     if (precision := recipe.train.precision) not in ("fp32", "bf16"):
         raise UsageError(f"train.precision={precision}: must be fp32 or bf16")
@@ -133,10 +125,7 @@ def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
 
 
 def convert(
-    settings: PretrainedSettings,
-    emit: Emit = events.ignore,
-    *,
-    notice: Callable[[str], object] | None = None,
+    settings: PretrainedSettings, emit: Emit = events.ignore, *, notice: Callable[[str], object] | None = None
 ) -> Comparison:
     """Convert a model, measure each stage, and write the last one.
 
@@ -172,9 +161,7 @@ class _PretrainedConversion:
         if surgery.is_converted(opened.path):
             raise UsageError(f"{name}: is converted already: give the model that it was made of")
         if opened.limit is not None and self.settings.length > opened.limit:
-            raise UsageError(
-                f"--length {self.settings.length}: {name} reads at most {opened.limit} tokens"
-            )
+            raise UsageError(f"--length {self.settings.length}: {name} reads at most {opened.limit} tokens")
         return opened
 
     def stages(self) -> Comparison:
@@ -215,9 +202,7 @@ class _PretrainedConversion:
         if not surgery.is_converted(folder):
             raise OutputPathError(f"{folder}: is there, and no converted model: use another --out")
         if not replace:
-            raise OutputPathError(
-                f"{folder}: is there already: use --fresh to replace it, or another --out"
-            )
+            raise OutputPathError(f"{folder}: is there already: use --fresh to replace it, or another --out")
 
     def _texts(self) -> tuple[Int[Tensor, "N L"], Int[Tensor, "n L"]]:
         """Windows of the text to learn from and of the text that is scored."""
@@ -251,9 +236,7 @@ class _PretrainedConversion:
             raise DataError(f"{path}: has {len(ids)} tokens, a window needs {length} (--length)")
         return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
-    def _train(
-        self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]
-    ) -> None:
+    def _train(self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]) -> None:
         """Make the updates of a stage, if it has any, and tell how far they are."""
         batches = self._batches(text)
         if stage == "transferred":
@@ -362,13 +345,18 @@ class _PretrainedConversion:
     def _save(self, student: Any, found: Comparison) -> None:
         settings, config = self.settings, self.settings.attention
         facts = {
-            "attention": config.name, "options": config.options(), "length": settings.length,
-            "model": settings.model, "transfer": settings.transfer, "tune": settings.tune,
-            "lr": settings.recipe.train.lr, "batch_tokens": settings.recipe.train.batch_tokens,
+            "attention": config.name,
+            "options": config.options(),
+            "length": settings.length,
+            "model": settings.model,
+            "transfer": settings.transfer,
+            "tune": settings.tune,
+            "lr": settings.recipe.train.lr,
+            "batch_tokens": settings.recipe.train.batch_tokens,
             "precision": settings.recipe.train.precision,
             "perplexity": {r.variant: r.scores["perplexity"].json()["score"] for r in found.rows},
             **self.teacher.facts,
-        }  # fmt: skip
+        }
         make_folder(settings.out)
         self._check_place(settings.fresh)  # another command may have made it meanwhile
         tokenizer = self.teacher.tokenizer
@@ -382,9 +370,7 @@ def layer_calls(
     """What modules of attention are given and answer while a model reads windows without pads."""
     calls, parts = {}, dict(model.named_modules())
 
-    def note(
-        name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any
-    ) -> None:
+    def note(name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
         # without padding no layer needs a mask, whose form depends on the implementation
         calls[name] = args, {**named, "attention_mask": None}, out[0]
 

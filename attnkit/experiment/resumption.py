@@ -115,9 +115,7 @@ def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
 
 def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
     """The recipe of a run with the search, the scoring and the places of files of another."""
-    later: dict[str, Any] = {
-        "search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts
-    }  # fmt: skip
+    later: dict[str, Any] = {"search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts}
     for key in (*FILES, "train.log_to"):
         section, name = key.split(".")
         part = later.get(section, getattr(run.recipe, section))
@@ -168,9 +166,7 @@ def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> 
     emit(events.SkippedEvent(f"already trained{why}"))
 
 
-def record_changes(
-    run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit
-) -> None:
+def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit) -> None:
     """Store a changed recipe in its run, and after which step the training was changed."""
     if not changes:
         return
@@ -193,11 +189,7 @@ def other_device_note(run: Run, now: tuple[str, int, int]) -> str:
     if before == now:
         return ""
     old, new = (
-        f"{device} with {threads} thread{'s' * (threads != 1)}"
-        + f" in each of {ranks} processes" * (ranks > 1)
+        f"{device} with {threads} thread{'s' * (threads != 1)}" + f" in each of {ranks} processes" * (ranks > 1)
         for device, threads, ranks in (before, now)
     )
-    return (
-        f"started on {old}, resumes on {new}: the result will not be bit-identical to an "
-        "uninterrupted training"
-    )
+    return f"started on {old}, resumes on {new}: the result will not be bit-identical to an uninterrupted training"

@@ -16,11 +16,7 @@ from attnkit.train.signals import StopSignals
 
 
 def train(
-    settings: TrainingSettings,
-    emit: Emit = ignore,
-    *,
-    jobs: int = 1,
-    notice: Callable[[str], object] | None = None,
+    settings: TrainingSettings, emit: Emit = ignore, *, jobs: int = 1, notice: Callable[[str], object] | None = None
 ) -> Comparison | None:
     """Train unfinished runs, skip finished ones, score each, and compare them.
 
@@ -59,10 +55,7 @@ def train(
 
 
 def prepare_data(
-    settings: TrainingSettings,
-    emit: Emit = ignore,
-    *,
-    notice: Callable[[str], object] | None = None,
+    settings: TrainingSettings, emit: Emit = ignore, *, notice: Callable[[str], object] | None = None
 ) -> None:
     """Prepare the data of all trainings, so that `train` finds it.
 

@@ -13,9 +13,7 @@ ABSENT = "(not set)"
 """In place of a value that a recipe lacks."""
 
 
-def recorded(
-    file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path
-) -> dict[str, Tuned]:
+def recorded(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path) -> dict[str, Tuned]:
     """The entries of rows that were tuned before, so that their runs go on with what was chosen.
 
     A row is left out whose recipe has changed in what was tuned, or where a word sets it.

@@ -17,14 +17,7 @@ from typing import Any
 
 from attnkit.data.corpus import splits_of
 from attnkit.distributed import group
-from attnkit.errors import (
-    DataError,
-    DivergedError,
-    OutputPathError,
-    RecipeError,
-    StoppedError,
-    UsageError,
-)
+from attnkit.errors import DataError, DivergedError, OutputPathError, RecipeError, StoppedError, UsageError
 from attnkit.experiment import training
 from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
@@ -96,8 +89,11 @@ class Tuning:
         rows, was = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
         for name in names:
             found = [flat(files[text].variants[name]) for text in values]
-            told = [one for one in dict.fromkeys(key for some in found for key in some)
-                    if len({some.get(one) for some in found}) > 1]  # fmt: skip
+            told = [
+                one
+                for one in dict.fromkeys(key for some in found for key in some)
+                if len({some.get(one) for some in found}) > 1
+            ]
             if not told:
                 continue
             if len({tuple(some.get(one) for one in told) for some in found}) < len(found):
@@ -120,10 +116,7 @@ class Tuning:
                 origins[name] = files[text].origins.get(row, {})
                 trials[name] = Trial(row, folder, inner, text)
         made = file.swept or {row: [row] for row in rows}
-        swept = {
-            base: [name for name, one in trials.items() if one.row in some]
-            for base, some in made.items()
-        }
+        swept = {base: [name for name, one in trials.items() if one.row in some] for base, some in made.items()}
         tried = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
         return Tuning(word, inner, steps, rows, was, tried, trials, load)
 
@@ -181,9 +174,14 @@ class Tuning:
             )
         _, value, recipe = best
         return Tuned(
-            key=self.key, value=value, was=dict(self.was[row]), steps=self.steps,
-            seed=recipe.train.seeds[0], monitor=recipe.train.monitor, trials=tried,
-        )  # fmt: skip
+            key=self.key,
+            value=value,
+            was=dict(self.was[row]),
+            steps=self.steps,
+            seed=recipe.train.seeds[0],
+            monitor=recipe.train.monitor,
+            trials=tried,
+        )
 
 
 def train(
@@ -229,10 +227,7 @@ def _notes(row: str, entry: Tuned) -> Iterator[str]:
         numbers = sorted(scores, key=float)
         if entry.value in (numbers[0], numbers[-1]):
             end = ("smaller", "larger")[entry.value == numbers[-1]]
-            yield (
-                f"{row}: {entry.key}={entry.value} is at the end of the values tried;"
-                f" a {end} one may be better"
-            )
+            yield (f"{row}: {entry.key}={entry.value} is at the end of the values tried; a {end} one may be better")
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
@@ -275,14 +270,9 @@ def _owner(key: str, file: RecipeFile) -> str:
 def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
     """Refuse what no trial of a row can do.  Raises UsageError, RecipeError."""
     if "valid" not in splits_of(recipe.data):
-        raise RecipeError(
-            f"--tune {word}: chooses on validation data, and the data of {name} has no valid split"
-        )
+        raise RecipeError(f"--tune {word}: chooses on validation data, and the data of {name} has no valid split")
     if steps is not None and not 1 <= steps <= recipe.train.steps:
-        raise UsageError(
-            f"--tune-steps {steps}: must be from 1 to the train.steps of {name}, "
-            f"{recipe.train.steps}"
-        )
+        raise UsageError(f"--tune-steps {steps}: must be from 1 to the train.steps of {name}, {recipe.train.steps}")
 
 
 def _outcome(run: Run, value: str) -> TunedTrial:

@@ -69,12 +69,7 @@ class ScoreTable(json_files.Schema):
 
 
 def verify(
-    path: Path,
-    lines: int = 20,
-    *,
-    device: str = "cpu",
-    data_dir: Path | None = None,
-    fault: str = "",
+    path: Path, lines: int = 20, *, device: str = "cpu", data_dir: Path | None = None, fault: str = ""
 ) -> Iterator[Check]:
     """Check one run: its files, its scores, and as many lines of each split decoded again.
 
@@ -141,9 +136,7 @@ class _Verification:
         self.run_id = run.weights_sha256[:RUN_ID]
         self.load = cache(partial(run.model, device))
 
-    def check(
-        self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any
-    ) -> Check:
+    def check(self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any) -> Check:
         """What was found; `score` is split, metric and stored score."""
         return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
 
@@ -203,9 +196,7 @@ class _Verification:
         try:
             hashed = whole()
         except AttnkitError as error:
-            return self.check(
-                "file", name, "different", layout.without_path(error, self.run.path / name)
-            )
+            return self.check("file", name, "different", layout.without_path(error, self.run.path / name))
         return self.check("file", name, "same" if hashed else "not checked", why)
 
     def splits(self) -> Iterator[Check]:
@@ -230,9 +221,7 @@ class _Verification:
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
         for name, one in saved.items():
-            told = {
-                metric: value["score"] for metric, value in stored[name].get("metrics", {}).items()
-            }
+            told = {metric: value["score"] for metric, value in stored[name].get("metrics", {}).items()}
             try:
                 if isinstance(one, AttnkitError):
                     raise one

@@ -22,8 +22,11 @@ from attnkit.runs.run_corpus import RunCorpus
 from attnkit.storage import files
 from attnkit.storage.cache import fill_folder
 
-PACKAGES = {"huggingface": ("transformers",), "ctranslate2": ("ctranslate2",),
-            "onnx": ("onnxruntime", "onnxscript", "onnx")}  # fmt: skip
+PACKAGES = {
+    "huggingface": ("transformers",),
+    "ctranslate2": ("ctranslate2",),
+    "onnx": ("onnxruntime", "onnxscript", "onnx"),
+}
 """Target -> what it needs; the first one reads the result."""
 VALID = "valid"
 """The split that answers are compared on; where it is not at hand, one that is scored."""
@@ -80,12 +83,17 @@ def export(
             text = "; ".join(f"{one.check}: {one.found} ({one.needed})" for one in failed)
             raise DataError(f"{run.path}: not exported, since it would answer otherwise: {text}")
         facts: dict[str, Any] = {
-            "attnkit": attnkit.__version__, "to": target, "quantization": weights,
+            "attnkit": attnkit.__version__,
+            "to": target,
+            "quantization": weights,
             "library": f"{PACKAGES[target][0]} {version(PACKAGES[target][0])}",
-            "recipe": run.name, "variant": run.variant, "seed": run.seed,
-            "weights": run.weights_sha256, "split": split,
+            "recipe": run.name,
+            "variant": run.variant,
+            "seed": run.seed,
+            "weights": run.weights_sha256,
+            "split": split,
             "checks": [one._asdict() for one in checks],
-        }  # fmt: skip
+        }
         # without the places of files on the machine where it was trained
         bare = with_paths(recipe, lambda key, path: None)
         about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}

@@ -39,12 +39,16 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
     charsmap = proto.normalizer_spec.precompiled_charsmap
     first = [steps.Precompiled(charsmap)] if charsmap else []
     forms = {"nfc": [steps.NFC()], "nfkc": [steps.NFKC()], "none": []}
-    made.normalizer = steps.Sequence([
-        *first, *forms[vocabulary.form],
-        steps.Replace(library.Regex(NONCHARACTERS), "\ufffd"),
-        steps.Replace(blank, " "), steps.Strip(),
-        *(steps.Replace(text, spelled) for text, spelled in CARRIED.items()),
-    ])  # fmt: skip
+    made.normalizer = steps.Sequence(
+        [
+            *first,
+            *forms[vocabulary.form],
+            steps.Replace(library.Regex(NONCHARACTERS), "\ufffd"),
+            steps.Replace(blank, " "),
+            steps.Strip(),
+            *(steps.Replace(text, spelled) for text, spelled in CARRIED.items()),
+        ]
+    )
     found = "|".join(  # longer ones first, as in sentencepiece
         "".join(f"\\x{{{ord(letter):x}}}" for letter in symbol.replace(" ", MARK))
         for symbol in sorted(vocabulary.symbols, key=len, reverse=True)
@@ -60,10 +64,13 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
     made.post_processor = library.processors.TemplateProcessing(template, special_tokens=ends)
     roles = (f"{name}_token" for name in ("pad", "unk", "bos", "eos"))
     return transformers().PreTrainedTokenizerFast(
-        tokenizer_object=made, clean_up_tokenization_spaces=False, split_special_tokens=True,
+        tokenizer_object=made,
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
         model_input_names=["input_ids", "attention_mask"],
-        **dict(zip(roles, CONTROL, strict=True)), **options,
-    )  # fmt: skip
+        **dict(zip(roles, CONTROL, strict=True)),
+        **options,
+    )
 
 
 def _model(models: Any, pieces: Any, kind: int) -> Any:

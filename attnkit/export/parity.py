@@ -109,8 +109,7 @@ def odd_lines(tokenizer: Tokenizer) -> list[str]:
     whole = [form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")]
     return [
         *whole,
-        unicodedata.normalize("NFD", "Gr\u00f6\u00dfe d\u00e9j\u00e0 \uac00")
-        + " \ufb01 \u03a9 \u00bd",
+        unicodedata.normalize("NFD", "Gr\u00f6\u00dfe d\u00e9j\u00e0 \uac00") + " \ufb01 \u03a9 \u00bd",
         "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # joined, and a flag
         "<0x41><0x0A> <0xE2>",  # as pieces of bytes are spelled
         "",
@@ -120,26 +119,21 @@ def odd_lines(tokenizer: Tokenizer) -> list[str]:
     ]
 
 
-def outputs(
-    model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]
-) -> Iterator[str]:
+def outputs(model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]) -> Iterator[str]:
     """The best output of each text by our search (greedy for sampling), or the likeliest label."""
     search, longest = recipe.search, recipe.data.max_length
     if isinstance(model, Model) and model.shape == "encoder":
-        found = classify(model, tokenizer, texts, recipe.data.labels, max_source=longest,
-                         batch_tokens=search.batch_tokens)  # fmt: skip
+        found = classify(
+            model, tokenizer, texts, recipe.data.labels, max_source=longest, batch_tokens=search.batch_tokens
+        )
     else:
         method = "greedy" if search.method == "sample" else search.method
         spec = search.model_copy(update={"method": method, "n_best": 1})
-        found = translate(
-            model, tokenizer, texts, spec, max_source=longest, prompts=recipe.prompts
-        )  # fmt: skip
+        found = translate(model, tokenizer, texts, spec, max_source=longest, prompts=recipe.prompts)
     yield from (answers[0][0] for answers in found)
 
 
-def _batches(
-    recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]
-) -> Iterator[Batch]:
+def _batches(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[Batch]:
     """Sources and targets, then rows of random tokens."""
     for start in range(0, len(sources), AT_ONCE):
         some = slice(start, start + AT_ONCE)

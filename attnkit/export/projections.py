@@ -28,9 +28,7 @@ def projection(attention: MultiHead, name: str) -> tuple[Float[Tensor, "O I"], F
     Queries are such that scores are divided by sqrt(D), as all libraries do.
     """
     layer, mechanism = getattr(attention, name), attention.mechanism
-    factor = (
-        getattr(mechanism, "scale", 1.0) * mechanism.shape.head_width**0.5 if name == "q" else 1
-    )
+    factor = getattr(mechanism, "scale", 1.0) * mechanism.shape.head_width**0.5 if name == "q" else 1
     weight: Tensor = layer.weight.detach() * factor
     return weight, weight[:, 0] * 0 if layer.bias is None else layer.bias.detach() * factor
 

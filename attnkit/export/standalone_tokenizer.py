@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.data import pieces, text_form
-from attnkit.data.tokenizer import (
-    BOS,
-    EOS,
-    SOURCE_FILE,
-    TARGET_FILE,
-    LabelVocabulary,
-    Tokenizer,
-)
+from attnkit.data.tokenizer import BOS, EOS, SOURCE_FILE, TARGET_FILE, LabelVocabulary, Tokenizer
 from attnkit.recipe import Recipe
 
 FILE = "tokenizer.py"

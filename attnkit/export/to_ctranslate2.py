@@ -63,17 +63,21 @@ class CTranslate2Model:
         beams = spec.beam if spec.method == "beam" else 1
         found = self.translator.translate_batch(
             [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # it adds the end token
-            beam_size=beams, num_hypotheses=spec.n_best,
+            beam_size=beams,
+            num_hypotheses=spec.n_best,
             length_penalty=spec.length_penalty or NO_PENALTY,
             max_decoding_length=min(spec.max_length, self.limit or spec.max_length),
-            min_decoding_length=spec.min_length, no_repeat_ngram_size=spec.no_repeat_ngram,
-            suppress_sequences=[[self.target[id_]] for id_ in (PAD, UNK, BOS)], max_input_length=0,
-            max_batch_size=max(1, spec.batch_tokens // beams), batch_type="tokens",
-            return_end_token=True, return_scores=True,
-        )  # fmt: skip
+            min_decoding_length=spec.min_length,
+            no_repeat_ngram_size=spec.no_repeat_ngram,
+            suppress_sequences=[[self.target[id_]] for id_ in (PAD, UNK, BOS)],
+            max_input_length=0,
+            max_batch_size=max(1, spec.batch_tokens // beams),
+            batch_type="tokens",
+            return_end_token=True,
+            return_scores=True,
+        )
         return [
-            [self._hypothesis(*one, spec) for one in zip(each.hypotheses, each.scores, strict=True)]
-            for each in found
+            [self._hypothesis(*one, spec) for one in zip(each.hypotheses, each.scores, strict=True)] for each in found
         ]
 
     def _hypothesis(self, tokens: list[str], score: float, spec: SearchConfig) -> Hypothesis:
@@ -113,14 +117,10 @@ def opened(run: Run, device: str) -> CTranslate2Model:
         write(run.model(), tokenizer, recipe, folder)
 
     place = cache_dir() / "ctranslate2" / str(run.manifest["files"].get(MODEL))
-    return read_or_build(
-        place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build
-    )[0]
+    return read_or_build(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
 
 
-def write(
-    model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
-) -> Reader:
+def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
     """Convert into an empty folder, and open it; `weights` is a type of CTranslate2's converters.
 
     Raises as `CTranslate2Model`.
@@ -162,15 +162,14 @@ def write(
     engine = CTranslate2Model(folder, tokenizer, model.limit, "cpu")
     answers = partial(outputs, engine, tokenizer)
     encode = standalone_tokenizer.encoder(folder, recipe)
-    return Reader(
-        answers, log_probs=engine.log_probs, encode=encode, bans=False, exact=weights is None
-    )
+    return Reader(answers, log_probs=engine.log_probs, encode=encode, bans=False, exact=weights is None)
 
 
 def _block(spec: Any, block: Any) -> None:
-    layers = [(spec.self_attention, block.attention, block.norm_attention, ("qkv", "o")),
-              (spec.attention, block.cross, block.norm_cross, ("q", "kv", "o"))
-              if block.cross is not None else None]  # fmt: skip
+    layers = [
+        (spec.self_attention, block.attention, block.norm_attention, ("qkv", "o")),
+        (spec.attention, block.cross, block.norm_cross, ("q", "kv", "o")) if block.cross is not None else None,
+    ]
     for part, attention, norm, fused in filter(None, layers):
         _norm(part.layer_norm, norm)
         for linear, names in zip(part.linear, fused, strict=True):

@@ -63,9 +63,7 @@ class HuggingFaceModel:
             found = found[:, given["input_ids"].shape[1] if self.decoder else 0 :]
             yield from self.target.batch_decode(found, skip_special_tokens=True)
 
-    def logits(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T V"]:
+    def logits(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         """Logits of whole rows, padded on the right."""
         read = ids if source is None else source
         assert read is not None
@@ -75,9 +73,7 @@ class HuggingFaceModel:
         return logits
 
 
-def write(
-    model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
-) -> Reader:
+def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
     """Fill a folder with weights, settings and tokenizer, and open it.
 
     Raises as `fast_tokenizer` and `open_model`.
@@ -102,10 +98,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
     layers: dict[str, Any] = {}
     tables: dict[str, Tensor] = {"lm_head": model.output.weight.detach()}
     for side, stack, embedding in stacks(model):
-        tokens, positions = (
-            embedding.tokens.weight.detach(),
-            position_table(embedding, model.length),
-        )
+        tokens, positions = (embedding.tokens.weight.detach(), position_table(embedding, model.length))
         if opt := model.encoder is None:  # which does not scale
             positions, tokens = F.pad(positions, (0, 0, SKIPPED, 0)), tokens * embedding.scale
         tables |= {f"{side}.embed_positions": positions, f"{side}.embed_tokens": tokens}
@@ -154,27 +147,42 @@ def _config(recipe: Recipe, size: int, positions: int) -> Any:
     ours, kind = recipe.model, pretrained_class(recipe)
     tied, inside = ours.tie == "all", ours.activation_dropout
     values: dict[str, Any] = {
-        "vocab_size": size, "pad_token_id": PAD, "bos_token_id": BOS, "eos_token_id": EOS,
-        "activation_function": ours.activation, "dropout": ours.dropout,
-        "architectures": [kind + HEADS[kind]], "dtype": "float32",
-    }  # fmt: skip
+        "vocab_size": size,
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "activation_function": ours.activation,
+        "dropout": ours.dropout,
+        "architectures": [kind + HEADS[kind]],
+        "dtype": "float32",
+    }
     if kind == "OPT":
         values |= {
-            "max_position_embeddings": positions - SKIPPED, "tie_word_embeddings": False,
-            "hidden_size": ours.width, "word_embed_proj_dim": ours.width, "ffn_dim": ours.ff,
-            "num_hidden_layers": ours.layers.decoder, "num_attention_heads": ours.heads,
+            "max_position_embeddings": positions - SKIPPED,
+            "tie_word_embeddings": False,
+            "hidden_size": ours.width,
+            "word_embed_proj_dim": ours.width,
+            "ffn_dim": ours.ff,
+            "num_hidden_layers": ours.layers.decoder,
+            "num_attention_heads": ours.heads,
             "do_layer_norm_before": ours.norm == "pre",
-        }  # fmt: skip
+        }
     else:
         values |= {
-            "max_position_embeddings": positions, "tie_word_embeddings": tied,
-            "d_model": ours.width, "scale_embedding": ours.init_std is None,
+            "max_position_embeddings": positions,
+            "tie_word_embeddings": tied,
+            "d_model": ours.width,
+            "scale_embedding": ours.init_std is None,
             "activation_dropout": ours.dropout if inside is None else inside,
-            "decoder_start_token_id": BOS, "forced_eos_token_id": None,
-            "encoder_layers": ours.layers.encoder, "decoder_layers": ours.layers.decoder,
-            "encoder_attention_heads": ours.heads, "decoder_attention_heads": ours.heads,
-            "encoder_ffn_dim": ours.ff, "decoder_ffn_dim": ours.ff,
-        }  # fmt: skip
+            "decoder_start_token_id": BOS,
+            "forced_eos_token_id": None,
+            "encoder_layers": ours.layers.encoder,
+            "decoder_layers": ours.layers.decoder,
+            "encoder_attention_heads": ours.heads,
+            "decoder_attention_heads": ours.heads,
+            "encoder_ffn_dim": ours.ff,
+            "decoder_ffn_dim": ours.ff,
+        }
     if kind == "Marian":
         values |= {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": size}
     return getattr(transformers(), f"{kind}Config")(**values)
@@ -187,17 +195,21 @@ def _generation(recipe: Recipe) -> Any:
     """
     spec = recipe.search
     beam = {"num_beams": spec.beam, "length_penalty": spec.length_penalty, "early_stopping": True}
-    sample = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k,
-              "top_p": spec.top_p}  # fmt: skip
+    sample = {"do_sample": True, "temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}
     chosen: dict[str, Any] = {"beam": beam, "sample": sample}.get(spec.method, {})
     if recipe.model.shape != "decoder":
         chosen["decoder_start_token_id"] = BOS
     return transformers().GenerationConfig(
-        max_new_tokens=spec.max_length, min_new_tokens=spec.min_length or None,
-        no_repeat_ngram_size=spec.no_repeat_ngram or None, num_return_sequences=spec.n_best,
-        suppress_tokens=[PAD, UNK, BOS], pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS,
+        max_new_tokens=spec.max_length,
+        min_new_tokens=spec.min_length or None,
+        no_repeat_ngram_size=spec.no_repeat_ngram or None,
+        num_return_sequences=spec.n_best,
+        suppress_tokens=[PAD, UNK, BOS],
+        pad_token_id=PAD,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
         **chosen,
-    )  # fmt: skip
+    )
 
 
 def _tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> Any:

@@ -35,9 +35,7 @@ class Graph(nn.Module):
         super().__init__()
         self.model, self.part = model, part
 
-    def forward(
-        self, source: Tensor | None = None, memory: Tensor | None = None, ids: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, source: Tensor | None = None, memory: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
         """See the head of this file."""
         found: Tensor
         if self.part == ENCODER:
@@ -88,9 +86,7 @@ class OnnxModel(Model):
         back = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
         return logits.gather(1, back), Decode((read,), None)
 
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T V"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         if ids is None:
             return self._run(WHOLE, ids=source)
         return self.advance(ids, self.start(source, len(ids)))[0]
@@ -100,14 +96,10 @@ class OnnxModel(Model):
         try:
             return torch.from_numpy(self.graphs[graph].run(None, arrays)[0])
         except Exception as error:  # of a class of its own, RuntimeException
-            raise DataError(
-                f"ONNX Runtime cannot run the exported model: {_reason(error)}"
-            ) from error
+            raise DataError(f"ONNX Runtime cannot run the exported model: {_reason(error)}") from error
 
 
-def write(
-    model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None
-) -> Reader:
+def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
     """Fill a folder with graphs for any number of rows and tokens, and open it.
 
     They are traced with rows as long as can be, so that no branch for short rows is taken for all.
@@ -137,12 +129,7 @@ def write(
 def _reason(error: Exception) -> str:
     """The line of a long message that tells the cause, or its beginning."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
-    lines = (
-        line
-        for cause in ("No ONNX", "inferred", "<class")
-        for line in text.splitlines()[::-1]
-        if cause in line
-    )
+    lines = (line for cause in ("No ONNX", "inferred", "<class") for line in text.splitlines()[::-1] if cause in line)
     return " ".join(next(lines, text).split())[:200]
 
 
@@ -155,10 +142,14 @@ def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             made = torch.onnx.export(
-                graph.eval(), kwargs=inputs, input_names=[*inputs], dynamic_shapes=sizes,
+                graph.eval(),
+                kwargs=inputs,
+                input_names=[*inputs],
+                dynamic_shapes=sizes,
                 output_names=["memory" if graph.part == ENCODER else "logits"],
-                dynamo=True, verbose=False,
-            )  # fmt: skip
+                dynamo=True,
+                verbose=False,
+            )
     finally:
         logging.disable(before)
     assert made is not None

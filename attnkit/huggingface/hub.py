@@ -20,11 +20,15 @@ from attnkit.storage.download import is_offline
 from attnkit.text import quoted
 
 CONFIG = "config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "model-*.safetensors",
-           "model.attnkit*.safetensors", "attention.safetensors")  # fmt: skip
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-*.safetensors",
+    "model.attnkit*.safetensors",
+    "attention.safetensors",
+)
 """One file, or an index and its shards; those of a converted model."""
-TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.vocab", "*.bpe",
-         "bpe.codes", "*.codes")  # fmt: skip
+TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.vocab", "*.bpe", "bpe.codes", "*.codes")
 """Settings and vocabularies of all kinds of tokenizers."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
@@ -62,9 +66,7 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
     if name and path.exists():
         raise MissingInputError(f"{name}: a file; give the directory of a model")
     if not NAME.fullmatch(name):
-        raise MissingInputError(
-            f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)"
-        )
+        raise MissingInputError(f"{quoted(name)}: no such directory, and not a hub name (OWNER/MODEL)")
     local = is_offline(offline) or hub().is_offline_mode() or _unreachable()
     try:
         with quiet(network=not local):
@@ -121,9 +123,7 @@ def _check_shards(index: Path) -> None:
     parts = json_files.read(index, WeightIndex, limit=INDEX).weight_map
     for name in dict.fromkeys(parts.values()):
         if not SHARD.fullmatch(name):
-            raise DataError(
-                f"{index}: names {quoted(name)}: only safetensors files of the same folder are read"
-            )
+            raise DataError(f"{index}: names {quoted(name)}: only safetensors files of the same folder are read")
 
 
 def _unreachable() -> bool:
@@ -144,18 +144,25 @@ def _refusal(name: str, error: Exception) -> Exception:
         return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")
     status = getattr(getattr(error, "response", None), "status_code", "?")
     told: list[tuple[Any, type[Exception], str]] = [
-        (errors.GatedRepoError, UnavailableError, "its owner asks for consent: accept the terms "
-         "on huggingface.co and log in (hf auth login)"),
-        ((errors.RepositoryNotFoundError, errors.HFValidationError), MissingInputError,
-         "neither a directory here nor a public model of the hub: check the spelling"),
-        (errors.RemoteEntryNotFoundError, MissingInputError,
-         f"the hub's repository has no {CONFIG}: not a model"),
-        (errors.HfHubHTTPError, UnavailableError,
-         f"the hub answers with error {status}: try again later"),
-        ((OSError, errors.LocalEntryNotFoundError), UnavailableError, "no such directory, not in "
-         "the local cache of the hub, and the hub cannot be reached (no network, or --offline or "
-         "HF_HUB_OFFLINE): give a local directory"),
-        (Exception, UnavailableError,
-         f"the hub's answer cannot be used ({type(error).__name__})"),
-    ]  # fmt: skip
+        (
+            errors.GatedRepoError,
+            UnavailableError,
+            "its owner asks for consent: accept the terms on huggingface.co and log in (hf auth login)",
+        ),
+        (
+            (errors.RepositoryNotFoundError, errors.HFValidationError),
+            MissingInputError,
+            "neither a directory here nor a public model of the hub: check the spelling",
+        ),
+        (errors.RemoteEntryNotFoundError, MissingInputError, f"the hub's repository has no {CONFIG}: not a model"),
+        (errors.HfHubHTTPError, UnavailableError, f"the hub answers with error {status}: try again later"),
+        (
+            (OSError, errors.LocalEntryNotFoundError),
+            UnavailableError,
+            "no such directory, not in "
+            "the local cache of the hub, and the hub cannot be reached (no network, or --offline or "
+            "HF_HUB_OFFLINE): give a local directory",
+        ),
+        (Exception, UnavailableError, f"the hub's answer cannot be used ({type(error).__name__})"),
+    ]
     return next(kind(f"{name}: {text}") for one, kind, text in told if isinstance(error, one))

@@ -18,14 +18,7 @@ import torch
 
 from attnkit import __version__
 from attnkit.device import pick_device
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    MissingInputError,
-    UnavailableError,
-    UsageError,
-    out_of_memory,
-)
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError, out_of_memory
 from attnkit.huggingface import surgery
 from attnkit.huggingface.hub import CONFIG, ModelFolder, model_folder
 from attnkit.huggingface.quiet import quiet, transformers
@@ -88,9 +81,7 @@ class Pretrained:
     def facts(self) -> dict[str, str]:
         """Hashes of weights (where they are below 1 GiB) and tokenizer, revision, versions."""
         found = {
-            "weights": _digest(
-                sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)
-            ),
+            "weights": _digest(sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)),
             "tokenizer": _digest([self.path / "tokenizer.json"]),
             "revision": self.revision,
             "attnkit": __version__,
@@ -101,12 +92,7 @@ class Pretrained:
 
 
 def open_model(
-    name: str | Path,
-    *,
-    device: str = "auto",
-    dtype: str = "float32",
-    offline: bool = False,
-    quantization: Any = None,
+    name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False, quantization: Any = None
 ) -> Pretrained:
     """Open a local directory, or where there is none a model of the hub.
 
@@ -153,9 +139,7 @@ def _opened(place: ModelFolder, chosen: str, dtype: str, quantization: Any) -> P
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
         if quantization is not None:  # such weights are quantised where they stay
             if isinstance(quantization, str):
-                quantization = transformers().BitsAndBytesConfig(
-                    **{f"load_in_{quantization}": True}
-                )
+                quantization = transformers().BitsAndBytesConfig(**{f"load_in_{quantization}": True})
             options |= {"quantization_config": quantization, "device_map": {"": chosen}}
         converted = surgery.is_converted(place.path)
         if converted:
@@ -167,9 +151,7 @@ def _opened(place: ModelFolder, chosen: str, dtype: str, quantization: Any) -> P
     limit = _limit(model, tokenizer)
     if converted and (most := surgery.restore(model, place.path)) is not None:
         limit = most if limit is None else min(limit, most)
-    return Pretrained(
-        place.name, shape, model, tokenizer, torch.device(chosen), limit, place.path, place.revision
-    )
+    return Pretrained(place.name, shape, model, tokenizer, torch.device(chosen), limit, place.path, place.revision)
 
 
 def require_transformers() -> None:
@@ -281,9 +263,7 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        raise MissingInputError(
-            f"{place.name}: no tokenizer that can be read: {one_line(error)}"
-        ) from error
+        raise MissingInputError(f"{place.name}: no tokenizer that can be read: {one_line(error)}") from error
     if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
         # where no file of a vocabulary is there, some classes make an empty one
         raise MissingInputError(f"{place.name}: no tokenizer: save one beside the model")
@@ -320,9 +300,7 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
     if not isinstance(tokenizer.model_max_length, int | float):
         raise TypeError(f"model_max_length should be a number: {tokenizer.model_max_length!r:.60}")
     tables = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))
-    limits = [
-        value - _reserved(model, value) for value in tables if isinstance(value, int) and value > 0
-    ]
+    limits = [value - _reserved(model, value) for value in tables if isinstance(value, int) and value > 0]
     least = min(tokenizer.model_max_length, *limits, UNSET)
     return int(least) if least < UNSET else None
 

@@ -81,9 +81,7 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
         )
     made: dict[str, Attention] = {}
     for depth, (name, module, heads, width) in enumerate(_attention_modules(model)):
-        layer = MultiHead.build(
-            word, heads * width, heads, length, depth=depth, causal=True, **options
-        )
+        layer = MultiHead.build(word, heads * width, heads, length, depth=depth, causal=True, **options)
         mechanism = layer.mechanism
         sets = mechanism.query_sets, mechanism.key_sets, mechanism.value_sets, mechanism.key_heads
         if sets != (1, 1, 1, heads) or not layer.plain:
@@ -105,9 +103,7 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
     found: list[tuple[str, nn.Module, int, int]] = []
     names = {module: name for name, module in model.named_modules()}
 
-    def note(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **given: Any
-    ) -> Any:
+    def note(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **given: Any) -> Any:
         for name, what in (("softcap", "caps its scores"), ("s_aux", "has attention sinks")):
             if given.get(name) is not None:
                 raise UsageError(f"its attention {what}, which a mechanism in its place would not")
@@ -127,8 +123,7 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
         if out_of_memory(error):
             raise
         raise UsageError(
-            f"a {model.config.model_type} model cannot be converted "
-            f"({type(error).__name__}: {error})"
+            f"a {model.config.model_type} model cannot be converted ({type(error).__name__}: {error})"
         ) from error
     finally:
         register(IMPLEMENTATION, _attend)

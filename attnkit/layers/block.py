@@ -73,16 +73,12 @@ class Block(nn.Module):
         `memory` is what cross attention looks at; `bias` is added to the scores of self-attention.
         """
         inner = self._enter(self.norm_attention, x)
-        out = self.attention(
-            inner, mask, state=state, prior=carried.own, bias=bias, first=carried.values
-        )
+        out = self.attention(inner, mask, state=state, prior=carried.own, bias=bias, first=carried.values)
         x = self._leave(self.norm_attention, x, out.y)
         cross = Out(x, None)
         if self.cross is not None and self.norm_cross is not None and memory is not None:
             inner = self._enter(self.norm_cross, x)
-            cross = self.cross(
-                inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross
-            )
+            cross = self.cross(inner, memory.mask, memory=memory.rows, state=memory.state, prior=carried.cross)
             x = self._leave(self.norm_cross, x, cross.y)
         if self.feed_forward is not None and self.norm_feed_forward is not None:
             inner = self._enter(self.norm_feed_forward, x)

@@ -51,8 +51,12 @@ class MultiHead(nn.Module):
         self.key_heads = mechanism.key_heads
         head, depth = width // self.heads, mechanism.shape.depth
         values = head * self.key_heads
-        sizes = {"q": width * mechanism.query_sets, "k": values * mechanism.key_sets,
-                 "v": values * mechanism.value_sets, "g": self.heads * mechanism.gates}  # fmt: skip
+        sizes = {
+            "q": width * mechanism.query_sets,
+            "k": values * mechanism.key_sets,
+            "v": values * mechanism.value_sets,
+            "g": self.heads * mechanism.gates,
+        }
         for name, size in sizes.items():
             used = name in mechanism.uses
             setattr(self, name, Linear(width, size, bias) if used else None)
@@ -233,8 +237,7 @@ class MultiHead(nn.Module):
                 )
             v = v + self.value_gate.to(v.dtype)[:, None, None] * first
         if self.q_norm is not None and self.k_norm is not None:
-            q, k = (part if part is None else norm(part)
-                    for part, norm in ((q, self.q_norm), (k, self.k_norm)))  # fmt: skip
+            q, k = (part if part is None else norm(part) for part, norm in ((q, self.q_norm), (k, self.k_norm)))
         if self.rotary is not None and q is not None and k is not None:
             parts = mechanism.rotary_parts
             q = self.rotary(q, mask.q_pos, parts)
@@ -252,10 +255,7 @@ class MultiHead(nn.Module):
         return torch.unflatten(x, -1, (heads, -1)).transpose(1, 2)  # [B, H, T, D]
 
     def merged(
-        self,
-        y: Float[Tensor, "B H T D"],
-        x: Float[Tensor, "B T W"],
-        v: Float[Tensor, "B H T D"] | None = None,
+        self, y: Float[Tensor, "B H T D"], x: Float[Tensor, "B T W"], v: Float[Tensor, "B H T D"] | None = None
     ) -> Float[Tensor, "B T W"]:
         """The heads' answers to x, projected back; before that what the options of the layer say.
 

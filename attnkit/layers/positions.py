@@ -33,9 +33,7 @@ class Rotary(nn.Module):
         if parts > 1:
             slices, width = x.chunk(parts, -1), x.shape[-1] // parts
             even = width - width % 2
-            turned = (
-                torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices
-            )
+            turned = (torch.cat((self(s[..., :even], positions), s[..., even:]), -1) for s in slices)
             return torch.cat([*turned], -1)
         return self.turned(x, *self.turns(x, positions))
 

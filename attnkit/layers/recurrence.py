@@ -41,9 +41,7 @@ class SRU(nn.Module):
         candidate, forget, reset = self.projection(x).split(self.width, -1)
         (v_f, v_r), (b_f, b_r) = self.state_weight.chunk(2), self.bias.chunk(2)
         (start,), wide = state, widest(x.dtype)  # sums over time want more than 16 bits
-        c = simple_recurrence(
-            candidate.to(wide), (forget + b_f).to(wide), v_f.to(wide), start.to(wide)
-        ).to(x.dtype)
+        c = simple_recurrence(candidate.to(wide), (forget + b_f).to(wide), v_f.to(wide), start.to(wide)).to(x.dtype)
         before = torch.cat((start[:, None], c[:, :-1]), 1)  # [R, T, W], c'
         r = torch.sigmoid(reset + v_r * before + b_r)
         return torch.lerp(x[..., self.skip] * self.alpha, c, r), (c[:, -1],)  # r c + (1-r) alpha x
@@ -69,9 +67,7 @@ class RecurrentLayer(nn.Module):
             kind = {"lstm": nn.LSTM, "gru": nn.GRU}[cell]
             self.cell = kind(inputs, width, batch_first=True)
 
-    def forward(
-        self, x: Float[Tensor, "R T I"], state: CellState
-    ) -> tuple[Float[Tensor, "R T W"], CellState]:
+    def forward(self, x: Float[Tensor, "R T I"], state: CellState) -> tuple[Float[Tensor, "R T W"], CellState]:
         """Outputs for all tokens, and the state after the last one."""
         if isinstance(self.cell, SRU):
             return self.cell(x, state)  # type: ignore[no-any-return]
@@ -94,9 +90,7 @@ class BidirectionalLayer(nn.Module):
         self.backwards = RecurrentLayer(cell, width, width // 2, skip_from=width // 2)
         self.parts = RecurrentLayer.parts[cell]
 
-    def forward(
-        self, x: Float[Tensor, "B S W"], turned: Int[Tensor, " n"]
-    ) -> Float[Tensor, "B S W"]:
+    def forward(self, x: Float[Tensor, "B S W"], turned: Int[Tensor, " n"]) -> Float[Tensor, "B S W"]:
         """Both answers side by side; for `turned` see `turned_columns`."""
         rows, _, width = x.shape
         state = (x.new_zeros(rows, width // 2),) * self.parts

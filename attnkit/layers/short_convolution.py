@@ -20,10 +20,7 @@ class ShortConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(channels, size).uniform_(-bound, bound))
 
     def forward(
-        self,
-        x: Float[Tensor, "B T C"],
-        real: Bool[Tensor, "b T"] | None,
-        before: Float[Tensor, "B n C"] | None,
+        self, x: Float[Tensor, "B T C"], real: Bool[Tensor, "b T"] | None, before: Float[Tensor, "B n C"] | None
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B n C"]]:
         """The convolved tokens, and the last size - 1 tokens, for the next call's `before`.
 

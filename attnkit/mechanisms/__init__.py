@@ -50,9 +50,7 @@ __all__ = [
 ]
 __all__ += ["parts", "plug_in", "plugged", "word_of"]
 
-CHANGING = [
-    "uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance", "why"
-]  # fmt: skip
+CHANGING = ["uses", "causal", "encoder", "cross", "positions", "cost", "quadratic", "by_distance", "why"]
 """Facts of a built mechanism that its options change."""
 
 

@@ -38,9 +38,7 @@ class QueryBlock(NamedTuple):
     """sigmoid(2 (left + right)), which is (1 + tanh(left + right)) / 2."""
 
 
-def hidden_units(
-    left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]
-) -> Iterator[QueryBlock]:
+def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) -> Iterator[QueryBlock]:
     """The hidden units of one head, block by block.
 
     On a CPU as 1 / (1 + e^(-2 left) e^(-2 right)), which spares an exponential a unit, else by

@@ -45,12 +45,7 @@ class BlockTopk(ScaledDot):
     why = "its blocks are those of the query's own sequence"
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        block: int = 16,
-        blocks: int | None = None,
-        key_heads: int | None = None,
+        self, shape: Shape, *, block: int = 16, blocks: int | None = None, key_heads: int | None = None
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
         self.block = at_least("block-topk", "block", block)

@@ -55,9 +55,7 @@ class Decay(Unscored):
     state = "constant"
     why = "its memory is written by one sequence, from left to right"
 
-    def __init__(
-        self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed"
-    ) -> None:
+    def __init__(self, shape: Shape, *, gate: Literal["fixed", "head", "channel"] = "fixed") -> None:
         super().__init__(shape)
         self.gate = gate
         self.gates = {"fixed": 0, "head": 1, "channel": shape.head_width}[gate]  # type: ignore[misc]

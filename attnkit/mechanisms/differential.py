@@ -52,11 +52,7 @@ class Differential(ScaledDot):
     rotary_parts = 2
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        lambda_init: float | Literal["by-depth"] = "by-depth",
-        key_heads: int | None = None,
+        self, shape: Shape, *, lambda_init: float | Literal["by-depth"] = "by-depth", key_heads: int | None = None
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
         if shape.head_width % 2:
@@ -64,9 +60,7 @@ class Differential(ScaledDot):
         if lambda_init == "by-depth":
             lambda_init = 0.8 - 0.6 * math.exp(-0.3 * shape.depth)
         if not 0 <= lambda_init < 1:
-            raise UsageError(
-                f"differential: lambda_init must be at least 0 and below 1, got {lambda_init}"
-            )
+            raise UsageError(f"differential: lambda_init must be at least 0 and below 1, got {lambda_init}")
         self.lambda_init = float(lambda_init)
         self.vectors = nn.Parameter(torch.randn(2, 2, shape.head_width // 2) * 0.1)
 

@@ -19,11 +19,7 @@ from attnkit.ops.fast_cpu import few_scores
 
 
 def fused_dot(
-    q: Float[Tensor, "B H T D"],
-    k: Float[Tensor, "B H S D"],
-    v: Float[Tensor, "B H S E"],
-    mask: Mask,
-    scale: float,
+    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], mask: Mask, scale: float
 ) -> Float[Tensor, "B H T E"] | None:
     """softmax(scale q k^T) v by torch's fused kernel, where that is the faster way."""
     if few_scores(q, k):
@@ -32,9 +28,7 @@ def fused_dot(
     causal = packed and mask.causal and q.shape[2] == k.shape[2]  # is_causal aligns top left
     allowed = None if packed and (causal or not mask.causal) else mask.dense()
     grouped = k.shape[1] != q.shape[1]
-    y = F.scaled_dot_product_attention(
-        q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=grouped
-    )
+    y = F.scaled_dot_product_attention(q, k, v, allowed, is_causal=causal, scale=scale, enable_gqa=grouped)
     if allowed is not None and q.device.type != "cpu":
         # not every GPU kernel answers a query without keys with zeros
         y = torch.where(allowed.any(-1, keepdim=True), y, 0)

@@ -25,17 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import (
-    Mask,
-    Out,
-    Shape,
-    State,
-    Unscored,
-    at_least,
-    one_head,
-    real_keys,
-    visible_softmax,
-)
+from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head, real_keys, visible_softmax
 from attnkit.attention.mask import gather_columns
 from attnkit.attention.position_tables import per_head, xavier
 
@@ -129,9 +119,7 @@ class DynamicConv(Unscored):
         return mechanism.weights(q, None, q, mask), one_head((1, 0), (0.25, 0.75))
 
 
-def plain(
-    logits: Float[Tensor, "b H T window"], mask: Mask, before: int
-) -> Float[Tensor, "b H T S"]:
+def plain(logits: Float[Tensor, "b H T window"], mask: Mask, before: int) -> Float[Tensor, "b H T S"]:
     """The map as a matrix: each key by its position."""
     offset = mask.k_pos[:, None, None, :] - mask.q_pos[:, None, :, None] + before
     window = logits.shape[-1]

@@ -139,18 +139,10 @@ class Entmax(ScaledDot):
     softmax = False
     fused = Scored.fused
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        alpha: float | Literal["learned"] = 1.5,
-        key_heads: int | None = None,
-    ) -> None:
+    def __init__(self, shape: Shape, *, alpha: float | Literal["learned"] = 1.5, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)
         if not isinstance(alpha, str) and not 1 <= alpha <= 100:
-            raise UsageError(
-                f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}"
-            )
+            raise UsageError(f"entmax: alpha must be at least 1 (softmax) and at most 100, got {alpha}")
         self.alpha = alpha
         self.softmax = alpha == 1
         self.shift = nn.Parameter(torch.zeros(shape.heads)) if alpha == "learned" else None

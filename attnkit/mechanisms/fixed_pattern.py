@@ -82,12 +82,7 @@ class FixedPattern(Scored):
         self,
         shape: Shape,
         *,
-        patterns: tuple[
-            Literal[
-                "previous", "current", "next", "left", "right", "start", "end", "first", "last"
-            ],
-            ...,
-        ]
+        patterns: tuple[Literal["previous", "current", "next", "left", "right", "start", "end", "first", "last"], ...]
         | None = None,
     ) -> None:
         super().__init__(shape)

@@ -46,9 +46,7 @@ class Forgetting(ScaledDot):
     by_distance = True
     why = "what it forgets lies between a past key and the query"
 
-    def __init__(
-        self, shape: Shape, *, gate_bias: float = 0.0, key_heads: int | None = None
-    ) -> None:
+    def __init__(self, shape: Shape, *, gate_bias: float = 0.0, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)
         if not math.isfinite(gate_bias):
             raise UsageError(f"forgetting: gate_bias must be finite, got {gate_bias}")
@@ -78,14 +76,10 @@ class Forgetting(ScaledDot):
             if y is not None:
                 return Out(y, (kept, sums))
         decay = new - sums.transpose(-1, -2)  # [B, H, T, S]
-        out = super().answer(
-            call._replace(state=cache, bias=decay if bias is None else decay + bias)
-        )
+        out = super().answer(call._replace(state=cache, bias=decay if bias is None else decay + bias))
         return Out(out.y, (out.state, sums), out.scores)
 
-    def faded(
-        self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask
-    ) -> Float[Tensor, "B H T E"] | None:
+    def faded(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, mask: Mask) -> Float[Tensor, "B H T E"] | None:
         """The answers by torch's fused kernel; None where it does not take them.
 
         The sum at the query is the same for all of its keys, so one more channel of the keys has

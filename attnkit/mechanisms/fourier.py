@@ -57,9 +57,7 @@ class Fourier(Unscored):
         return maps[:, :, 1:2], one_head((1, 0, -1, 0))
 
 
-def transformed(
-    x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]
-) -> Float[Tensor, "B H T E"]:
+def transformed(x: Float[Tensor, "B H T E"], valid: Bool[Tensor, "B T"]) -> Float[Tensor, "B H T E"]:
     """The transform of the tokens of each row, which its pads follow; zeros there."""
     lengths, y = valid.sum(1), torch.zeros_like(x)
     for length in {*lengths.tolist()} - {0}:  # an FFT has one length

@@ -50,16 +50,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import (
-    Mask,
-    Out,
-    Shape,
-    State,
-    Unscored,
-    at_least,
-    one_head,
-    real_keys,
-)
+from attnkit.attention import Mask, Out, Shape, State, Unscored, at_least, one_head, real_keys
 from attnkit.errors import UsageError
 from attnkit.ops.decayed_products import decayed_products
 from attnkit.ops.delta_chunks import delta_chunks
@@ -159,10 +150,7 @@ class GatedDelta(Unscored):
             q = q.repeat_interleave(steps, 2)
             if log_decay is not None:
                 log_decay = F.pad(log_decay[:, :, :, None], (0, 0, 0, steps - 1)).flatten(2, 3)
-            k, v = (
-                torch.unflatten(x, 1, (steps, heads)).permute(0, 2, 3, 1, 4).flatten(2, 3)
-                for x in (k, v)
-            )
+            k, v = (torch.unflatten(x, 1, (steps, heads)).permute(0, 2, 3, 1, 4).flatten(2, 3) for x in (k, v))
         return q, k, v, log_decay, erase, write
 
     @classmethod
@@ -195,9 +183,8 @@ def even(length: int, most: int) -> int:
 
 
 def one_step(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor,
-    state: Tensor,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """The formula for one token: q, k [B, H, 1, D], v [B, H, 1, E], gates [B, H, 1, 1 or D]."""
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     if log_decay is not None:
@@ -215,9 +202,8 @@ def undecayed(
 
 
 def chunked(
-    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor,
-    state: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor, write: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The same for T tokens; without a state they are the first ones.
 
     With G_ij = a_(j+1) ... a_i within a chunk that starts from S, the news n_i that token i writes
@@ -254,9 +240,7 @@ def chunked(
         return (squares @ solved)[:, :, 0], (written @ solved)[:, :, 0]
     fresh, stale = solved.split((v.shape[-1], k.shape[-1]), -1)
     states, news = list[Tensor](), list[Tensor]()
-    for number, (own, old, keys) in enumerate(
-        zip(fresh.unbind(2), stale.unbind(2), written.unbind(2), strict=True)
-    ):
+    for number, (own, old, keys) in enumerate(zip(fresh.unbind(2), stale.unbind(2), written.unbind(2), strict=True)):
         states.append(state)
         news.append(own - old @ state)
         kept = state if ends is None else state * ends[number]

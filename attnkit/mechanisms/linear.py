@@ -64,12 +64,7 @@ class _EluPlusOne(torch.autograd.Function):
 class LinearAttention(Kernel):
     """A chosen feature map; cost T*M*E, M = D without `features`."""
 
-    facts_with = {
-        "feature_map": {
-            "exp": {"onnx": ("encoder", "cross")},
-            "softmax": {"onnx": ("encoder", "cross")},
-        }
-    }
+    facts_with = {"feature_map": {"exp": {"onnx": ("encoder", "cross")}, "softmax": {"onnx": ("encoder", "cross")}}}
 
     def __init__(
         self,

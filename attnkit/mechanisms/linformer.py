@@ -87,9 +87,7 @@ class Linformer(Unscored):
         return mechanism.weights(q, k, k, mask)[:, :, :1], one_head((1.25, 1))
 
 
-def _slots(
-    x: Float[Tensor, "B H S D"], projection: Float[Tensor, "H S R"]
-) -> Float[Tensor, "B H R D"]:
+def _slots(x: Float[Tensor, "B H S D"], projection: Float[Tensor, "H S R"]) -> Float[Tensor, "B H R D"]:
     """Mixtures of keys; the rows of a batch side by side, so that no projection is copied."""
     y = torch.bmm(projection.transpose(1, 2), x.permute(1, 2, 0, 3).flatten(2))
     return torch.unflatten(y, 2, (x.shape[0], -1)).permute(2, 0, 1, 3)  # from [H, R, B D]

@@ -26,17 +26,13 @@ class Local(Pattern):
     cost = "T*window*D"
     quadratic = False
 
-    def __init__(
-        self, shape: Shape, *, window: int = 32, side: Literal["both", "behind"] = "both"
-    ) -> None:
+    def __init__(self, shape: Shape, *, window: int = 32, side: Literal["both", "behind"] = "both") -> None:
         super().__init__(shape, at_least("local", "window", window, 0), None)
         self.behind = side == "behind"
 
     def answer(self, call: AttentionCall) -> Out:
         """As `Scored.answer`; a window that lies behind the query is a causal one."""
-        return super().answer(
-            call._replace(mask=call.mask._replace(causal=call.mask.causal or self.behind))
-        )
+        return super().answer(call._replace(mask=call.mask._replace(causal=call.mask.causal or self.behind)))
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

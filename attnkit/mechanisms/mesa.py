@@ -107,9 +107,7 @@ def fitted(squares: Tensor, right: Tensor) -> Tensor:
     return x
 
 
-def solved(
-    q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def solved(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence for T tokens, q and k in units of L, log a and b [B, H, T, 1]."""
     length, size = k.shape[2], min(BLOCK, k.shape[2])
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]

@@ -89,9 +89,7 @@ def start(kernel: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
     return kernel.transpose(-1, -2) / sizes.masked_fill(sizes == 0, 1)[..., None, None]
 
 
-def step(
-    kernel: Float[Tensor, "*n M M"], inverse: Float[Tensor, "*n M M"]
-) -> Float[Tensor, "*n M M"]:
+def step(kernel: Float[Tensor, "*n M M"], inverse: Float[Tensor, "*n M M"]) -> Float[Tensor, "*n M M"]:
     """A better inverse: I - A Z shrinks to its fourth power or so."""
     eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
     product = kernel @ inverse
@@ -121,9 +119,7 @@ def weights_of(
     return scores.softmax(-1)
 
 
-def neighbours(
-    v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]
-) -> Float[Tensor, "B H T E"]:
+def neighbours(v: Float[Tensor, "B H T E"], weights: Float[Tensor, "H 1 N 1"]) -> Float[Tensor, "B H T E"]:
     """Sums over N positions around each, with the weights of the head."""
     size = weights.shape[2]
     if v.device.type != "cpu":
@@ -135,12 +131,7 @@ def neighbours(
     # oneDNN is faster with a channel a feature, side by side as projections leave them; only
     # convolutions of two dimensions read them so
     channels = v.transpose(1, 2).flatten(2).transpose(1, 2)[..., None]  # [B, H E, T, 1]
-    y = F.conv2d(
-        channels,
-        weights.repeat_interleave(v.shape[3], 0),
-        padding=(size // 2, 0),
-        groups=channels.shape[1],
-    )
+    y = F.conv2d(channels, weights.repeat_interleave(v.shape[3], 0), padding=(size // 2, 0), groups=channels.shape[1])
     return torch.unflatten(y[..., 0].transpose(1, 2), 2, (v.shape[1], -1)).transpose(1, 2)
 
 
@@ -179,9 +170,7 @@ class Nystrom(Unscored):
     def attend(self, q: Tensor, k: Any, v: Any, mask: Mask, *_: object) -> Out:
         """See `Unscored.attend`; whole sequences only, so there is no state."""
         if q.shape[2] != k.shape[2]:
-            raise ValueError(
-                f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}"
-            )
+            raise ValueError(f"nystrom needs as many queries as keys, got {q.shape[2]} and {k.shape[2]}")
         packed = unpadded(mask)
         visible = None
         if not packed:
@@ -197,9 +186,7 @@ class Nystrom(Unscored):
             y = y.masked_fill(~mask.valid.any(1)[:, None, None, None], 0)
         return Out(y, None)
 
-    def _mix(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, visible: Tensor | None
-    ) -> Float[Tensor, "B H T E"]:
+    def _mix(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, visible: Tensor | None) -> Float[Tensor, "B H T E"]:
         """What the landmarks carry from keys to queries."""
         if k.shape[2] <= self.landmarks:
             return attend(q, k, v, visible)

@@ -89,9 +89,7 @@ class Path(ScaledDot):
         chunks = [RowBlock(a, b, past.shape[2] + b) for a, b in zip(starts, ends, strict=True)]
         bias = None if call.bias is None else call.bias.expand(-1, -1, q.shape[2], -1)
 
-        def answers(
-            chunk: RowBlock, keys: Tensor, read: Sequence[Tensor | None]
-        ) -> tuple[Tensor, Tensor]:
+        def answers(chunk: RowBlock, keys: Tensor, read: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
             seen, bias, *rows = read
             assert seen is not None
             scores, keys = carried(Chunk(*rows), keys)  # type: ignore[arg-type]
@@ -125,9 +123,7 @@ def carried(
     inner = strength * (w @ k.transpose(-1, -2)).tril(-1)
     outer = strength * (w @ past.transpose(-1, -2))  # [B, H, C, S]
     # the diagonal is taken as 1
-    seen = torch.linalg.solve_triangular(
-        system, torch.cat((outer, inner), -1), upper=False, unitriangular=True
-    )
+    seen = torch.linalg.solve_triangular(system, torch.cat((outer, inner), -1), upper=False, unitriangular=True)
     keys = torch.cat((past, k), 2)  # [B, H, S + C, D]
     scores = q @ keys.transpose(-1, -2) - (q @ w.transpose(-1, -2)).tril() @ seen
     return scores, keys - seen.transpose(-1, -2) @ w

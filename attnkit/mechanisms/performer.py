@@ -68,9 +68,7 @@ class Performer(Kernel):
             at_least("performer", "features", features)
         self.kernel = kernel
         if redraw_every < 0:
-            raise UsageError(
-                f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}"
-            )
+            raise UsageError(f"performer: redraw_every must be at least 0 (0 never redraws), got {redraw_every}")
         self.redraw_every = redraw_every
         self.exponent = kernel != "relu"
         width = shape.head_width

@@ -43,9 +43,7 @@ class Selective(ScaledDot):
     ) -> tuple[Tensor | None, Tensor, State]:
         return super()._extend_cache(k, v, None if state is None else state[:2], total)
 
-    def added(
-        self, call: AttentionCall, keys: Tensor | None, state: State
-    ) -> tuple[Float[Tensor, "b H T S"], State]:
+    def added(self, call: AttentionCall, keys: Tensor | None, state: State) -> tuple[Float[Tensor, "b H T S"], State]:
         """See `Scored.added`.  State: keys, values, what is taken from keys [B, 1, 1, S]."""
         assert call.q is not None
         assert keys is not None

@@ -30,11 +30,7 @@ class Sigmoid(ScaledDot):
     fused = Scored.fused
 
     def __init__(
-        self,
-        shape: Shape,
-        *,
-        bias: float | Literal["log-n", "learned"] = "log-n",
-        key_heads: int | None = None,
+        self, shape: Shape, *, bias: float | Literal["log-n", "learned"] = "log-n", key_heads: int | None = None
     ) -> None:
         super().__init__(shape, key_heads=key_heads)
         if not isinstance(bias, str) and not math.isfinite(bias):

@@ -44,9 +44,7 @@ class SunkSoftmax(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, z: Tensor, bias: Tensor | None, causal: bool
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, z: Tensor, bias: Tensor | None, causal: bool) -> Tensor:
         """Heads of q, k, v [B, H, T or S, D] and logits z [H] -> [B, H, T, D]."""
         y, logs = operator(FLASH)(q, k, v, is_causal=causal, attn_mask=bias)
         if bias is not None:
@@ -61,9 +59,7 @@ class SunkSoftmax(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, z, y, total, *bias = ctx.saved_tensors
-        grads = operator(FLASH_BACKWARD)(
-            grad, q, k, v, y, total, 0.0, ctx.causal, attn_mask=bias[0] if bias else None
-        )
+        grads = operator(FLASH_BACKWARD)(grad, q, k, v, y, total, 0.0, ctx.causal, attn_mask=bias[0] if bias else None)
         share = (z.to(total.dtype)[:, None] - total).exp()  # what the sink takes
         to_z = -(share * (grad * y).sum(-1)).sum((0, 2))  # dy / dz = -share y
         return (*grads, to_z.to(z.dtype), None, None)
@@ -190,9 +186,7 @@ class Sink(ScaledDot):
         return mechanism.weights(x[:, :, :1], x, x, mask), one_head((0.25, 0.25, 0.25))
 
 
-def with_sink(
-    scores: Float[Tensor, "b H T S"], logit: Float[Tensor, " H"]
-) -> Float[Tensor, "b H T S"]:
+def with_sink(scores: Float[Tensor, "b H T S"], logit: Float[Tensor, " H"]) -> Float[Tensor, "b H T S"]:
     """Softmax of scores (-inf: not seen) beside one more logit, whose column is left out."""
     column = logit.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
     return torch.cat((scores, column), -1).softmax(-1)[..., :-1]

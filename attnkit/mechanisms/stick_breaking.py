@@ -65,9 +65,7 @@ class StickBreaking(ScaledDot):
     why = "the stick is broken from the nearest past key on"
     fused = Scored.fused
 
-    def __init__(
-        self, shape: Shape, *, include_self: bool = False, key_heads: int | None = None
-    ) -> None:
+    def __init__(self, shape: Shape, *, include_self: bool = False, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)
         self.include_self = include_self
 

@@ -43,13 +43,7 @@ class SynthesizerDense(PositionScored):
     uses = "qv"
     facts_with = {"reads": {"slice": {"uses": "xv"}}}
 
-    def __init__(
-        self,
-        shape: Shape,
-        *,
-        layers: Literal[1, 2] = 2,
-        reads: Literal["layer", "slice"] = "layer",
-    ) -> None:
+    def __init__(self, shape: Shape, *, layers: Literal[1, 2] = 2, reads: Literal["layer", "slice"] = "layer") -> None:
         super().__init__(shape)
         self.first = first_layer(reads, shape.heads, shape.head_width)
         self.layers = layers

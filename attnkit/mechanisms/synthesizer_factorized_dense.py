@@ -83,9 +83,7 @@ class SynthesizerFactorizedDense(PositionScored):
         heads, width = shape.heads, shape.head_width
         self.first = first_layer(reads, heads, width)
         self.left, self.right = (nn.Parameter(xavier(heads, width, size)) for size in factors)
-        self.left_bias, self.right_bias = (
-            nn.Parameter(torch.zeros(heads, size)) for size in factors
-        )
+        self.left_bias, self.right_bias = (nn.Parameter(torch.zeros(heads, size)) for size in factors)
 
     def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T S"]:
         """Columns of C at the positions of the keys."""

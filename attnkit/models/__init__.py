@@ -52,9 +52,7 @@ TYPES: dict[str, Callable[[schema.ModelConfig, tuple[int, int], int], Model]] = 
 """`model.type` -> class."""
 
 
-def build(
-    model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *, tagger: bool = False
-) -> Model:
+def build(model: schema.ModelConfig, sizes: tuple[int, int], max_length: int, *, tagger: bool = False) -> Model:
     """A freshly initialised model; a `tagger` predicts a token for positions of its source.
 
     `sizes` are the source and target vocabularies; that of an encoder alone are its labels.
@@ -89,9 +87,7 @@ def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) 
     with torch.device("meta"), torch.random.fork_rng(devices=[]):  # global RNG as before
         try:
             for depth in range(len(mechanisms.layer_schedule(word, options))):
-                MultiHead.build(
-                    word, model.width, model.heads, length, cross, depth, causal, **options
-                )
+                MultiHead.build(word, model.width, model.heads, length, cross, depth, causal, **options)
         except UsageError:
             raise
         except Exception:

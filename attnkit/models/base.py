@@ -30,9 +30,7 @@ class CachePositions(NamedTuple):
         """Append tokens after the last position of each row; `fresh` is False on pads."""
         last = self.positions.masked_fill(~self.valid, -1).amax(1, keepdim=True)  # -1: none
         new = (last + fresh.long().cumsum(1)).masked_fill(~fresh, 0)
-        return CachePositions(
-            torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1)
-        )
+        return CachePositions(torch.cat((self.valid, fresh), 1), torch.cat((self.positions, new), 1))
 
 
 class Decode(NamedTuple):
@@ -100,9 +98,7 @@ class Model(nn.Module, ABC):
         """
 
     @abstractmethod
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T W"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
         """The last hidden states of whole rows, for training."""
 
     @final
@@ -113,9 +109,7 @@ class Model(nn.Module, ABC):
         hidden, state = self.advance(ids, state)
         return self.output(hidden[:, -1:] if last else hidden), state
 
-    def forward(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T V"]:
+    def forward(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         logits: Tensor = self.output(self.hidden(source, ids))
         return logits
 
@@ -135,12 +129,7 @@ class EncoderDecoder(Model):
 
     @abstractmethod
     def decode(
-        self,
-        ids: Int[Tensor, "R t"],
-        state: State,
-        mask: Mask,
-        memory: State,
-        memory_states: State,
+        self, ids: Int[Tensor, "R t"], state: State, mask: Mask, memory: State, memory_states: State
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
         """The last hidden states, the new state, and those of cross-attention.
 
@@ -164,9 +153,7 @@ class EncoderDecoder(Model):
         x, moving, memory_states = self.decode(ids, state.moving, mask, memory, memory_states)
         return x, Decode(moving, (valid, None, memory_states))
 
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T W"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
         if ids is None:
             raise ValueError(f"a model of shape {self.shape} needs target ids")
         return self.advance(ids, self.start(source))[0]

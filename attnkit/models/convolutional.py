@@ -74,9 +74,7 @@ class DecoderLayer(nn.Module):
         whole = torch.cat((columns, x), 1)
         h = self.convolution(whole)
         memory, values = source or (None, None)
-        out = self.attention(
-            self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values
-        )
+        out = self.attention(self.query(h) + embedded, mask, memory, state=state, prior=prior, values=values)
         # section 3.4: a sum of m vectors with weights of about 1 / m is scaled up again
         tokens = mask.valid.sum(1).repeat_interleave(x.shape[0] // mask.valid.shape[0])
         h = (h + out.y * tokens.to(x.dtype).sqrt()[:, None, None]) * HALF
@@ -101,21 +99,25 @@ class ConvolutionalModel(EncoderDecoder):
         embed = (model.positions, max_length, model.dropout, 1.0)
         self.embed_source, self.embed_target = Embedding(source, *embed), Embedding(target, *embed)
         self.kernel = kernel
-        self.encoder = nn.ModuleList(
-            GatedConvolution(width, kernel, model.dropout) for _ in range(layers.encoder)
-        )
+        self.encoder = nn.ModuleList(GatedConvolution(width, kernel, model.dropout) for _ in range(layers.encoder))
         cross = model.attention.cross
         self.decoder = nn.ModuleList(
             DecoderLayer(
                 GatedConvolution(width, kernel, model.dropout),
                 MultiHead.build(
-                    cross.name, width, model.heads, max_length, cross=True, depth=depth,
-                    biases=model.bias, **cross.options(),
+                    cross.name,
+                    width,
+                    model.heads,
+                    max_length,
+                    cross=True,
+                    depth=depth,
+                    biases=model.bias,
+                    **cross.options(),
                 ),
                 width,
             )
             for depth in range(layers.decoder)
-        )  # fmt: skip
+        )
         self.dropout = Dropout(model.dropout)
         self.output = vocabulary_output(model, target, sizes[1])
         self.limit = position_limit(self.decoder, table=self.embed_target.table)
@@ -138,12 +140,7 @@ class ConvolutionalModel(EncoderDecoder):
         return (columns,) * len(self.decoder), position
 
     def decode(
-        self,
-        ids: Int[Tensor, "R t"],
-        state: State,
-        mask: Mask,
-        memory: Source | None,
-        memory_states: State,
+        self, ids: Int[Tensor, "R t"], state: State, mask: Mask, memory: Source | None, memory_states: State
     ) -> tuple[Float[Tensor, "R t W"], State, State]:
         columns, position = state
         length = ids.shape[1]

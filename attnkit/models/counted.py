@@ -61,9 +61,7 @@ class CountedModel(Model):
         return hidden, Decode(moving, None)
 
     @final
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T V"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
         if ids is None:
             raise ValueError(f"a model of shape {self.shape} needs target ids")
         return self.advance(ids, self.start(source, len(ids)), ids != PAD)[0]
@@ -86,8 +84,6 @@ def add_pairs(counts: Float[Tensor, "V V"], batch: Batch) -> None:
         _add(counts, batch.input[:, :end], batch.output[:, distance:])
 
 
-def _add(
-    counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]
-) -> None:
+def _add(counts: Float[Tensor, "V V"], first: Int[Tensor, "B t"], second: Int[Tensor, "B t"]) -> None:
     pairs = (first * len(counts) + second)[(first != PAD) & (second != PAD)]  # flat, of [V, V]
     counts.view(-1).index_add_(0, pairs, counts.new_ones(()).expand(len(pairs)))

@@ -20,12 +20,7 @@ class Embedding(nn.Module):
     """
 
     def __init__(
-        self,
-        tokens: nn.Embedding,
-        positions: str,
-        length: int,
-        dropout: float,
-        scale: float | None = None,
+        self, tokens: nn.Embedding, positions: str, length: int, dropout: float, scale: float | None = None
     ) -> None:
         super().__init__()
         self.tokens, self.positions, self.width = tokens, positions, tokens.embedding_dim
@@ -36,9 +31,7 @@ class Embedding(nn.Module):
             nn.init.normal_(self.table.weight, std=0.1)
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"] | None = None
-    ) -> Float[Tensor, "R T W"]:
+    def forward(self, ids: Int[Tensor, "R T"], positions: Int[Tensor, "b T"] | None = None) -> Float[Tensor, "R T W"]:
         """Vectors of `ids` at 0-based `positions`, which may be left out where none are added."""
         x = self.tokens(ids) * self.scale
         added = None if positions is None else self.added(positions)
@@ -53,9 +46,7 @@ class Embedding(nn.Module):
         return sinusoids(positions, self.width) if self.positions == "sinusoidal" else None
 
 
-def token_tables(
-    sizes: tuple[int, int], width: int, shared: bool, std: float
-) -> tuple[nn.Embedding, nn.Embedding]:
+def token_tables(sizes: tuple[int, int], width: int, shared: bool, std: float) -> tuple[nn.Embedding, nn.Embedding]:
     """Tables of the source and target vocabularies; `shared`: one table for both."""
     source = nn.Embedding(sizes[0], width, padding_idx=PAD)
     target = source if shared else nn.Embedding(sizes[1], width, padding_idx=PAD)

@@ -31,9 +31,7 @@ class EncoderModel(Model):
         self.encoder = stack if model.shape == "encoder" else None
         self.decoder = stack if model.shape == "decoder" else None
 
-    def states(
-        self, source: Int[Tensor, "B S"] | None
-    ) -> tuple[Float[Tensor, "B S W"], Bool[Tensor, "B S"]]:
+    def states(self, source: Int[Tensor, "B S"] | None) -> tuple[Float[Tensor, "B S W"], Bool[Tensor, "B S"]]:
         """Encoder states, and which of them are not pads."""
         if source is None:
             raise ValueError("a model of shape encoder needs a source")
@@ -70,9 +68,7 @@ class EncoderClassifier(EncoderModel):
         self.output = Linear(model.width, sizes[1], bias=False)
         nn.init.normal_(self.output.weight, std=model.width**-0.5)
 
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B 1 W"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B 1 W"]:
         """The pooled states; `ids` are not read."""
         states, valid = self.states(source)
         weights = valid.to(states.dtype)[:, None]  # [B, 1, S]
@@ -93,8 +89,6 @@ class PositionTagger(EncoderModel):
         super().__init__(model, sizes[0], max_length)
         self.output = vocabulary_output(model, self.embed_source.tokens, sizes[1])
 
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B S W"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B S W"]:
         """The states; `ids` are not read."""
         return self.states(source)[0]

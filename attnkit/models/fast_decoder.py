@@ -110,8 +110,7 @@ def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k 
 def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
     """x W^T + b, of one linear layer or of several that read the same, one behind the other."""
     weight, bias, scale = (
-        joined([getattr(layer, name) for layer in layers if layer is not None])
-        for name in ("weight", "bias", "scale")
+        joined([getattr(layer, name) for layer in layers if layer is not None]) for name in ("weight", "bias", "scale")
     )
     if weight.dtype == torch.float32 and not WIDER:  # then `quick_product` calls nothing else
         return partial(F.linear, weight=weight, bias=bias)
@@ -163,9 +162,7 @@ class FastAttention:
         shape = sentences, -1, self.parts, self.heads, x.shape[1] // self.heads
         return self.input(x).view(shape).permute(2, 0, 3, 1, 4)
 
-    def mix(
-        self, q: Float[Tensor, "B H K D"], cache: Cache, biases: Float[Tensor, "n k S"]
-    ) -> Float[Tensor, "R W"]:
+    def mix(self, q: Float[Tensor, "B H K D"], cache: Cache, biases: Float[Tensor, "n k S"]) -> Float[Tensor, "R W"]:
         """Attend to the keys of a cache; n is B x H or 1, k is K or 1."""
         keys, values = cache
         queries = q.reshape(values.shape[0], -1, q.shape[3])  # [n, K, D]
@@ -300,17 +297,14 @@ class FastDecoder:
         memory = self.memory(states).view(shape).permute(2, 3, 0, 4, 1, 5).contiguous()
         return FastState(memory, states.new_zeros(valid.shape).masked_fill_(~valid, -torch.inf))
 
-    def advance(
-        self, ids: Int[Tensor, "R 1"], state: FastState
-    ) -> tuple[Float[Tensor, "R 1 W"], FastState]:
+    def advance(self, ids: Int[Tensor, "R 1"], state: FastState) -> tuple[Float[Tensor, "R 1 W"], FastState]:
         """As `Model.advance`."""
         place = state.length
         x = self.embed(ids[:, 0], place)
         turns = None
         if self.rotary is not None:
             turns = self.rotary.turns(state.own, torch.tensor([[place]]))
-        step = Step(state.pads.shape[0], turns, *state.add_tokens(),
-                    state.memory_caches, state.pads_of_heads)  # fmt: skip
+        step = Step(state.pads.shape[0], turns, *state.add_tokens(), state.memory_caches, state.pads_of_heads)
         for block in self.blocks:
             x = block(x, step)
         return self.norm(x)[:, None], state

@@ -34,15 +34,19 @@ class LatentLayers(nn.Module):
         chosen = model.attention.decoder
         self.layers = nn.ModuleList(
             MultiHead.build(
-                chosen.name, model.width, model.heads, length, depth=depth, causal=True,
-                biases=False, **chosen.options(),
+                chosen.name,
+                model.width,
+                model.heads,
+                length,
+                depth=depth,
+                causal=True,
+                biases=False,
+                **chosen.options(),
             )
             for depth in range(model.layers.decoder)
-        )  # fmt: skip
+        )
 
-    def forward(
-        self, x: Float[Tensor, "R T I"], mask: Mask, states: State = None
-    ) -> tuple[Tensor, State, State]:
+    def forward(self, x: Float[Tensor, "R T I"], mask: Mask, states: State = None) -> tuple[Tensor, State, State]:
         """The hidden states, and the states of the layers; the interface of a decoder's blocks."""
         z, own = x[..., : self.width], x[..., self.width :]
         before: tuple[State, ...] = tuple(states) if states else (None,) * len(self.layers)

@@ -79,9 +79,7 @@ class NGram(CountedModel):
 
     def _set_trigrams(self, keys: Int[Tensor, " N"], counts: Float[Tensor, " N"]) -> None:
         off = discount(counts)
-        contexts, inverse, kinds = torch.unique(
-            keys // self.size, return_inverse=True, return_counts=True
-        )
+        contexts, inverse, kinds = torch.unique(keys // self.size, return_inverse=True, return_counts=True)
         totals = counts.new_zeros(len(contexts)).index_add_(0, inverse, counts)
         like = self.lower
         self.contexts = contexts.to(like.device)
@@ -109,9 +107,7 @@ class NGram(CountedModel):
         pairs = (torch.stack(before, 1) * self.size + ids).flatten()  # a V + b [R t]
         return self._trigram(pairs, logs.flatten(0, 1)).view_as(logs), last
 
-    def _trigram(
-        self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]
-    ) -> Float[Tensor, "N V"]:
+    def _trigram(self, pairs: Int[Tensor, " N"], lower: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """log p(c | ab) from log p(c | b); the same where the pair never came."""
         place = torch.searchsorted(self.contexts, pairs).clamp_max(len(self.contexts) - 1)
         known = self.contexts[place] == pairs  # [N]
@@ -130,9 +126,7 @@ def discount(counts: Tensor) -> float:
     return once / (once + 2 * twice) if once else WITHOUT_COUNTS
 
 
-def interpolated(
-    counts: Float[Tensor, "*rows V"], below: Float[Tensor, " V"]
-) -> Float[Tensor, "*rows V"]:
+def interpolated(counts: Float[Tensor, "*rows V"], below: Float[Tensor, " V"]) -> Float[Tensor, "*rows V"]:
     """Discounted shares of the counts of each row, the rest spread as `below`."""
     off = discount(counts)
     totals, kinds = counts.sum(-1, keepdim=True), (counts > 0).sum(-1, keepdim=True)

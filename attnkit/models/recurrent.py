@@ -8,12 +8,7 @@ from torch import Tensor, nn
 
 from attnkit.attention import Mask, State
 from attnkit.layers import Dropout, MultiHead
-from attnkit.layers.recurrence import (
-    BidirectionalLayer,
-    CellState,
-    RecurrentLayer,
-    turned_columns,
-)
+from attnkit.layers.recurrence import BidirectionalLayer, CellState, RecurrentLayer, turned_columns
 from attnkit.models.base import EncoderDecoder, position_limit
 from attnkit.models.embedding import Embedding, token_tables, vocabulary_output
 from attnkit.ops.onednn import Linear
@@ -45,9 +40,7 @@ class RecurrentModel(EncoderDecoder):
         source, target = token_tables(sizes, width, model.tie == "all", width**-0.5)
         self.embed_source = Embedding(source, "none", max_length, model.dropout)
         self.embed_target = Embedding(target, "none", max_length, model.dropout)
-        self.encoder = nn.ModuleList(
-            BidirectionalLayer(model.cell, width) for _ in range(layers.encoder)
-        )
+        self.encoder = nn.ModuleList(BidirectionalLayer(model.cell, width) for _ in range(layers.encoder))
         self.bridge = Linear(width // 2, layers.decoder * self.parts * width)
         self.decoder = nn.ModuleList(
             RecurrentLayer(model.cell, width if number or not self.feeding else 2 * width, width)
@@ -55,17 +48,14 @@ class RecurrentModel(EncoderDecoder):
         )
         cross = model.attention.cross
         self.attention = MultiHead.build(
-            cross.name, width, model.heads, max_length, cross=True, biases=model.bias,
-            **cross.options(),
-        )  # fmt: skip
+            cross.name, width, model.heads, max_length, cross=True, biases=model.bias, **cross.options()
+        )
         self.combine = Linear(2 * width, width)
         self.dropout = Dropout(model.dropout)
         self.output = vocabulary_output(model, target, sizes[1])
         self.limit = position_limit(self.attention)
 
-    def encode(
-        self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]
-    ) -> Float[Tensor, "B S W"]:
+    def encode(self, source: Int[Tensor, "B S"], valid: Bool[Tensor, "B S"]) -> Float[Tensor, "B S W"]:
         turned = turned_columns(valid)
         x: Tensor = self.embed_source(source)
         for number, layer in enumerate(self.encoder):
@@ -119,8 +109,6 @@ class RecurrentModel(EncoderDecoder):
             ends.append(after)
         return x, tuple(ends)
 
-    def _output(
-        self, context: Float[Tensor, "R t W"], x: Float[Tensor, "R t W"]
-    ) -> Float[Tensor, "R t W"]:
+    def _output(self, context: Float[Tensor, "R t W"], x: Float[Tensor, "R t W"]) -> Float[Tensor, "R t W"]:
         hidden: Tensor = self.dropout(torch.tanh(self.combine(torch.cat((context, x), -1))))
         return hidden

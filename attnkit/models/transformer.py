@@ -16,9 +16,7 @@ from attnkit.recipe import schema
 class Stack(nn.Module):
     """The blocks of an encoder or decoder, and a final norm where blocks normalise first."""
 
-    def __init__(
-        self, model: schema.ModelConfig, role: str, length: int, rotary: Rotary | None, cross: bool
-    ) -> None:
+    def __init__(self, model: schema.ModelConfig, role: str, length: int, rotary: Rotary | None, cross: bool) -> None:
         super().__init__()
         causal = role == "decoder"
 
@@ -72,9 +70,7 @@ class Stack(nn.Module):
         bias = None if self.bias is None else self.bias(mask, x.dtype)
         carried = Carried()
         new_states, new_memory_states = [], []
-        for block, state, memory_state in zip(
-            self.blocks, states or none, memory_states or none, strict=True
-        ):
+        for block, state, memory_state in zip(self.blocks, states or none, memory_states or none, strict=True):
             attended = None if memory_mask is None else Memory(memory_mask, memory, memory_state)
             x, state, memory_state, carried = block(x, mask, state, attended, carried, bias)
             new_states.append(state)
@@ -127,19 +123,12 @@ class Transformer(Model):
         total = seen.shape[1] + ids.shape[1]
         mask = Mask.packed(total, ids.device, causal=True, start=seen.shape[1])
         x, states, memory_states = self.decoder(
-            self.embed_target(ids, mask.q_pos),
-            mask,
-            states,
-            memory,
-            Mask.cross(valid, ids.shape[1]),
-            memory_states,
+            self.embed_target(ids, mask.q_pos), mask, states, memory, Mask.cross(valid, ids.shape[1]), memory_states
         )
         seen = torch.cat((seen, seen.new_ones(ids.shape)), 1)  # its width counts the tokens
         return x, Decode((states, seen), (valid, None, memory_states))
 
-    def hidden(
-        self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None
-    ) -> Float[Tensor, "B T W"]:
+    def hidden(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T W"]:
         if ids is None:
             raise ValueError(f"a model of shape {self.shape} needs target ids")
         if self.encoder is None and source is not None:
@@ -159,9 +148,7 @@ class Transformer(Model):
         memory, _, _ = self.encoder(self.embed_source(source, mask.q_pos), mask)
         return memory, valid
 
-    def _advance_decoder(
-        self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode
-    ) -> tuple[Tensor, Decode]:
+    def _advance_decoder(self, ids: Int[Tensor, "R t"], fresh: Tensor, state: Decode) -> tuple[Tensor, Decode]:
         """Read tokens without an encoder; `fresh` is False on pads.
 
         Where state.fixed is None, rows have pads at their ends at most, which no real token

@@ -63,9 +63,7 @@ def reply_of(reader: ContextReader, answer: Answer, asked: "AskedPrompt") -> Rep
         told = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
         source = named_source(len(answer.steps[0].entropies), told, answer.prompt)
     context = source.context if source else asked.context
-    return Reply(
-        text, answer.hypotheses, answer.steps, context, asked.scores, asked.cut, source=source
-    )
+    return Reply(text, answer.hypotheses, answer.steps, context, asked.scores, asked.cut, source=source)
 
 
 def ask(
@@ -115,9 +113,7 @@ def ask(
     asked = [AskedPrompt(*rows_of(reader, method, *pair, output, limit)) for pair in pairs]
     if method == "retrieval":
         found = _by_prompt(asked, prompt_perplexities(reader, [r for p in asked for r in p.rows]))
-        asked = [
-            p.answered_by(each.index(min(each)), each) for p, each in zip(asked, found, strict=True)
-        ]
+        asked = [p.answered_by(each.index(min(each)), each) for p, each in zip(asked, found, strict=True)]
     merging = _merging_rule(method, rule, alpha)
     if labels:
         return [_choose(reader, method, one, labels, merging) for one in asked]
@@ -160,10 +156,7 @@ def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
 
 
 def _best(
-    reader: ContextReader,
-    asked: Sequence[AskedPrompt],
-    search: Callable[..., list[Answer]],
-    emit: Emit | None,
+    reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[..., list[Answer]], emit: Emit | None
 ) -> list[Reply]:
     """The likeliest answer from one context alone, of equal ones the first."""
     lines = [line for line, one in enumerate(asked) for _ in one.rows]
@@ -180,11 +173,7 @@ def _best(
 
 
 def _choose(
-    reader: ContextReader,
-    method: str,
-    asked: AskedPrompt,
-    choices: Mapping[str, Sequence[int]],
-    merging: Rule | None,
+    reader: ContextReader, method: str, asked: AskedPrompt, choices: Mapping[str, Sequence[int]], merging: Rule | None
 ) -> Reply:
     """The likeliest of the choices, by the log-probability of all its tokens behind the prompt.
 
@@ -217,12 +206,7 @@ def _choose(
 
 
 def rows_of(
-    reader: ContextReader,
-    method: str,
-    contexts: Sequence[str],
-    prompt: str,
-    output: int,
-    limit: int | None,
+    reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, output: int, limit: int | None
 ) -> tuple[list[PromptRow], str]:
     """The rows that are merged or chosen from, or the one that is continued; what was cut off."""
     if method in ("best", "retrieval"):
@@ -242,9 +226,7 @@ def check_method(reader: ContextReader, method: str) -> None:
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known: {hint(method, METHODS)}")
     if why := refusal(reader, method):
-        raise UsageError(
-            f"method {method} does not work with {reader.name}: {why}; choose another method"
-        )
+        raise UsageError(f"method {method} does not work with {reader.name}: {why}; choose another method")
 
 
 def refusal(reader: ContextReader, method: str) -> str:

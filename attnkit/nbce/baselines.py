@@ -14,12 +14,7 @@ JOIN = "\n\n"
 
 
 def concatenated(
-    reader: ContextReader,
-    contexts: Sequence[str],
-    prompt: str,
-    output: int,
-    *,
-    limit: int | None = None,
+    reader: ContextReader, contexts: Sequence[str], prompt: str, output: int, *, limit: int | None = None
 ) -> tuple[PromptRow, str]:
     """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
 
@@ -80,9 +75,7 @@ def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> lis
     for first in range(0, len(begun), many):
         places = begun[first : first + many]
         # all tokens of the tail are scored, the first one behind the last of the head
-        moved = [
-            PromptRow(rows[at].head[:-1], (rows[at].head[-1], *rows[at].tail)) for at in places
-        ]
+        moved = [PromptRow(rows[at].head[:-1], (rows[at].head[-1], *rows[at].tail)) for at in places]
         for at, score in zip(places, reader.begin_scored(moved)[1].tolist(), strict=True):
             found[at] = math.exp(-score / len(rows[at].tail))
     return found

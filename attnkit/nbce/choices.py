@@ -32,11 +32,7 @@ def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, l
 
 @torch.inference_mode()
 def label_logprobs(
-    reader: ContextReader,
-    rows: Sequence[PromptRow],
-    choices: Sequence[Sequence[int]],
-    *,
-    scored: bool = False,
+    reader: ContextReader, rows: Sequence[PromptRow], choices: Sequence[Sequence[int]], *, scored: bool = False
 ) -> tuple[Float[Tensor, "R C"], tuple[float, ...]]:
     """Log-probabilities of choices behind each row, and of the prompt behind rows 1, 2, ...
 

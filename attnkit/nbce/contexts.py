@@ -25,17 +25,13 @@ STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
-CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {
-    ".pdf": "pdftotext"
-}
+CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {".pdf": "pdftotext"}
 """Files that are no text, and what makes text of them."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(
-    rf"(?<=\s)(?=\S)|(?<=[{_IDEOGRAPH}\u3001\u3002\uff01\uff0c\uff1f])(?=[{_IDEOGRAPH}])"
-)
+_WORD = re.compile(rf"(?<=\s)(?=\S)|(?<=[{_IDEOGRAPH}\u3001\u3002\uff01\uff0c\uff1f])(?=[{_IDEOGRAPH}])")
 """Where a word begins, or an ideograph after another."""
 
 
@@ -130,11 +126,7 @@ def _rows(path: str, kind: str) -> list[Context]:
 
 
 def prepare(
-    contexts: Iterable[Context],
-    count: Callable[[str], int],
-    *,
-    window: int | None = None,
-    overlap: int = 0,
+    contexts: Iterable[Context], count: Callable[[str], int], *, window: int | None = None, overlap: int = 0
 ) -> tuple[list[Context], list[str]]:
     """Contexts without empty and repeated ones, split into windows.
 
@@ -159,9 +151,7 @@ def prepare(
             again.append(f"{context.name} = {first[key].name}")
     if not first:
         found = f" ({len(empty):,} empty)" if empty else ""
-        raise UsageError(
-            f"there is no context{found}: give one with --context FILE or --contexts FILE.jsonl"
-        )
+        raise UsageError(f"there is no context{found}: give one with --context FILE or --contexts FILE.jsonl")
     for names, what in ((empty, "empty"), (again, "duplicate")):
         if names:
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
@@ -179,15 +169,12 @@ def prepare(
         ]
     if many:
         notes.append(
-            f"contexts split into windows of {window:,} tokens (overlap {overlap:,}): {many:,}; "
-            f"rows: {len(rows):,}"
+            f"contexts split into windows of {window:,} tokens (overlap {overlap:,}): {many:,}; rows: {len(rows):,}"
         )
     return rows, notes
 
 
-def windows(
-    text: str, count: Callable[[str], int], size: int, overlap: int = 0
-) -> list[tuple[int, int]]:
+def windows(text: str, count: Callable[[str], int], size: int, overlap: int = 0) -> list[tuple[int, int]]:
     """Overlapping stretches (start, end) of a text that cover it in order.
 
     A stretch has at most `size` tokens when it is encoded by itself, of which the next one repeats
@@ -211,17 +198,12 @@ def windows(
             last += fit
             found.append((cuts[first], cuts[last]))
             starts = cuts[first + 1 : last] if overlap else []
-            first += 1 + bisect_left(
-                starts, True, key=lambda at: count(text[at : cuts[last]]) <= overlap
-            )
+            first += 1 + bisect_left(starts, True, key=lambda at: count(text[at : cuts[last]]) <= overlap)
             first = first if overlap and first < last else last
         elif first < last:  # no room for the next word behind the overlap
             first += 1
         else:
-            raise UsageError(
-                f"a window of {size:,} tokens is too small for the character "
-                f"{quoted(text[cuts[first]])}"
-            )
+            raise UsageError(f"a window of {size:,} tokens is too small for the character {quoted(text[cuts[first]])}")
     return found
 
 

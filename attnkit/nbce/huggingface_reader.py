@@ -18,15 +18,7 @@ from attnkit.huggingface import Pretrained, quiet
 from attnkit.huggingface.opening import one_line
 from attnkit.huggingface.quiet import transformers
 from attnkit.models.base import CachePositions, Decode
-from attnkit.nbce.reader import (
-    CausalReader,
-    ContextReader,
-    PromptRow,
-    Real,
-    SourceReader,
-    copied,
-    mapped,
-)
+from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, SourceReader, copied, mapped
 from attnkit.recipe.capability import window_issue
 
 TEMPLATE = "{context}\n\n{prompt}"
@@ -96,14 +88,10 @@ class TemplatedReader(ContextReader):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, special ones left out."""
-        text: str = self.tokenizer.decode(
-            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
-    def select(
-        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Decode:
+    def select(self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None) -> Decode:
         seen = state.moving[-1]
         count = len(seen.valid if isinstance(seen, CachePositions) else seen)
         if len(rows) == count and torch.equal(rows, torch.arange(count, device=rows.device)):
@@ -118,9 +106,7 @@ class TemplatedReader(ContextReader):
             return head, tail
         message = [{"role": "user", "content": head + tail}]
         try:
-            text: str = self.tokenizer.apply_chat_template(
-                message, tokenize=False, add_generation_prompt=True
-            )
+            text: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
         except Exception as error:  # it is a program of the model's own
             raise DataError(
                 f"{self.name}: its chat template fails: {one_line(error)}: leave it out (--chat)"
@@ -203,12 +189,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return Decode((cache, CachePositions(nothing, nothing.long())), ())
 
     def advance(
-        self,
-        ids: Int[Tensor, "R t"],
-        state: Decode,
-        real: Real = None,
-        every: bool = False,
-        shift: int = 0,
+        self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False, shift: int = 0
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
         """See `ContextReader.advance`; `shift` is added to positions."""
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
@@ -328,6 +309,4 @@ def _limit(opened: Pretrained) -> int | None:
     key, first = "original_max_position_embeddings", None
     if rotary.get("rope_type") == "longrope":
         first = rotary.get(key) or getattr(config, key, None)
-    return min(
-        (limit for limit in (opened.limit, first or None) if limit is not None), default=None
-    )
+    return min((limit for limit in (opened.limit, first or None) if limit is not None), default=None)

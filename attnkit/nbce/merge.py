@@ -69,9 +69,7 @@ class Rule(NamedTuple):
         if self.pool != "weighted":
             raise UsageError(f"weights are for pool 'weighted', not {self.pool!r}: leave them out")
         if len(weights) != contexts:
-            raise UsageError(
-                f"weights: {len(weights)} given for {contexts} in all; give one for each context"
-            )
+            raise UsageError(f"weights: {len(weights)} given for {contexts} in all; give one for each context")
         if min(weights) < 0 or not abs(sum(weights) - 1) <= 1e-4:
             raise UsageError("weights must be at least 0 and sum to 1")
         return self
@@ -122,9 +120,7 @@ def merge(
     return merged.logprobs[0], None if chosen < 0 else chosen
 
 
-def merge_rows(
-    logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]
-) -> MergedDistributions:
+def merge_rows(logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]) -> MergedDistributions:
     """`merge` for R hypotheses at once; `previous` is -1 where no context was selected yet.
 
     NaN in, NaN out, for the caller to notice.
@@ -163,9 +159,7 @@ def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> T
     return logprobs.masked_fill(~kept, -math.inf)
 
 
-def combine(
-    pooled: Float[Tensor, "R V"], alone: Float[Tensor, "R V"], beta: float
-) -> Float[Tensor, "R V"]:
+def combine(pooled: Float[Tensor, "R V"], alone: Float[Tensor, "R V"], beta: float) -> Float[Tensor, "R V"]:
     """(1 + beta) P - beta log p(T); P alone where p(T) was cut."""
     if beta == -1:
         return alone
@@ -182,9 +176,7 @@ def mixture(
     return mean.masked_fill(mean < floor * 1e-30, -math.inf)
 
 
-def nucleus(
-    logprobs: Float[Tensor, "R V"], top_p: float
-) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
+def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
     """The smallest set of each row whose mass is at least `top_p`.
 
     At least one; among equal ones those of lower id.  What has no probability is never kept.  NaN

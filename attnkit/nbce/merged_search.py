@@ -82,9 +82,7 @@ class MergedState(NamedTuple):
         begun = None if stay is None else (stay[:, None] * self.rows + context).flatten()
         cache = self.reader.select(self.cache, places.flatten(), begun)
         written = None if self.written is None else self.written[rows]
-        return self._replace(
-            cache=cache, lines=lines, previous=self.previous[rows], written=written
-        )
+        return self._replace(cache=cache, lines=lines, previous=self.previous[rows], written=written)
 
 
 class MergedModel:
@@ -93,12 +91,7 @@ class MergedModel:
     It is its own `output`: what `advance` answers are log-probabilities already.
     """
 
-    def __init__(
-        self,
-        reader: ContextReader,
-        rule: Rule | None,
-        emit: Emit | None = None,
-    ) -> None:
+    def __init__(self, reader: ContextReader, rule: Rule | None, emit: Emit | None = None) -> None:
         """`rule` None: each prompt has one row, which is continued as it is.
 
         `emit` is given each token (the reader's) once it is read: for one prompt and hypothesis.
@@ -127,9 +120,7 @@ class MergedModel:
             cache = self.reader.begin(rows)
         return MergedState(cache, len(prompts[0]), lines, previous, None, self.reader)
 
-    def advance(
-        self, ids: Int[Tensor, "R 1"], state: MergedState
-    ) -> tuple[Float[Tensor, "R 1 V"], MergedState]:
+    def advance(self, ids: Int[Tensor, "R 1"], state: MergedState) -> tuple[Float[Tensor, "R 1 V"], MergedState]:
         """Log-probabilities of the token after these, which are the search's."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
@@ -152,9 +143,7 @@ class MergedModel:
             self._record(merged, state, written)
         return self._to_search_ids(merged.logprobs)[:, None], state
 
-    def _record(
-        self, merged: MergedDistributions, state: MergedState, written: Int[Tensor, "R t"]
-    ) -> None:
+    def _record(self, merged: MergedDistributions, state: MergedState, written: Int[Tensor, "R t"]) -> None:
         """Keep what the contexts say of the likeliest tokens behind `written`."""
         rows = merged.rows
         logs = self._to_search_ids(rows.flatten(0, 1)).view(*rows.shape[:2], -1)  # [R, rows, U]
@@ -165,10 +154,16 @@ class MergedModel:
         known = logs[:, 1:].gather(2, likeliest[:, None].expand(-1, rows.shape[1] - 1, -1))
         beams = len(rows) // len(state.lines)
         for line, prefix, chosen, entropies, token, other, tokens, logprobs in zip(
-            state.lines.repeat_interleave(beams).tolist(), written.tolist(),
-            merged.chosen.tolist(), merged.entropies.tolist(), alone.tolist(), selected.tolist(),
-            likeliest.tolist(), known.mT.cpu(), strict=True,
-        ):  # fmt: skip
+            state.lines.repeat_interleave(beams).tolist(),
+            written.tolist(),
+            merged.chosen.tolist(),
+            merged.entropies.tolist(),
+            alone.tolist(),
+            selected.tolist(),
+            likeliest.tolist(),
+            known.mT.cpu(),
+            strict=True,
+        ):
             step = TracedToken("", None if chosen < 0 else chosen, tuple(entropies))
             both = token if token == other else None
             self.steps[line, *prefix] = step, both, tokens, logprobs
@@ -195,9 +190,7 @@ class MergedModel:
                     under = logprobs[tokens.index(token)].tolist() if token in tokens else ()
                     steps.append(step._replace(agreed=token == both, logprobs=tuple(under)))
         up, prompt = self.reader.special, self.prompts[line] if self.prompts else ()
-        return Answer(
-            [one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt
-        )
+        return Answer([one._replace(ids=[i - up for i in one.ids]) for one in hypotheses], steps, prompt)
 
 
 @torch.inference_mode()

@@ -35,16 +35,17 @@ def open_model(
         DataError: its files are damaged.
     """
     if is_run(str(name)):
-        options = {"dtype": dtype != "float32", "chat or template": chat or template,
-                   "quantization": quantization is not None}  # fmt: skip
+        options = {
+            "dtype": dtype != "float32",
+            "chat or template": chat or template,
+            "quantization": quantization is not None,
+        }
         if given := [word for word, value in options.items() if value]:
             raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
 
-    opened = huggingface.open_model(
-        name, device=device, dtype=dtype, offline=offline, quantization=quantization
-    )
+    opened = huggingface.open_model(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
     return pretrained_reader(opened, chat=chat, template=template)
 
 

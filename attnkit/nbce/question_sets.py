@@ -31,22 +31,8 @@ from attnkit.runs import Results
 from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring import (
-    CONTEXT,
-    LABELS,
-    TEACHER_FORCED,
-    context_found,
-    evaluation,
-    expand,
-    score,
-)
-from attnkit.scoring.evaluation import (
-    UNTOLD,
-    Progress,
-    Tell,
-    corpus_of,
-    evaluate_lines,
-)
+from attnkit.scoring import CONTEXT, LABELS, TEACHER_FORCED, context_found, evaluation, expand, score
+from attnkit.scoring.evaluation import UNTOLD, Progress, Tell, corpus_of, evaluate_lines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
@@ -89,10 +75,7 @@ class EvaluatedModel:
         """A finished run; its answers are stored in it."""
         name, weights = f"{run.variant} seed {run.seed}", run.weights_sha256
         longest = run.recipe.data.max_length
-        return cls(
-            name, System.of_run(run), run, weights, longest, lambda: open_run(run, device),
-            recipe=run.recipe,
-        )  # fmt: skip
+        return cls(name, System.of_run(run), run, weights, longest, lambda: open_run(run, device), recipe=run.recipe)
 
     @classmethod
     def of_reader(
@@ -162,9 +145,7 @@ def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
     return word, Rule("entropy", **numbers)._replace(**changes)
 
 
-def evaluate_run(
-    run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any
-) -> list[ScoreRow]:
+def evaluate_run(run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any) -> list[ScoreRow]:
     """A run of any task by the settings of its recipe, or of another; the rest as in `evaluate`.
 
     `splits` are those of the recipe where none are named.
@@ -203,11 +184,7 @@ def evaluate(
 
 
 def _packed_rows(
-    run: "Run",
-    splits: Sequence[str],
-    eval: EvalConfig,
-    spec: ContextsConfig,
-    search: SearchConfig,
+    run: "Run", splits: Sequence[str], eval: EvalConfig, spec: ContextsConfig, search: SearchConfig
 ) -> list[ScoreRow]:
     """All rows of a run without weights; [] where it has them, or where some were not kept."""
     names, system = expand(eval.metrics), System.of_run(run)
@@ -319,10 +296,16 @@ class AskedQuestions:
                 reply
                 for portion in portions[place : place + ranks][group.rank() :][:1]
                 for reply in ask(
-                    reader, method, [one[0] for one in portion], [one[1] for one in portion],
-                    search, rule, alpha=spec.alpha, limit=spec.limit or self.model.limit,
+                    reader,
+                    method,
+                    [one[0] for one in portion],
+                    [one[1] for one in portion],
+                    search,
+                    rule,
+                    alpha=spec.alpha,
+                    limit=spec.limit or self.model.limit,
                 )
-            ]  # fmt: skip
+            ]
             replies += [reply for part in group.all_gather_object(mine) for reply in part]
             tell(len(replies))
         seconds = max(time.perf_counter() - start, 1e-6)
@@ -339,9 +322,7 @@ class AskedQuestions:
             cut=sum(bool(reply.cut) for reply in replies),
         )
 
-    def scores(
-        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
-    ) -> dict[str, Score]:
+    def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         made = group.is_main_process() and score(names, saved.texts, self.references, eval)
         found: dict[str, Score] = group.broadcast_object(made or {})
         if {*names} & {*CONTEXT} and saved.decoding and (chosen := saved.decoding.chosen):

@@ -128,9 +128,7 @@ class ContextReader(ABC):
         logits, state = self.advance(ids, state)
         return logits[:, -1], state
 
-    def select(
-        self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None
-    ) -> Decode:
+    def select(self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None) -> Decode:
         """Rows take the places of others; `begun`: of the rows begun with these remain."""
         return state.select(rows, begun)
 
@@ -191,9 +189,7 @@ class CausalReader(ContextReader):
         many = max(1, LOGITS_AT_ONCE // (ids.shape[1] * self.size))
         parts, scores = [], []
         for batch in torch.split(self._indices(range(len(rows))), many):
-            logits, part = self.advance(
-                ids[batch], self.select(state, batch), real[batch], every=True
-            )
+            logits, part = self.advance(ids[batch], self.select(state, batch), real[batch], every=True)
             wide = logits.to(score_type(logits)).log_softmax(-1)
             logprobs = wide.gather(2, next_ids[batch][..., None])[..., 0]
             scores.append(logprobs.double().masked_fill(~real[batch], 0).sum(1))
@@ -208,9 +204,7 @@ class CausalReader(ContextReader):
         heads, tails = [row.head for row in rows], [row.tail[:-1] for row in rows]
         if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
             if self.window_refusal:
-                raise UsageError(
-                    f"{self.name} cannot see several windows at once: {self.window_refusal}"
-                )
+                raise UsageError(f"{self.name} cannot see several windows at once: {self.window_refusal}")
             windows = [head for row in rows for head in (row.head, *row.beside)]
             state = self.begin([PromptRow(head, (0,)) for head in windows])
             state = gather(state, len(windows) // len(rows), [row.once for row in rows])
@@ -303,11 +297,7 @@ class SourceReader(ContextReader):
 
 
 def fitted(
-    reader: ContextReader,
-    contexts: Sequence[str],
-    prompts: Sequence[str],
-    spec: SearchConfig,
-    fixed: bool,
+    reader: ContextReader, contexts: Sequence[str], prompts: Sequence[str], spec: SearchConfig, fixed: bool
 ) -> tuple[SearchConfig, list[str]]:
     """The search, with answers shortened to what rows leave room for unless their length is fixed.
 
@@ -336,9 +326,7 @@ def fitted(
     return spec.model_copy(update={"max_length": length}), notes
 
 
-def padded(
-    rows: Sequence[Sequence[int]], left: bool = False
-) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
+def padded(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
     """Rows of ids in one table, padded on the right or left with 0, and where they are real."""
     side = "left" if left else "right"
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]

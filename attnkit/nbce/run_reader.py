@@ -45,13 +45,7 @@ class LanguageModelReader(RunReader, CausalReader):
     """A language model trained by attnkit, on text or on pairs of texts."""
 
     def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        name: str,
-        *,
-        pairs: bool = False,
-        trained: int | None = None,
+        self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False, trained: int | None = None
     ) -> None:
         """`pairs`: it was trained on rows of source, EOS, BOS and target.
 
@@ -60,9 +54,7 @@ class LanguageModelReader(RunReader, CausalReader):
         super().__init__(model, tokenizer, name)
         self.pairs, self.trained, self.scores_prompts = pairs, trained, not pairs
         reasons = (
-            window_issue(part.state, part.by_distance)
-            for part in model.modules()
-            if isinstance(part, Attention)
+            window_issue(part.state, part.by_distance) for part in model.modules() if isinstance(part, Attention)
         )
         self.window_refusal = next(filter(None, reasons), "")
         if isinstance(model, CountedModel):

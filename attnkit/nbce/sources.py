@@ -27,9 +27,7 @@ class Source(NamedTuple):
         return max(self.shares)
 
 
-def named_source(
-    contexts: int, tokens: Sequence[Sequence[float]], prompt: Sequence[float] = ()
-) -> Source:
+def named_source(contexts: int, tokens: Sequence[Sequence[float]], prompt: Sequence[float] = ()) -> Source:
     """The context under which question and answer are likeliest, where contexts disagree on them.
 
     A token of the answer gives context k the part p_k / (p_1 + ... + p_n), where p_k is its
@@ -60,10 +58,7 @@ def _softmax(logprobs: Sequence[float]) -> list[float]:
 
 def _mean(rows: Sequence[Sequence[float]], count: int) -> list[float]:
     """The mean of distributions over `count` contexts, weighted by log n - entropy."""
-    weights = [
-        max(0.0, math.log(count) + sum(part * math.log(part) for part in row if part > 0))
-        for row in rows
-    ]
+    weights = [max(0.0, math.log(count) + sum(part * math.log(part) for part in row if part > 0)) for row in rows]
     total = sum(weights)
     if total < 1e-9:  # rounding alone tells nothing apart
         return [1 / count] * count

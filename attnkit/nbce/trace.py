@@ -82,9 +82,7 @@ class Trace:
                 "parts": [{"name": context.file, "start": context.start, "end": context.end}],
                 "share": round(share, DIGITS),
             }
-            for number, (context, share) in enumerate(
-                zip(self.contexts, self.source.shares, strict=True), 1
-            )
+            for number, (context, share) in enumerate(zip(self.contexts, self.source.shares, strict=True), 1)
         ]
         return {
             "format": FORMAT,

@@ -179,9 +179,7 @@ def _partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor
 def _flash_partial(part: _SparsePart, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """`_partial` by torch's fused kernel for the CPU."""
     y, sums = operator(FLASH)(
-        *(part.queries(q), part.keys(k), part.keys(v)),
-        is_causal=part.causal,
-        attn_mask=part.bias(q.dtype),
+        *(part.queries(q), part.keys(k), part.keys(v)), is_causal=part.causal, attn_mask=part.bias(q.dtype)
     )
     blind, sums = part.blind(), sums.unsqueeze(-1)
     sums = sums if blind is None else sums.masked_fill(blind, -torch.inf)  # FLASH says 0
@@ -211,9 +209,7 @@ class _Banded(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, band: Band, allowed: Tensor, strides: Any) -> Tensor:
         # some blocks at a time: what the kernel makes for each window stays in the cache, and fresh
         # memory costs more than the work
         queries, keys, values = band.cut(q), band.windows(k), band.windows(v)  # [n, H, t or s, D]

@@ -26,9 +26,7 @@ RANGE = 120.0
 
 
 def decayed_products(
-    queries: Sequence[Float[Tensor, "*n C D"]],
-    k: Float[Tensor, "*n C D"],
-    total: Float[Tensor, "*n C d"],
+    queries: Sequence[Float[Tensor, "*n C D"]], k: Float[Tensor, "*n C D"], total: Float[Tensor, "*n C d"]
 ) -> list[Float[Tensor, "*n C C"]]:
     """sum_d q_id k_jd exp(total_id - total_jd) for j <= i, and 0 for later keys, for each q.
 

@@ -24,9 +24,15 @@ TINY = 1e-12
 
 
 def delta_chunks(
-    size: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None, erase: Tensor,
-    write: Tensor, state: Tensor | None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    size: int,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_decay: Tensor | None,
+    erase: Tensor,
+    write: Tensor,
+    state: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     """Answers [B, H, T, E] and the state [B, H, D, E] after them, in chunks of `size` tokens.
 
     q, k [B, H, T, D], v [B, H, T, E], log_decay and write [B, H, T, 1], erase [B, H, T, 1 or D].
@@ -42,9 +48,16 @@ def delta_chunks(
 class _DeltaChunks(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, size: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor | None,
-        erase: Tensor, write: Tensor, state: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        ctx: Any,
+        size: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        log_decay: Tensor | None,
+        erase: Tensor,
+        write: Tensor,
+        state: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         chunks, width, height = k.shape[2] // size, k.shape[3], v.shape[3]
         shape = (k.shape[0] * k.shape[1], chunks, size)  # [N, n, C]
         q, k, v, erase, write = (  # [B, H, n, C, *]
@@ -84,9 +97,8 @@ class _DeltaChunks(torch.autograd.Function):
             old = torch.baddbmm(old, (keys[:, c] * until[:, c]).mT, news[:, c])
         assert old is not None, "there is a chunk"
         ctx.save_for_backward(
-            v, erase, write, *lengths, keys, readers, ratio, since, until, pairs, inverse, news,
-            old, *states,
-        )  # fmt: skip
+            v, erase, write, *lengths, keys, readers, ratio, since, until, pairs, inverse, news, old, *states
+        )
         ctx.decays, ctx.given = log_decay is not None, state is not None
         ctx.set_materialize_grads(False)  # training does not read the last state
         return y.view_as(v).flatten(2, 3), old.view(*k.shape[:2], width, height)

@@ -41,10 +41,7 @@ def operator(name: str) -> Any:
 
 
 def usable(
-    *tensors: Tensor | None,
-    operators: Sequence[str] = (),
-    onednn: bool = False,
-    autocast: bool = False,
+    *tensors: Tensor | None, operators: Sequence[str] = (), onednn: bool = False, autocast: bool = False
 ) -> bool:
     """Whether a fast form may take these tensors (None: absent); its plain form may take any.
 
@@ -59,8 +56,7 @@ def usable(
     if onednn and not torch.backends.mkldnn.enabled:
         return False
     return all(
-        x is None
-        or (x.device.type == "cpu" and x.numel() > 0 and (x.dtype == torch.float32 or not onednn))
+        x is None or (x.device.type == "cpu" and x.numel() > 0 and (x.dtype == torch.float32 or not onednn))
         for x in tensors
     )
 

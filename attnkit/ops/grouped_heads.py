@@ -5,9 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def dot_scores(
-    q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]
-) -> Float[Tensor, "B H T S"]:
+def dot_scores(q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]) -> Float[Tensor, "B H T S"]:
     """q k^T, where H / G neighbouring query heads share each head of keys; keys are not copied."""
     if k.shape[1] == q.shape[1]:
         return q @ k.transpose(-1, -2)

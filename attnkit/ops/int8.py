@@ -32,10 +32,7 @@ def rounded(x: Float[Tensor, "R I"]) -> tuple[Int8[Tensor, "R I"], Float[Tensor,
 
 
 def int8_product(
-    x: Float[Tensor, "*n I"],
-    weight: Int8[Tensor, "O I"],
-    scale: Float[Tensor, " O"],
-    bias: Float[Tensor, " O"] | None,
+    x: Float[Tensor, "*n I"], weight: Int8[Tensor, "O I"], scale: Float[Tensor, " O"], bias: Float[Tensor, " O"] | None
 ) -> Float[Tensor, "*n O"]:
     """x W^T + b with the weights that `rounded` gives."""
     whole, size = rounded(x.reshape(-1, x.shape[-1]))

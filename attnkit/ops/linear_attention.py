@@ -54,13 +54,7 @@ def quotient(u: Tensor) -> Tensor:
 
 
 def causal(
-    maps: FeatureMaps,
-    chunk: int,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    real: Tensor | None,
-    old: Sums | None,
+    maps: FeatureMaps, chunk: int, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, old: Sums | None
 ) -> tuple[Tensor, Sums]:
     """Answers [B, H, T, E] of causal self-attention after the sums `old`, and the sums then.
 
@@ -192,9 +186,7 @@ def _step(features: Tensor, phi: Tensor, values: Tensor, old: Sums) -> tuple[Ten
     return quotient(for_peaks(features, sums[1]) @ sums[0]), sums
 
 
-def _causal_exponents(
-    q: Tensor, k: Tensor, values: Tensor, old: Sums | None
-) -> tuple[Tensor, Sums]:
+def _causal_exponents(q: Tensor, k: Tensor, values: Tensor, old: Sums | None) -> tuple[Tensor, Sums]:
     """Chunks [B, H, chunks, C, *] of logarithms, where a peak must not come from a later key.
 
     So each part of what a query sees is summed in a unit of its own: the chunks before, the query's

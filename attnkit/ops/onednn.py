@@ -54,9 +54,7 @@ def product(
     """
     if x.dtype != weight.dtype and not torch.is_grad_enabled():
         return quick_product(x, weight, bias, scale)
-    trained = torch.is_grad_enabled() and any(
-        part is not None and part.requires_grad for part in (x, weight, bias)
-    )
+    trained = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
     needed = (PRODUCT, WEIGHT_GRADIENTS) if trained else (PRODUCT,)
     small = x.numel() * weight.shape[0] < (LEAST_TRAINING_WORK if trained else LEAST_WORK)
     if small or not (trained or WIDER) or not usable(x, weight, operators=needed, onednn=True):

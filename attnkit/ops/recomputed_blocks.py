@@ -40,10 +40,7 @@ def parts(given: Sequence[Tensor | None], block: RowBlock) -> list[Tensor | None
 
 
 def recomputed(
-    weights: Weights,
-    blocks: Sequence[RowBlock],
-    given: Sequence[Tensor | None],
-    module: nn.Module,
+    weights: Weights, blocks: Sequence[RowBlock], given: Sequence[Tensor | None], module: nn.Module
 ) -> Tensor:
     """The answers of all blocks, [B, H, T, E]; what they form is made again for gradients.
 
@@ -90,11 +87,7 @@ class RecomputedBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        weights: Weights,
-        blocks: Sequence[RowBlock],
-        own: Sequence[Place],
-        *tensors: Tensor | None,
+        ctx: Any, weights: Weights, blocks: Sequence[RowBlock], own: Sequence[Place], *tensors: Tensor | None
     ) -> Tensor:
         """[B, H, T, E]; `tensors` are the four that `parts` cuts, then of `own`, each once."""
         given, parameters = tensors[:4], tensors[4:]

@@ -61,11 +61,7 @@ class RecomputedChunks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        answers: Answers,
-        chunks: Sequence[RowBlock],
-        keys: Tensor,
-        *tensors: Tensor | None,
+        ctx: Any, answers: Answers, chunks: Sequence[RowBlock], keys: Tensor, *tensors: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """`tensors` are what `recomputed` is given."""
         # all that stays is allocated first, so that each chunk's memory fits where others were

@@ -30,9 +30,7 @@ def scan(rule: Rule, block: int, state: Tensor | None, *sequences: Tensor) -> tu
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, rule: Rule, block: int, state: Tensor, *sequences: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, rule: Rule, block: int, state: Tensor, *sequences: Tensor) -> tuple[Tensor, Tensor]:
         length = sequences[0].shape[2]
         ctx.rule = rule
         ctx.spans = [slice(at, min(at + block, length)) for at in range(0, length, block)]
@@ -55,9 +53,7 @@ class _Scan(torch.autograd.Function):
             start = state.detach().requires_grad_()
             with torch.enable_grad():
                 outputs = ctx.rule(*leaves, start)
-            *parts, dstate = torch.autograd.grad(
-                outputs, (*leaves, start), (dy[:, :, span], dstate)
-            )
+            *parts, dstate = torch.autograd.grad(outputs, (*leaves, start), (dy[:, :, span], dstate))
             for whole, part in zip(gradients, parts, strict=True):
                 whole[:, :, span] = part
         return None, None, dstate, *gradients

@@ -16,10 +16,7 @@ from attnkit.ops.autograd import once_differentiable
 
 
 def simple_recurrence(
-    x: Float[Tensor, "R T W"],
-    g: Float[Tensor, "R T W"],
-    v: Float[Tensor, " W"],
-    start: Float[Tensor, "R W"],
+    x: Float[Tensor, "R T W"], g: Float[Tensor, "R T W"], v: Float[Tensor, " W"], start: Float[Tensor, "R W"]
 ) -> Float[Tensor, "R T W"]:
     """The states c_1 to c_T after `start`; two operations a step in either pass.
 

@@ -69,9 +69,7 @@ class Band(NamedTuple):
         self.inner(flat, rows, length).copy_(x)
         return self._views(flat, 0, self.width).transpose(1, 2)
 
-    def gather(
-        self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int
-    ) -> Float[Tensor, "B H T D"]:
+    def gather(self, pieces: Float[Tensor, "blocks H width D"], rows: int, length: int) -> Float[Tensor, "B H T D"]:
         """The adjoint of `windows`: what the windows hold of each key, added up."""
         flat = self.flat(pieces, rows, length)
         self.add(flat, 0, pieces)

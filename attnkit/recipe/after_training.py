@@ -78,12 +78,7 @@ class ContextsConfig(Section):
 
     counts: Unique[Annotated[tuple[Positive, ...], Field(min_length=1)]] = (1, 2, 4, 8, 16, 32)
     """Numbers of passages given with each question; 1 gives only the passage that answers it."""
-    methods: Unique[Annotated[tuple[Method, ...], Field(min_length=1)]] = (
-        "entropy",
-        "mean",
-        "concat",
-        "none",
-    )
+    methods: Unique[Annotated[tuple[Method, ...], Field(min_length=1)]] = ("entropy", "mean", "concat", "none")
     """Methods of combining the passages, as in `attnkit nbce`; entropy-free is entropy without eta,
     mean-whole is mean without top_p.  The others are compared with the first."""
     beta: Beta | Annotated[tuple[Beta, ...], Field(min_length=1)] = 0.25
@@ -112,14 +107,10 @@ class EvalConfig(Section):
     rougeLsum."""
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
-    lengths: Annotated[
-        Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")
-    ] = ()
+    lengths: Annotated[Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")] = ()
     """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
     tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
-    tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = (
-        "13a"
-    )
+    tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = "13a"
     """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
     words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
     data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words

@@ -1,10 +1,7 @@
 """Names that others use for what a recipe calls otherwise, and what to write instead."""
 
 _MECHANISMS = {
-    "scaled-dot": (
-        "softmax standard vanilla dot-product scaled-dot-product sdpa mha full flash "
-        "flash-attention"
-    ),
+    "scaled-dot": ("softmax standard vanilla dot-product scaled-dot-product sdpa mha full flash flash-attention"),
     "{name: scaled-dot, key_heads: 1}": "mqa",
     "{name: scaled-dot, key_heads: 2}": "gqa",
     "dot": "luong",

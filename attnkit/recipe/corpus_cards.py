@@ -51,9 +51,7 @@ class File(_CardPart):
 
 
 Files = Annotated[
-    tuple[File, ...],
-    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
-    Field(min_length=1),
+    tuple[File, ...], BeforeValidator(lambda given: given if isinstance(given, list) else [given]), Field(min_length=1)
 ]
 """One file, or a list of files that are read one after the other."""
 
@@ -137,9 +135,7 @@ class Card(_CardPart):
     """Split -> language -> files; the only key is `rows` where a file holds both sides."""
 
     def files(self) -> list[File]:
-        return [
-            file for sides in self.splits.values() for parts in sides.values() for file in parts
-        ]
+        return [file for sides in self.splits.values() for parts in sides.values() for file in parts]
 
     @property
     def downloads(self) -> bool:

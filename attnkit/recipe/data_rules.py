@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
-from attnkit.recipe.issues import Issue, broken
+from attnkit.recipe.issues import Issue
 from attnkit.recipe.schema import DataConfig, Recipe
 from attnkit.text import hint, quoted
 
@@ -16,9 +16,13 @@ SPLITS = ("train", "valid", "test")
 HUGGING_FACE = "hf:"
 """Begins the name of a data set of Hugging Face: hf:OWNER/NAME or hf:OWNER/NAME:CONFIG."""
 _FORMATS = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
-}  # fmt: skip
+}
 NO_SIZE = "only generated corpora have a size; use data.rows to keep fewer rows"
 
 
@@ -26,13 +30,12 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
     """What is wrong with a data section of a recipe of this task."""
     named = [split for split in SPLITS if getattr(data, split) is not None]
     labels, source, target = _labels_refused(data, task), data.source, data.target
-    yield from broken([
-        (labels, "data.labels", labels),
-        (source is not None and task == "language-modeling", "data.source",
-         "a language model has no source; name data.target alone"),
-        (source is not None and source == target and task == "translation",
-         "data.target data.source", f"source and target are both {source}; name two"),
-    ])  # fmt: skip
+    if labels:
+        yield labels, "data.labels"
+    if source is not None and task == "language-modeling":
+        yield "a language model has no source; name data.target alone", "data.source"
+    if source is not None and source == target and task == "translation":
+        yield f"source and target are both {source}; name two", "data.target", "data.source"
     if data.corpus is not None:
         own = f"{quoted(data.corpus)} has its own splits"
         yield from ((f"{own}; to read files, set data.corpus=null", f"data.{s}") for s in named)
@@ -41,18 +44,17 @@ def data_issues(data: DataConfig, task: str) -> Iterator[Issue]:
         return
     text_file = task == "language-modeling" and format_of(files_of(data, "train"), data.format)
     for split in (split for split in SPLITS[1:] if data.split_off(split)):
-        yield from broken([
-            (split in named, f"data.split.{split}", f"data.{split} names a file; remove one"),
-            ("train" not in named, f"data.split.{split}", "splits data.train, which is not set"),
-            ("train" in named and split not in named and text_file == "plain",
-             f"data.split.{split}",
-             "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"),
-        ])  # fmt: skip
-    yield from broken([
-        (not named, "data",
-         "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths"),
-        (named and data.size is not None, "data.size", NO_SIZE),
-    ])  # fmt: skip
+        if split in named:
+            yield f"data.{split} names a file; remove one", f"data.split.{split}"
+        if "train" not in named:
+            yield "splits data.train, which is not set", f"data.split.{split}"
+        if "train" in named and split not in named and text_file == "plain":
+            text = "a text cannot be split by lines; cut it: head -n 1000 FILE > valid.txt"
+            yield text, f"data.split.{split}"
+    if not named:
+        yield "needs a corpus (`attnkit recipe list --corpora`), or train and valid paths", "data"
+    if named and data.size is not None:
+        yield NO_SIZE, "data.size"
     refused = {split: _files_refused(files_of(data, split), data.format, task) for split in named}
     yield from ((text, f"data.{split}") for split, text in refused.items() if text)
 
@@ -82,13 +84,12 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
     except RecipeError as error:
         yield str(error), "data.corpus"
         return
-    yield from broken([
-        (task not in (card.task, "language-modeling"), "task data.corpus",
-         f"{card.name} is for {card.task}, not for {task}"),
-        (data.size is not None and card.format != "generated", "data.size", NO_SIZE),
-        (data.format != "auto", "data.format",
-         "is for files of your own; a corpus knows its format"),
-    ])  # fmt: skip
+    if task not in (card.task, "language-modeling"):
+        yield f"{card.name} is for {card.task}, not for {task}", "task", "data.corpus"
+    if data.size is not None and card.format != "generated":
+        yield NO_SIZE, "data.size"
+    if data.format != "auto":
+        yield "is for files of your own; a corpus knows its format", "data.format"
     silent = card.format == "generated" and data.source is data.target is None
     needed = card.task == "translation" and not silent
     for key in ("source", "target"):
@@ -96,9 +97,7 @@ def _corpus(data: DataConfig, name: str, task: str) -> Iterator[Issue]:
         if word is not None and word not in card.languages:
             yield f"{card.name} has no {quoted(word)}; {hint(word, card.languages)}", f"data.{key}"
         elif word is None and needed and (key == "target" or task != "language-modeling"):
-            text = (
-                f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
-            )
+            text = f"{card.name} has {', '.join(card.languages)}; say which is the {key} by data.{key}"
             yield text, f"data.{key}", "data.corpus"
 
 

@@ -35,8 +35,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
 def changed_keys(old: Recipe, new: Recipe) -> list[tuple[str, str, str]]:
     """What differs: dotted keys with their old and new values."""
     before, after = (
-        {dotted(key): shown(value, LONGEST_PATH) for key, value in flatten(recipe)}
-        for recipe in (old, new)
+        {dotted(key): shown(value, LONGEST_PATH) for key, value in flatten(recipe)} for recipe in (old, new)
     )
     absent = "(not set)"
     return [

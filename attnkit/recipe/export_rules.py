@@ -13,8 +13,10 @@ PRODUCTS = ("scaled-dot", "dot")
 """Mechanisms that libraries for plain transformers compute; `dot` by larger queries."""
 ONLY_TRAINED = ("attention_dropout", "score_noise")
 """Options that change nothing after training."""
-POSITIONS = {"huggingface": ("sinusoidal", "learned", "none"),
-             "ctranslate2": ("sinusoidal", "learned", "none", "rope")}  # fmt: skip
+POSITIONS = {
+    "huggingface": ("sinusoidal", "learned", "none"),
+    "ctranslate2": ("sinusoidal", "learned", "none", "rope"),
+}
 
 
 def pretrained_class(recipe: Recipe) -> str:

@@ -27,10 +27,7 @@ def library() -> Path:
 def shipped() -> dict[str, Path]:
     """The shipped recipes by name, `quickstart` first, the rest sorted."""
     folder = library()
-    found = {
-        path.relative_to(folder).with_suffix("").as_posix(): path
-        for path in folder.rglob(f"*{SUFFIX}")
-    }
+    found = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob(f"*{SUFFIX}")}
     return {name: found[name] for name in sorted(found, key=lambda n: (n != "quickstart", n))}
 
 

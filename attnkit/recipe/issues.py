@@ -1,6 +1,6 @@
 """What is wrong with a recipe, collected so that one error tells all of it."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from attnkit.errors import RecipeError
@@ -15,13 +15,6 @@ Key = tuple[str, ...]
 """A key as its parts: ("train", "lr")."""
 Issue: TypeAlias = tuple[str, ...]
 """What does not fit together: a text, and the dotted keys concerned, the one to blame first."""
-Rule: TypeAlias = tuple[object, str, str]
-"""Whether it is broken, the dotted keys concerned (the one to blame first), and what to say."""
-
-
-def broken(rules: Iterable[Rule]) -> Iterator[Issue]:
-    """The issues of rules that are broken."""
-    return ((text, *keys.split()) for is_broken, keys, text in rules if is_broken)
 
 
 class Position(NamedTuple):

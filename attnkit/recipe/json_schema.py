@@ -41,8 +41,7 @@ def json_schema() -> Json:
     }
     about = {
         "extends": _text(
-            "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this "
-            "one changes."
+            "A recipe file, relative to this one, or the name of a shipped recipe, whose keys this one changes."
         ),
         "variants": {
             "type": ["object", "null"],

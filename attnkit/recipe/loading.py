@@ -19,15 +19,7 @@ from attnkit.recipe.schema import Recipe
 from attnkit.recipe.settings import FILE_KEYS, Settings
 from attnkit.recipe.sweep import Combination, Override, check_number, combinations
 from attnkit.recipe.sweep import overrides as overrides_of
-from attnkit.recipe.yaml_nodes import (
-    LARGEST,
-    Mapping,
-    Node,
-    Scalar,
-    is_null,
-    read_file,
-    read_value,
-)
+from attnkit.recipe.yaml_nodes import LARGEST, Mapping, Node, Scalar, is_null, read_file, read_value
 from attnkit.text import hint, quoted
 
 ONLY = "base"
@@ -84,9 +76,7 @@ class Document(NamedTuple):
     published: Node | None
 
 
-def load(
-    recipe: str | Path, overrides: Sequence[str] = (), *, option_check: OptionCheck | None = None
-) -> RecipeFile:
+def load(recipe: str | Path, overrides: Sequence[str] = (), *, option_check: OptionCheck | None = None) -> RecipeFile:
     """Read and check a recipe with all its variants.
 
     Args:
@@ -166,9 +156,7 @@ _BEFORE_THE_KEY = {("data", "normalize"): "none"}
 """What runs did that were written before there was a key, where that is not its default."""
 
 
-def load_resolved(
-    path: Path, overrides: Sequence[str] = (), content: bytes | None = None
-) -> Recipe:
+def load_resolved(path: Path, overrides: Sequence[str] = (), content: bytes | None = None) -> Recipe:
     """Read back what `dump` wrote: one resolved recipe, as a run keeps it, with overrides.
 
     `content` is that of the file where it has been read already.  Types and ranges are checked;
@@ -220,9 +208,8 @@ def _document(path: Path) -> Document:
     about = {name: node for name, (_, node) in root.fields.items() if name in FILE_KEYS}
     named = _variants(about["variants"]) if "variants" in about else None
     return Document(
-        path, Mapping(root.place, settings), about.get("extends"), named, about.get("baseline"),
-        about.get("published"),
-    )  # fmt: skip
+        path, Mapping(root.place, settings), about.get("extends"), named, about.get("baseline"), about.get("published")
+    )
 
 
 def _variants(node: Node) -> dict[str, Override]:
@@ -299,9 +286,7 @@ def _build(
     return built
 
 
-def _baseline(
-    named: Sequence[Node], variants: list[str], swept: Table[str, list[str]]
-) -> str | None:
+def _baseline(named: Sequence[Node], variants: list[str], swept: Table[str, list[str]]) -> str | None:
     """The variant to compare with: the last that is named, else the first of several."""
     if not named or is_null(named[-1]):
         return variants[0] if len(variants) > 1 else None

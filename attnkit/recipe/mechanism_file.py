@@ -128,9 +128,7 @@ def read(path: Path, word: str, origin: str = "attnkit") -> MechanismSpec:
             match item:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in _FACTS:
                     facts[name] = _literal(file, name, value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if (
-                    name in _FACTS
-                ):
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in _FACTS:
                     facts[name] = _literal(file, name, value)
                 case ast.FunctionDef(name="__init__", args=arguments):
                     options = _options(file, arguments)
@@ -266,9 +264,7 @@ def _type(node: ast.expr) -> Any:
             kind: Any = Literal[choices]
             TypeAdapter(kind)  # refuses what cannot be a choice
             return kind
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, end])) if (
-            ast.unparse(end) == "..."
-        ):
+        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[item, end])) if ast.unparse(end) == "...":
             return _TYPES["tuple"][_type(item), ...]
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=items)):
             return _TYPES["tuple"][*map(_type, items)]

@@ -160,8 +160,7 @@ def _of_all(known: MechanismSpec, options: Mapping[str, Any]) -> MechanismSpec:
             raise UsageError(text)
     if known.layered and len({bool(own.get("residual_scores")) for _, own in chosen}) > 1:
         raise UsageError(
-            f"{known.word}: residual_scores adds the scores of the layer before: set it on all "
-            "parts, or on none"
+            f"{known.word}: residual_scores adds the scores of the layer before: set it on all parts, or on none"
         )
     inside = [resolve_capabilities(*one) for one in chosen]
     limits = [f.limit for f in inside if f.limit is not None]
@@ -237,9 +236,7 @@ def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> 
             typed[name] = typed_value(_frozen(value), option_type(word, name))
         except UsageError as error:
             text = str(error)
-            raise UsageError(
-                f"{word}: {name} {text}" if text.startswith("must") else text
-            ) from None
+            raise UsageError(f"{word}: {name} {text}" if text.startswith("must") else text) from None
     if text := missing_options(known, options):
         raise UsageError(text)
     return typed
@@ -262,9 +259,7 @@ def _typed_part(composite: str, given: Any) -> str | dict[str, Any]:
     """One part: its word, or its word and its options."""
     given = {"name": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        raise UsageError(
-            f"a part must be a word or {{name: word}} with its options, got {shown(given)}"
-        )
+        raise UsageError(f"a part must be a word or {{name: word}} with its options, got {shown(given)}")
     word: str = given["name"]
     options = {name: value for name, value in given.items() if name != "name"}
     typed = checked_options(word, options, composite)
@@ -346,11 +341,7 @@ _read = cache(mechanism_file.read)
 
 @cache
 def shipped() -> dict[str, Path]:
-    return {
-        path.stem.replace("_", "-"): path
-        for path in _FOLDER.glob("*.py")
-        if path.stem != "__init__"
-    }
+    return {path.stem.replace("_", "-"): path for path in _FOLDER.glob("*.py") if path.stem != "__init__"}
 
 
 @cache

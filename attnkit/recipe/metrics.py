@@ -19,8 +19,9 @@ from pydantic_core import PydanticKnownError
 
 from attnkit.errors import UsageError
 
-BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101",
-                        "flores200", "spBLEU-1K"]  # fmt: skip
+BleuTokenizer = Literal[
+    "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none", "flores101", "flores200", "spBLEU-1K"
+]
 """sacrebleu's tokenizers; the last three need a sentencepiece model on disk."""
 TextWords = Literal["classic", "unicode"]
 """How metrics that have tokenizers of their own cut words (`eval.words`)."""
@@ -67,159 +68,238 @@ _LABELS = "a classification recipe"
 
 METRICS: dict[str, MetricFacts] = {
     "bleu": MetricFacts(
-        "BLEU", "sacrebleu_scores",
-        "geometric mean of the precisions of 1- to 4-grams, times the brevity penalty, over the "
-        "whole corpus", _PAPINENI, cut_by="tokenize",
+        "BLEU",
+        "sacrebleu_scores",
+        "geometric mean of the precisions of 1- to 4-grams, times the brevity penalty, over the whole corpus",
+        _PAPINENI,
+        cut_by="tokenize",
     ),
     "chrf": MetricFacts(
-        "chrF", "sacrebleu_scores",
+        "chrF",
+        "sacrebleu_scores",
         "F measure of character 1- to 6-grams, recall weighted twice (chrF2)",
         f"Popovic 2015; {_SACREBLEU}",
     ),
     "ter": MetricFacts(
-        "TER", "sacrebleu_scores",
+        "TER",
+        "sacrebleu_scores",
         "edits (insertions, deletions, substitutions, shifts) per reference word",
-        f"Snover et al. 2006; {_SACREBLEU}", "0 and up", "lower", cut_by="words",
+        f"Snover et al. 2006; {_SACREBLEU}",
+        "0 and up",
+        "lower",
+        cut_by="words",
     ),
     "rouge1": MetricFacts("ROUGE-1", "rouge", f"unigrams in common: {_F}", _LIN, cut_by="words"),
     "rouge2": MetricFacts("ROUGE-2", "rouge", f"bigrams in common: {_F}", _LIN, cut_by="words"),
-    "rougeL": MetricFacts(
-        "ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN, cut_by="words",
-    ),
+    "rougeL": MetricFacts("ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN, cut_by="words"),
     "rougeLsum": MetricFacts(
-        "ROUGE-Lsum", "rouge",
-        f"union of the longest common subsequences of sentences (`eval.sentences`): {_F}", _LIN,
+        "ROUGE-Lsum",
+        "rouge",
+        f"union of the longest common subsequences of sentences (`eval.sentences`): {_F}",
+        _LIN,
         cut_by="words",
     ),
-    "bleu1": MetricFacts(
-        "BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI, cut_by="tokenize",
-    ),
+    "bleu1": MetricFacts("BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI, cut_by="tokenize"),
     "bleu4": MetricFacts(
-        "BLEU-4", "sacrebleu_scores",
-        "the same number as bleu; stands beside bleu1 in comparisons of dialogue", _PAPINENI,
+        "BLEU-4",
+        "sacrebleu_scores",
+        "the same number as bleu; stands beside bleu1 in comparisons of dialogue",
+        _PAPINENI,
         cut_by="tokenize",
     ),
     "meteor": MetricFacts(
-        "METEOR", "meteor",
+        "METEOR",
+        "meteor",
         "unigrams matched by form, Porter stem or WordNet synonym: F measure with recall weighted "
         "nine times, less a penalty for scattered matches; the best reference of each line, "
-        "averaged over the lines; for English", "Lavie and Agarwal 2007; nltk",
-        needs="WordNet (`python -m nltk.downloader wordnet`)", cut_by="tokenize",
+        "averaged over the lines; for English",
+        "Lavie and Agarwal 2007; nltk",
+        needs="WordNet (`python -m nltk.downloader wordnet`)",
+        cut_by="tokenize",
     ),
     "cider": MetricFacts(
-        "CIDEr-D", "cider",
+        "CIDEr-D",
+        "cider",
         "similarity of the 1- to 4-grams, weighted by how few lines have them in their "
         "references; averaged over references and lines; words in lower case without punctuation. "
         "The value is 100 times that of coco-caption, as papers print it",
-        "Vedantam et al. 2015", "0 to 1000", cut_by="tokenize",
+        "Vedantam et al. 2015",
+        "0 to 1000",
+        cut_by="tokenize",
     ),
     "embedding-average": MetricFacts(
-        "Embedding Average", "embedding", "cosine between the mean word vectors of both texts",
-        _LIU, _COSINE, needs=_VECTORS, cut_by="tokenize",
+        "Embedding Average",
+        "embedding",
+        "cosine between the mean word vectors of both texts",
+        _LIU,
+        _COSINE,
+        needs=_VECTORS,
+        cut_by="tokenize",
     ),
     "embedding-greedy": MetricFacts(
-        "Greedy Matching", "embedding",
-        "each word's highest cosine with a word of the other text, averaged over the words, and "
-        "over both directions", f"Rus and Lintean 2012; {_LIU}", _COSINE, needs=_VECTORS,
+        "Greedy Matching",
+        "embedding",
+        "each word's highest cosine with a word of the other text, averaged over the words, and over both directions",
+        f"Rus and Lintean 2012; {_LIU}",
+        _COSINE,
+        needs=_VECTORS,
         cut_by="tokenize",
     ),
     "embedding-extrema": MetricFacts(
-        "Vector Extrema", "embedding",
+        "Vector Extrema",
+        "embedding",
         "cosine between the vectors that have, in each dimension, the value farthest from zero",
-        f"Forgues et al. 2014; {_LIU}", _COSINE, needs=_VECTORS, cut_by="tokenize",
+        f"Forgues et al. 2014; {_LIU}",
+        _COSINE,
+        needs=_VECTORS,
+        cut_by="tokenize",
     ),
     "distinct-1": MetricFacts(
-        "distinct-1", "diversity", "number of different words in all outputs, per 100 words", _LI,
-        resampled=False, cut_by="tokenize",
+        "distinct-1",
+        "diversity",
+        "number of different words in all outputs, per 100 words",
+        _LI,
+        resampled=False,
+        cut_by="tokenize",
     ),
     "distinct-2": MetricFacts(
-        "distinct-2", "diversity", "number of different bigrams in all outputs, per 100 words", _LI,
-        resampled=False, cut_by="tokenize",
+        "distinct-2",
+        "diversity",
+        "number of different bigrams in all outputs, per 100 words",
+        _LI,
+        resampled=False,
+        cut_by="tokenize",
     ),
     "seq-rep-4": MetricFacts(
-        "seq-rep-4", "diversity",
+        "seq-rep-4",
+        "diversity",
         "repetition: share of the 4-grams of an output that occurred before in it, averaged over "
-        "the outputs; 0 for outputs shorter than four words", "Welleck et al. 2020",
-        better="lower", cut_by="tokenize",
+        "the outputs; 0 for outputs shorter than four words",
+        "Welleck et al. 2020",
+        better="lower",
+        cut_by="tokenize",
     ),
     "length-ratio": MetricFacts(
-        "length ratio", "sacrebleu_scores",
+        "length ratio",
+        "sacrebleu_scores",
         "words of all outputs per 100 words of the references (of several the one nearest in "
-        "length), the ratio that sacrebleu prints with BLEU", _SACREBLEU, "0 and up", "neither",
+        "length), the ratio that sacrebleu prints with BLEU",
+        _SACREBLEU,
+        "0 and up",
+        "neither",
         cut_by="tokenize",
     ),
     "exact-match": MetricFacts(
-        "exact match", "answers", "share of outputs that equal a reference, any white space "
-        "alike", "",
+        "exact match", "answers", "share of outputs that equal a reference, any white space alike", ""
     ),
     "answer-match": MetricFacts(
-        "answer match", "answers",
+        "answer match",
+        "answers",
         "share of answers that equal a reference; case, punctuation and articles do not count",
-        _SQUAD, cut_by="words",
+        _SQUAD,
+        cut_by="words",
     ),
     "answer-f1": MetricFacts(
-        "F1", "answers", "F measure of the words of an answer, normalised as in answer-match",
-        _SQUAD, cut_by="words",
+        "F1", "answers", "F measure of the words of an answer, normalised as in answer-match", _SQUAD, cut_by="words"
     ),
     "answer-contained": MetricFacts(
-        "answer contained", "answers",
+        "answer contained",
+        "answers",
         "share of answers that contain a reference as a run of whole words, normalised as in "
         "answer-match: fair to models that answer in sentences, but a longer answer contains more",
-        "Mallen et al. 2023", cut_by="words",
+        "Mallen et al. 2023",
+        cut_by="words",
     ),
     "context-found": MetricFacts(
-        "context found", "answers",
-        "share of questions for which the chosen context contains an answer", "",
-        reads="contexts", needs="a question-answering recipe", cut_by="words",
+        "context found",
+        "answers",
+        "share of questions for which the chosen context contains an answer",
+        "",
+        reads="contexts",
+        needs="a question-answering recipe",
+        cut_by="words",
     ),
     "label-accuracy": MetricFacts(
-        "accuracy", "labels", "share of inputs that get their label", "",
-        reads="labels", needs=_LABELS,
+        "accuracy", "labels", "share of inputs that get their label", "", reads="labels", needs=_LABELS
     ),
     "matthews": MetricFacts(
-        "Matthews", "labels",
+        "Matthews",
+        "labels",
         "Matthews correlation of the labels given and the right ones (of more than two R_K); 0 "
-        "where either is always the same", "Matthews 1975; Gorodkin 2004", _COSINE,
-        reads="labels", needs=_LABELS,
+        "where either is always the same",
+        "Matthews 1975; Gorodkin 2004",
+        _COSINE,
+        reads="labels",
+        needs=_LABELS,
     ),
     "f1": MetricFacts(
-        "label F1", "labels",
-        "F measure of the positive label, the last of two; of more than two labels the mean over "
-        "labels (macro F1)", "", reads="labels", needs=_LABELS,
+        "label F1",
+        "labels",
+        "F measure of the positive label, the last of two; of more than two labels the mean over labels (macro F1)",
+        "",
+        reads="labels",
+        needs=_LABELS,
     ),
     "accuracy": MetricFacts(
-        "token accuracy", "model", "share of reference tokens that are the likeliest next token",
-        "", reads="probabilities", needs="a trained model",
+        "token accuracy",
+        "model",
+        "share of reference tokens that are the likeliest next token",
+        "",
+        reads="probabilities",
+        needs="a trained model",
     ),
     "balanced-accuracy": MetricFacts(
-        "balanced accuracy", "model",
-        "share of marked positions that get their answer, averaged over the answers (macro)", "",
-        reads="probabilities", needs="a model of the task tagging",
+        "balanced accuracy",
+        "model",
+        "share of marked positions that get their answer, averaged over the answers (macro)",
+        "",
+        reads="probabilities",
+        needs="a model of the task tagging",
     ),
     "perplexity": MetricFacts(
-        "perplexity", "model", "exp of the mean negative log-likelihood of a reference token", "",
-        "1 and up", "lower", "probabilities", "a trained model",
+        "perplexity",
+        "model",
+        "exp of the mean negative log-likelihood of a reference token",
+        "",
+        "1 and up",
+        "lower",
+        "probabilities",
+        "a trained model",
     ),
     "calibration-error": MetricFacts(
-        "ECE", "model",
+        "ECE",
+        "model",
         "expected calibration error: distance between confidence (the probability of the likeliest "
         "next token) and accuracy in 15 equal intervals of confidence, averaged over the reference "
-        "tokens", "Guo et al. 2017", "0 to 100", "lower", "probabilities", "a trained model",
+        "tokens",
+        "Guo et al. 2017",
+        "0 to 100",
+        "lower",
+        "probabilities",
+        "a trained model",
     ),
     "total-variation": MetricFacts(
-        "total variation", "source",
+        "total variation",
+        "source",
         "half the summed differences between the distributions of the next token by the model and "
-        "by the process that wrote the text, averaged over the tokens", "",
-        better="lower", reads="probabilities",
+        "by the process that wrote the text, averaged over the tokens",
+        "",
+        better="lower",
+        reads="probabilities",
         needs="a corpus whose source is known (toy-topics, toy-chains)",
     ),
     "word-perplexity": MetricFacts(
-        "word perplexity", "model",
+        "word perplexity",
+        "model",
         "exp of the same likelihood per word and end of line, which compares any vocabularies; "
-        "shown beside perplexity for language models", "", "1 and up", "lower", "probabilities",
+        "shown beside perplexity for language models",
+        "",
+        "1 and up",
+        "lower",
+        "probabilities",
         "a trained model",
     ),
-}  # fmt: skip
+}
 """Every metric by its name in recipes and on the command line, in the order of reference pages."""
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
@@ -360,10 +440,6 @@ if TYPE_CHECKING:
     ScoreName: TypeAlias = str
     Monitor: TypeAlias = str
 else:
-    Metric = Annotated[
-        str,
-        AfterValidator(_known),
-        WithJsonSchema({"enum": ["rouge", *METRICS], "type": "string"}),
-    ]
+    Metric = Annotated[str, AfterValidator(_known), WithJsonSchema({"enum": ["rouge", *METRICS], "type": "string"})]
     ScoreName = Literal[tuple(METRICS)]
     Monitor = Literal[MONITORS]

@@ -15,9 +15,7 @@ from attnkit.recipe.yaml_nodes import Mapping, Node, is_null
 from attnkit.text import hint, quoted
 
 KEY = "published"
-_SCORES = Annotated[
-    dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)
-]
+_SCORES = Annotated[dict[str, Annotated[dict[str, float], Field(min_length=1)]], Field(min_length=1)]
 """Figures as they are written, whatever their variants and metrics are called."""
 
 
@@ -69,9 +67,7 @@ def read_published(node: Node | None, recipes: Table[str, Recipe]) -> Published 
         text = f"{quoted(variant)} is no variant; {hint(variant, recipes)}"
         unless(variant in recipes, "scores", text)
         for metric in figures:
-            unless(
-                is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}"
-            )
+            unless(is_known(metric), "scores", f"no metric {quoted(metric)}; {hint(metric, METRICS)}")
     unless(given["source"].strip(), "source", "must not be empty")
     split = given["split"]
     if split not in (None, *splits):

@@ -10,7 +10,7 @@ from operator import attrgetter
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import data_issues, split_issues
-from attnkit.recipe.issues import Issue, Rule, broken
+from attnkit.recipe.issues import Issue
 from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metrics_of, metrics_that_read, not_of
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
@@ -31,7 +31,9 @@ def issues_of(recipe: Recipe) -> Iterator[Issue]:
     yield from _only_with(recipe)
     yield from data_issues(recipe.data, recipe.task)
     yield from split_issues(recipe.data, recipe.eval.splits)
-    yield from broken((*_model(recipe), *_training(recipe), *_scoring(recipe)))
+    yield from _model(recipe)
+    yield from _training(recipe)
+    yield from _scoring(recipe)
     yield from _stacks(recipe)
     yield from _metrics(recipe)
     yield from _lengths(recipe)
@@ -48,7 +50,7 @@ def _only_with(recipe: Recipe) -> Iterator[Issue]:
                 yield text + " and ".join(tag.values), key, tag.key
 
 
-def _model(recipe: Recipe) -> list[Rule]:
+def _model(recipe: Recipe) -> Iterator[Issue]:
     model, task, size = recipe.model, recipe.task, recipe.tokenizer.size
     type_, shape, width, heads = model.type, model.shape, model.width, model.heads
     pairs, own = task != "language-modeling", not recipe.tokenizer.shared
@@ -60,96 +62,104 @@ def _model(recipe: Recipe) -> list[Rule]:
     fits = not (crossing and shape != "encoder-decoder") and not (counts and pairs)
     table = type_ == "naive-bayes" or (type_ == "n-gram" and model.order > 1)
     least = len(RESERVED) + len(recipe.tokenizer.special) + 1
-    return [
-        (crossing and shape != "encoder-decoder", "model.shape model.type",
-         f"a {type_} model is an encoder-decoder; for a decoder use `transformer`"),
-        (counts and pairs, "model.type task",
-         f"{type_} is a language model; use `task: language-modeling` or another type"),
-        (not pairs and shape == "encoder-decoder" and not recipe.corrupts, "model.shape task",
-         "language-modeling has no source to encode; use `model.shape: decoder`"),
-        (task == "tagging" and shape == "encoder-decoder", "model.shape task",
-         "tagging predicts positions of its source; use `model.shape: decoder` or encoder"),
-        (shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks,
-         "model.shape task", f"an encoder alone writes no text; {task} needs "
-         + ("encoder-decoder or decoder" if pairs else "`train.objective: masked`")),
-        (pairs and shape != "encoder-decoder" and own, "tokenizer.shared model.shape",
-         f"one {shape} reads all text, so it needs one vocabulary; set it to true"),
-        (recipe.tokenizer.model is None and size < least, "tokenizer.size tokenizer.special",
-         f"{size} is too small: reserved and special tokens and one piece make {least}"),
-        (width % heads, "model.heads model.width",
-         f"{heads} heads do not divide the width {width}; {nearest} would"),
-        (not width % heads and model.positions == "rope" and width // heads % 2,
-         "model.positions model.heads model.width",
-         f"rope turns pairs, but heads are {width // heads} wide (width / heads); make that even"),
-        (model.positions == "sinusoidal" and width % 2, "model.width model.positions",
-         f"sinusoidal positions need an even width; {width + 1} would do"),
-        (fits and model.positions not in positions, "model.positions model.type",
-         f"a {type_} model has {' or '.join(positions)}, got {model.positions}; remove it"),
-        (model.tie == "all" and own and shape == "encoder-decoder", "model.tie tokenizer.shared",
-         "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"),
-        (fits and type_ == "recurrent" and width % 2, "model.width model.type",
-         f"each direction of the encoder has half the width; {width + 1} is even"),
-        (type_ == "naive-bayes-attention" and model.tie != "none", "model.tie model.type",
-         "naive-bayes-attention has a table of its own for the output; use none or remove it"),
-        (table and size > LARGEST_TABLE, "tokenizer.size model.type",
-         f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; "
-         f"{LARGEST_TABLE} is the most"),
-        (recipe.train.init and model.count_based, "train.init model.type",
-         f"a {type_} model is counted; it starts from no weights"),
-    ]  # fmt: skip
+    if crossing and shape != "encoder-decoder":
+        yield f"a {type_} model is an encoder-decoder; for a decoder use `transformer`", "model.shape", "model.type"
+    if counts and pairs:
+        yield f"{type_} is a language model; use `task: language-modeling` or another type", "model.type", "task"
+    if not pairs and shape == "encoder-decoder" and not recipe.corrupts:
+        yield "language-modeling has no source to encode; use `model.shape: decoder`", "model.shape", "task"
+    if task == "tagging" and shape == "encoder-decoder":
+        yield "tagging predicts positions of its source; use `model.shape: decoder` or encoder", "model.shape", "task"
+    if shape == "encoder" and task not in ("classification", "tagging") and not recipe.masks:
+        text = f"an encoder alone writes no text; {task} needs " + (
+            "encoder-decoder or decoder" if pairs else "`train.objective: masked`"
+        )
+        yield text, "model.shape", "task"
+    if pairs and shape != "encoder-decoder" and own:
+        text = f"one {shape} reads all text, so it needs one vocabulary; set it to true"
+        yield text, "tokenizer.shared", "model.shape"
+    if recipe.tokenizer.model is None and size < least:
+        text = f"{size} is too small: reserved and special tokens and one piece make {least}"
+        yield text, "tokenizer.size", "tokenizer.special"
+    if width % heads:
+        yield f"{heads} heads do not divide the width {width}; {nearest} would", "model.heads", "model.width"
+    if not width % heads and model.positions == "rope" and width // heads % 2:
+        text = f"rope turns pairs, but heads are {width // heads} wide (width / heads); make that even"
+        yield text, "model.positions", "model.heads", "model.width"
+    if model.positions == "sinusoidal" and width % 2:
+        yield f"sinusoidal positions need an even width; {width + 1} would do", "model.width", "model.positions"
+    if fits and model.positions not in positions:
+        text = f"a {type_} model has {' or '.join(positions)}, got {model.positions}; remove it"
+        yield text, "model.positions", "model.type"
+    if model.tie == "all" and own and shape == "encoder-decoder":
+        text = "two vocabularies cannot share one embedding; use `model.tie: decoder` or none"
+        yield text, "model.tie", "tokenizer.shared"
+    if fits and type_ == "recurrent" and width % 2:
+        yield f"each direction of the encoder has half the width; {width + 1} is even", "model.width", "model.type"
+    if type_ == "naive-bayes-attention" and model.tie != "none":
+        text = "naive-bayes-attention has a table of its own for the output; use none or remove it"
+        yield text, "model.tie", "model.type"
+    if table and size > LARGEST_TABLE:
+        text = f"{type_} keeps a table of all pairs of tokens, {size**2 * 4 / 1e9:.1f} GB; {LARGEST_TABLE} is the most"
+        yield text, "tokenizer.size", "model.type"
+    if recipe.train.init and model.count_based:
+        yield f"a {type_} model is counted; it starts from no weights", "train.init", "model.type"
 
 
-def _training(recipe: Recipe) -> list[Rule]:
+def _training(recipe: Recipe) -> Iterator[Issue]:
     train, task, model = recipe.train, recipe.task, recipe.model
     objective, noise, wanted = train.objective, train.objective in SHAPE_OF, SHAPE_OF.get
     text_only = task == "language-modeling"
     shape = wanted(objective, model.shape)
     why = "predicts tokens from both sides" if recipe.masks else "reads one text and writes one"
-    return [
-        (text_only and objective == "seq2seq", "train.objective task",
-         "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"),
-        (not text_only and objective == "causal", "train.objective task",
-         f"causal is for language-modeling; {task} uses `train.objective: seq2seq`"),
-        (noise and not text_only, "train.objective task",
-         f"{objective} learns from running text; {task} uses seq2seq"),
-        (noise and text_only and model.shape != shape, "model.shape train.objective",
-         f"{objective} {why}: use `model.shape: {shape}`"),
-        (noise and text_only and model.shape == shape and model.type != "transformer",
-         "model.type train.objective", f"{objective} needs a transformer"),
-        (recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED,
-         "data.max_length train.objective",
-         f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"),
-        (train.patience and not train.valid_every, "train.patience train.valid_every",
-         "counts validations, but valid_every is 0 (only at the end); set train.valid_every"),
-        (train.ema and train.average > 1, "train.ema train.average",
-         "ema and average both average weights; keep one of them"),
-        (train.average > 1 and not train.valid_every, "train.average train.valid_every",
-         "averages weights of validations, but valid_every is 0; set train.valid_every"),
-        (train.schedule in ("cosine", "linear") and train.min_lr > train.lr,
-         "train.min_lr train.lr", f"is above the peak train.lr {train.lr:g}"),
-        (train.schedule in ("inverse-sqrt", "noam") and not train.warmup,
-         "train.warmup train.schedule",
-         f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"),
-    ]  # fmt: skip
+    if text_only and objective == "seq2seq":
+        text = "seq2seq needs pairs of texts; language-modeling uses `train.objective: causal`"
+        yield text, "train.objective", "task"
+    if not text_only and objective == "causal":
+        yield f"causal is for language-modeling; {task} uses `train.objective: seq2seq`", "train.objective", "task"
+    if noise and not text_only:
+        yield f"{objective} learns from running text; {task} uses seq2seq", "train.objective", "task"
+    if noise and text_only and model.shape != shape:
+        yield f"{objective} {why}: use `model.shape: {shape}`", "model.shape", "train.objective"
+    if noise and text_only and model.shape == shape and model.type != "transformer":
+        yield f"{objective} needs a transformer", "model.type", "train.objective"
+    if recipe.corrupts and recipe.data.max_length < SHORTEST_CORRUPTED:
+        text = f"span-corruption needs texts of {SHORTEST_CORRUPTED} tokens at least"
+        yield text, "data.max_length", "train.objective"
+    if train.patience and not train.valid_every:
+        text = "counts validations, but valid_every is 0 (only at the end); set train.valid_every"
+        yield text, "train.patience", "train.valid_every"
+    if train.ema and train.average > 1:
+        yield "ema and average both average weights; keep one of them", "train.ema", "train.average"
+    if train.average > 1 and not train.valid_every:
+        text = "averages weights of validations, but valid_every is 0; set train.valid_every"
+        yield text, "train.average", "train.valid_every"
+    if train.schedule in ("cosine", "linear") and train.min_lr > train.lr:
+        yield f"is above the peak train.lr {train.lr:g}", "train.min_lr", "train.lr"
+    if train.schedule in ("inverse-sqrt", "noam") and not train.warmup:
+        text = f"{train.schedule} falls from the end of the warm-up, so it needs at least 1"
+        yield text, "train.warmup", "train.schedule"
 
 
-def _scoring(recipe: Recipe) -> list[Rule]:
+def _scoring(recipe: Recipe) -> Iterator[Issue]:
     (key, misfit), asked, task = recipe.search.misfit, recipe.eval.metrics, recipe.task
     gold, other = recipe.data.gold, recipe.data.other
-    running = [name for name in OF_RUNNING_TEXT if name in asked] or [""]
-    methods: tuple[str, ...] = recipe.contexts.methods
-    windows = [name for name in methods if name in ("window", "retrieval")] or [""]
+    running = [name for name in OF_RUNNING_TEXT if name in asked]
+    windows = [name for name in recipe.contexts.methods if name in ("window", "retrieval")]
     asks, questions = recipe.model.shape == "encoder-decoder", task == "question-answering"
-    return [
-        (running[0] and recipe.train.objective in SHAPE_OF, "eval.metrics train.objective",
-         f"{running[0]} is of running text; use perplexity"),
-        (questions and other > 1 - gold + 1e-9, "data.other data.gold",
-         f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is the "
-         "most that this gold leaves to other"),
-        (questions and asks and windows[0], "contexts.methods model.shape",
-         f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"),
-        (key, f"search.{key} search.beam search.method", misfit),
-    ]  # fmt: skip
+    if running and recipe.train.objective in SHAPE_OF:
+        yield f"{running[0]} is of running text; use perplexity", "eval.metrics", "train.objective"
+    if questions and other > 1 - gold + 1e-9:
+        text = (
+            f"data.gold {gold:g} and data.other {other:g} are more than all rows; {1 - gold:g} is the "
+            "most that this gold leaves to other"
+        )
+        yield text, "data.other", "data.gold"
+    if questions and asks and windows:
+        text = f"{windows[0]} needs `model.shape: decoder`; an encoder reads one context at a time"
+        yield text, "contexts.methods", "model.shape"
+    if key:
+        yield misfit, f"search.{key}", "search.beam", "search.method"
 
 
 def _stacks(recipe: Recipe) -> Iterator[Issue]:

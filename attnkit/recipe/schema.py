@@ -13,17 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from attnkit.recipe import mechanism_registry
 from attnkit.recipe.after_training import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.metrics import Monitor
-from attnkit.recipe.values import (
-    Count,
-    FileName,
-    OnlyWith,
-    Piece,
-    Positive,
-    Probability,
-    Section,
-    Share,
-    Unique,
-)
+from attnkit.recipe.values import Count, FileName, OnlyWith, Piece, Positive, Probability, Section, Share, Unique
 
 __all__ = ["AttentionConfig", "ContextsConfig", "DataConfig", "EvalConfig", "Layers", "ModelConfig"]
 __all__ += ["NaiveBayesConfig", "Recipe", "Roles", "SearchConfig", "TailrConfig", "Task"]
@@ -191,25 +181,16 @@ class NaiveBayesConfig(Section):
     pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
     """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
     each x, or p(x|a) of the token a whose distribution has the least entropy."""
-    weights: Annotated[
-        Literal["entropy", "recency"],
-        _NAIVE_BAYES,
-        OnlyWith("model.naive_bayes.pool", "weighted"),
-    ] = "entropy"
+    weights: Annotated[Literal["entropy", "recency"], _NAIVE_BAYES, OnlyWith("model.naive_bayes.pool", "weighted")] = (
+        "entropy"
+    )
     """Weights of the pool weighted: exp(-entropy) of the distribution, or decay ** distance."""
-    decay: Annotated[
-        float,
-        Field(gt=0, lt=1),
-        _NAIVE_BAYES,
-        OnlyWith("model.naive_bayes.weights", "recency"),
-    ] = 0.9
+    decay: Annotated[float, Field(gt=0, lt=1), _NAIVE_BAYES, OnlyWith("model.naive_bayes.weights", "recency")] = 0.9
     """Factor of weights by recency from each token to the one before it."""
     beta: Annotated[Literal["exact"] | Annotated[float, Field(ge=-1)], _NAIVE_BAYES] = "exact"
     """beta of (1 + beta) pool - beta log p(x): -1 gives p(x) alone, 0 the pool alone; exact is the
     number of tokens before minus 1, which with the mean is naive Bayes itself."""
-    normalize: Annotated[
-        bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")
-    ] = True
+    normalize: Annotated[bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")] = True
     """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
     residual: Literal["none", "shared", "own"] = "none"
     """Whether the last token a counts once more: shared takes p(x|a) from the same table or
@@ -223,14 +204,9 @@ _TRANSFORMER = OnlyWith("model.type", "transformer")
 class ModelConfig(Section):
     """Architecture of the model."""
 
-    type: Literal[
-        "transformer",
-        "recurrent",
-        "convolutional",
-        "n-gram",
-        "naive-bayes",
-        "naive-bayes-attention",
-    ] = "transformer"
+    type: Literal["transformer", "recurrent", "convolutional", "n-gram", "naive-bayes", "naive-bayes-attention"] = (
+        "transformer"
+    )
     """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
     bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.  The
     others are language models: n-gram and naive-bayes count the training text once;
@@ -249,9 +225,9 @@ class ModelConfig(Section):
     """Convolutional models: tokens that a convolution sees."""
     order: Annotated[int, Field(ge=1, le=3), OnlyWith("model.type", "n-gram")] = 3
     """n-gram models: 1, 2 or 3; interpolated Kneser-Ney."""
-    naive_bayes: Annotated[
-        NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")
-    ] = NaiveBayesConfig()
+    naive_bayes: Annotated[NaiveBayesConfig, OnlyWith("model.type", "naive-bayes", "naive-bayes-attention")] = (
+        NaiveBayesConfig()
+    )
     """Models of type naive-bayes; of naive-bayes-attention only residual."""
     width: Positive = 256
     """Width of the embeddings and the hidden states (of a transformer the residual stream)."""

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
 
-def search_settings(
-    recipe: "SearchConfig", options: Mapping[str, Any], sample: bool
-) -> "SearchConfig":
+def search_settings(recipe: "SearchConfig", options: Mapping[str, Any], sample: bool) -> "SearchConfig":
     """The search section of a recipe, overridden by options of the command line (None: not given).
 
     Raises UsageError: options exclude each other, do nothing together, or are out of range.

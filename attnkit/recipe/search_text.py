@@ -9,11 +9,7 @@ from attnkit.recipe.schema import SearchConfig
 
 ALWAYS = ("max_length", "min_length", "no_repeat_ngram")
 """Settings of every method."""
-OWN = {
-    "greedy": (),
-    "beam": ("beam", "length_penalty"),
-    "sample": ("temperature", "top_k", "top_p", "seed"),
-}
+OWN = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
 """Further settings of each method; the others do nothing there."""
 DEFAULTS = {name: field.default for name, field in SearchConfig.model_fields.items()}
 

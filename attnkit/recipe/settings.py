@@ -168,9 +168,7 @@ def type_of(key: Key) -> TypeAdapter[Any]:
 
 def all_keys() -> tuple[Key, ...]:
     """Every key of the schema that holds a value, attention places included."""
-    return tuple(
-        key for key, kind in SCHEMA.items() if kind is AttentionConfig or not isinstance(kind, type)
-    )
+    return tuple(key for key, kind in SCHEMA.items() if kind is AttentionConfig or not isinstance(kind, type))
 
 
 def unknown(key: Key, known: Key) -> str:

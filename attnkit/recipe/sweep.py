@@ -83,9 +83,7 @@ def combinations(changes: Sequence[Sequence[Override]]) -> list[Combination]:
     for key in swept:
         if ".".join(key).startswith(AFTER_TRAINING):
             text = "is read after training, so a sweep would train the same model again; train once"
-            refuse(
-                COMMAND_LINE, f"{text}, then give one value at a time to `attnkit eval RUN`", key
-            )
+            refuse(COMMAND_LINE, f"{text}, then give one value at a time to `attnkit eval RUN`", key)
     for number, (first, *more) in enumerate(changes):
         later = (one.key for one, *_ in changes[number + 1 :])
         if more and any(first.key[: len(key)] == key for key in later):

@@ -3,14 +3,7 @@
 import re
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from attnkit.text import quoted
 
@@ -56,12 +49,7 @@ FileName = Annotated[str, AfterValidator(_file_name)]
 class Section(BaseModel):
     """A section of a recipe; it is frozen and refuses unknown keys."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        allow_inf_nan=False,
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
     _later: ClassVar[tuple[str, ...]] = ()
     """Keys that recipes of earlier versions lack: left out at their default, so digests stay."""
 
@@ -132,6 +120,5 @@ def phrase(schema: Json) -> str:
             each = (f"{key} ({phrase(part)})" for key, part in keys.items())
             return f"a mapping of {', '.join(each)}"
         return f"a mapping{least}, each {phrase(schema['additionalProperties'])}"
-    bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items()
-              if schema.get(key, LARGEST) != LARGEST]  # fmt: skip
+    bounds = [f"{sign} {schema[key]:g}" for sign, key in _SIGNS.items() if schema.get(key, LARGEST) != LARGEST]
     return " ".join([_KINDS.get(schema.get("type", ""), "a value"), " and ".join(bounds)]).strip()

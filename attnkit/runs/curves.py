@@ -136,9 +136,7 @@ def learning_curves(
         names = (SCORE,)
     logs = _logs(runs, note) if not names or any(name in CURVES for name in names) else {}
     groups = _groups(runs)
-    monitors = list(
-        dict.fromkeys(str(r["monitor"]) for log in logs.values() for r in log if "monitor" in r)
-    )
+    monitors = list(dict.fromkeys(str(r["monitor"]) for log in logs.values() for r in log if "monitor" in r))
     # a metric is drawn if all runs validate the same one
     loss = len(monitors) > 1 or "loss" in monitors
     drawn = []
@@ -238,9 +236,7 @@ def _marks(runs: Sequence[Run], recipes: Sequence[Mapping[str, str]]) -> list[st
     return folders if len({*folders}) == len(runs) else [run.path.as_posix() for run in runs]
 
 
-def _logged(
-    name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors: Sequence[str]
-) -> Curves:
+def _logged(name: str, x: str, groups: Sequence[RunGroup], logs: Logs, monitors: Sequence[str]) -> Curves:
     """One quantity of the logs against the progress of training."""
     curve, title = CURVES[name], CURVES[name].title
     if name == "validation-metric":
@@ -251,9 +247,7 @@ def _logged(
             )
         title = f"validation {title_of(*monitors or ['loss'])}"
     series = (
-        one
-        for group in groups
-        for one in group.series(_line(curve, x, logs.get(run.path, ())) for run in group.runs)
+        one for group in groups for one in group.series(_line(curve, x, logs.get(run.path, ())) for run in group.runs)
     )
     return _in_units(Curves(title, x, tuple(series), from_zero=True))
 
@@ -331,10 +325,7 @@ def _state(run: Run, length: int | None) -> float | None:
 
 def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
     """The means of those series that none beats with as little: the Pareto front."""
-    means = sorted(
-        (mean(line[0][0] for line in one.lines), mean(line[0][1] for line in one.lines))
-        for one in series
-    )
+    means = sorted((mean(line[0][0] for line in one.lines), mean(line[0][1] for line in one.lines)) for one in series)
     sign, best = -1.0 if better == "lower" else 1.0, -math.inf
     front = []
     for at in dict.fromkeys(x for x, _ in means):
@@ -360,8 +351,7 @@ def _in_units(curves: Curves) -> Curves:
     most = max((at for at, _ in curves.points), default=0.0)
     _, unit, name = next(one for one in TIMES if most >= one[0])
     series = (
-        Series(one.name, tuple(tuple((at / unit, y) for at, y in line) for line in one.lines))
-        for one in curves.series
+        Series(one.name, tuple(tuple((at / unit, y) for at, y in line) for line in one.lines)) for one in curves.series
     )
     return replace(curves, x=f"{AXES['time']} ({name})", series=tuple(series))
 
@@ -398,9 +388,7 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     if not found:
         raise UsageError(f"--x {key}: no run here has a value of it")
     if len(monitors) > 1 and not names:
-        raise UsageError(
-            f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}"
-        )
+        raise UsageError(f"--x {key}: the runs validate different metrics ({', '.join(monitors)}); --y {LOSS}")
     series = tuple(
         Series(row, tuple(tuple(sorted(line.items())) for line in found[row].values()))
         for row in dict.fromkeys([*tried, *others])

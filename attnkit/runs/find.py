@@ -8,15 +8,7 @@ from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs.demo import located
-from attnkit.runs.layout import (
-    MANIFEST,
-    MODEL,
-    TRIAL,
-    is_results_file,
-    near,
-    require_runs,
-    run_paths,
-)
+from attnkit.runs.layout import MANIFEST, MODEL, TRIAL, is_results_file, near, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 from attnkit.storage.files import require_folder
 
@@ -124,9 +116,7 @@ def find_runs(
     return runs
 
 
-def _absent_seeds(
-    runs: Iterable[Run], elsewhere: set[tuple[str, str, int]], named: Iterable[Run]
-) -> Iterator[str]:
+def _absent_seeds(runs: Iterable[Run], elsewhere: set[tuple[str, str, int]], named: Iterable[Run]) -> Iterator[str]:
     """A sentence about each variant without all seeds of its recipe; not where runs are named."""
     groups: dict[tuple[str, str, Path], list[Run]] = {}
     for run in runs:

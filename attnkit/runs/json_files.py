@@ -117,10 +117,7 @@ def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict
     strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
     sealed = OWN in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, strange))
     if sealed and entries.get(OWN) != files.sha256_json(rest):
-        raise DataError(
-            f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry "
-            f"{OWN})"
-        )
+        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {OWN})")
     parse(rest, schema, where)
     return {key: value for key, value in rest.items() if key != _FORMAT}
 

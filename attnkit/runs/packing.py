@@ -130,10 +130,7 @@ def pack_results(run: "Run", folder: Path) -> Path:
     if layout.is_inside(target, run.path) and run.path.is_dir():
         raise OutputPathError(f"{target}: is inside the run that is packed; write it elsewhere")
     packed = io.BytesIO()
-    with (
-        run.unchanged(),
-        tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive,
-    ):
+    with run.unchanged(), tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive:
         for inside, content in sorted(_contents(run).items()):
             added = archive_member(f"{name.as_posix()}/{inside}", len(content))
             archive.addfile(added, io.BytesIO(content))

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 MAKES_RUNS = "; `attnkit train RECIPE` makes one"
 """Where a run, or a folder of them, comes from, for messages."""
-_REMEDY = {
-    layout.SCORES: "replace it by `attnkit eval --fresh`",
-    layout.DATA: "remove it to read the corpus again",
-}
+_REMEDY = {layout.SCORES: "replace it by `attnkit eval --fresh`", layout.DATA: "remove it to read the corpus again"}
 """By file or folder, what to do where that is not training."""
 
 
@@ -72,16 +69,7 @@ class Run(Results):
         return run
 
     @classmethod
-    def create(
-        cls,
-        path: str | Path,
-        recipe: "Recipe",
-        *,
-        name: str,
-        variant: str,
-        seed: int,
-        **fields: Any,
-    ) -> "Run":
+    def create(cls, path: str | Path, recipe: "Recipe", *, name: str, variant: str, seed: int, **fields: Any) -> "Run":
         """Begin a run: write recipe.yaml, then manifest.json, whose presence makes it a run.
 
         `fields` are further entries of the manifest (hashes, device, threads, precision, ...).
@@ -108,9 +96,7 @@ class Run(Results):
         """Refuse a folder that holds a run or parts of one.  Raises OutputPathError."""
         for part in (layout.MANIFEST, *layout.RESULTS):
             if (self.path / part).exists():
-                raise OutputPathError(
-                    f"{self.path}: already holds {part} of another run; --fresh removes it"
-                )
+                raise OutputPathError(f"{self.path}: already holds {part} of another run; --fresh removes it")
 
     def _write_recipe(self, recipe: "Recipe", identity: Mapping[str, Any]) -> str:
         """Store the recipe under a comment that says whose it is; its SHA-256."""
@@ -360,9 +346,7 @@ class Run(Results):
             self.require_recorded(name)
         return Tokenizer.load(self.path, self.recipe.data.normalize, shared=not both)
 
-    def finish(
-        self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any
-    ) -> None:
+    def finish(self, weights: Mapping[str, "Tensor"], *, step: int, seconds: float, **more: Any) -> None:
         """Store the chosen weights (tied ones once) and the fact that training ended.
 
         `more` are further facts, such as the reason; `seconds` were spent on updates.

@@ -141,10 +141,7 @@ def differences(
             counts = Counter(values[key] for values in recipes if key in values)
         if counts:
             common[key] = counts.most_common(1)[0][0]
-    return [
-        _lines({k: v for k, v in values.items() if v != common.get(k) and k != SEEDS})
-        for values in recipes
-    ]
+    return [_lines({k: v for k, v in values.items() if v != common.get(k) and k != SEEDS}) for values in recipes]
 
 
 def _lines(changed: dict[str, str]) -> tuple[str, ...]:

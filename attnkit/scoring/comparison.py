@@ -13,13 +13,7 @@ from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
 from attnkit.recipe.search_text import effective, search_text
 from attnkit.scoring.metrics import LABELS, TEACHER_FORCED
-from attnkit.scoring.results import (
-    BestSystem,
-    Comparison,
-    PublishedFigures,
-    ScoreRow,
-    SystemDifference,
-)
+from attnkit.scoring.results import BestSystem, Comparison, PublishedFigures, ScoreRow, SystemDifference
 from attnkit.scoring.significance import DEFAULTS, Difference, PairedTest
 
 MOST_KEYS = 3
@@ -66,18 +60,11 @@ def side_by_side(
             differences += found
             best += leaders
     return Comparison(
-        tuple(rows),
-        used[0] if used else None,
-        tuple(differences),
-        tuple(best),
-        tuple(published),
-        settings.bootstrap,
+        tuple(rows), used[0] if used else None, tuple(differences), tuple(best), tuple(published), settings.bootstrap
     )
 
 
-def first_baselines(
-    rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | None = None
-) -> dict[str | None, str]:
+def first_baselines(rows: Iterable[ScoreRow], chosen: str | Mapping[str, str] | None = None) -> dict[str | None, str]:
     """The baseline of each recipe: the chosen variant, else the first one shown."""
     out: dict[str | None, str] = {}
     for row in rows:
@@ -129,16 +116,18 @@ def _judged(
     "Constrained Simultaneous Confidence Intervals for Multiple Comparisons with the Best").
     """
     scores = {
-        key: found for key, rows in group.items()
+        key: found
+        for key, rows in group.items()
         if (found := [row.scores[metric] for row in rows if metric in row.scores])
-    }  # fmt: skip
+    }
     first = base if base in scores else next(iter(scores))
     assert first is not None
     why = {  # seeds may differ among themselves
-        key: tuple(dict.fromkeys(text for pair in product(group[first], group[key])
-                                 for text in reasons(*pair, metric)))
+        key: tuple(
+            dict.fromkeys(text for pair in product(group[first], group[key]) for text in reasons(*pair, metric))
+        )
         for key in scores
-    }  # fmt: skip
+    }
     alike = [key for key in scores if not why[key]]
     means = {key: float(np.mean([one.value for one in some])) for key, some in scores.items()}
     test: PairedTest | None = None
@@ -158,11 +147,16 @@ def _judged(
             unlike = {"data", "metric"} & {*why[key], *why[first]}
             differences.append(
                 SystemDifference(
-                    group[key][0], group[first][0], metric,
-                    None if unlike else means[key] - means[first], tested.get(key), why[key],
-                    (len(scores[key]), len(scores[first])), len(scores[key][0].statistics),
+                    group[key][0],
+                    group[first][0],
+                    metric,
+                    None if unlike else means[key] - means[first],
+                    tested.get(key),
+                    why[key],
+                    (len(scores[key]), len(scores[first])),
+                    len(scores[key][0].statistics),
                 )
-            )  # fmt: skip
+            )
     better = metric_facts(metric).better
     if test is not None and better != "neither":
         leader = (min if better == "lower" else max)(alike, key=means.__getitem__)
@@ -179,8 +173,7 @@ def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
     """
     ours, theirs = (_conditions(row, metric) for row in (one, other))
     data = {"data": None} if one.references != other.references else {}
-    unlike = (name for name in ours
-              if None not in (ours[name], theirs[name]) and ours[name] != theirs[name])  # fmt: skip
+    unlike = (name for name in ours if None not in (ours[name], theirs[name]) and ours[name] != theirs[name])
     return list(data | dict.fromkeys(unlike))
 
 
@@ -230,9 +223,8 @@ def _names(rows: Sequence[ScoreRow]) -> list[str]:
     if len({*systems}) == 1:
         return [row.variant for row in rows]
     keys = [
-        key for key in dict.fromkeys(key for one in facts for key in one)
-        if len({one.get(key) for one in facts}) > 1
-    ]  # fmt: skip
+        key for key in dict.fromkeys(key for one in facts for key in one) if len({one.get(key) for one in facts}) > 1
+    ]
     found: dict[tuple[str, str], str] = {}
     for row, one, system, folder in zip(rows, facts, systems, folders, strict=True):
         if system not in found:
@@ -261,8 +253,9 @@ def _name(variant: str, one: Mapping[str, str], keys: Sequence[str]) -> str:
     ends = [key.rpartition(".")[2] for key in settings]
     parts = [
         f"{end if ends.count(end) == 1 else key}={one[key]}"
-        for key, end in zip(settings, ends, strict=True) if key in one
-    ]  # fmt: skip
+        for key, end in zip(settings, ends, strict=True)
+        if key in one
+    ]
     if not settings and "changed" in keys:
         parts = [f"changed: {one['changed']}"] if one["changed"] else []
     elif not settings and "search" in keys:

@@ -44,13 +44,7 @@ from attnkit.scoring.metrics import (
 )
 from attnkit.scoring.output_warnings import SHARE, empty_references, warnings
 from attnkit.scoring.results import ScoreRow, System
-from attnkit.scoring.saved_scores import (
-    SavedScores,
-    digest,
-    one_best,
-    packed_scores,
-    reusable_scores,
-)
+from attnkit.scoring.saved_scores import SavedScores, digest, one_best, packed_scores, reusable_scores
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, answer_lines
 
@@ -148,12 +142,7 @@ def _packed(
 
 
 def corpus_of(
-    run: Run,
-    data_dir: str | Path | None,
-    offline: bool,
-    *,
-    fresh: bool = False,
-    keep: bool = False,
+    run: Run, data_dir: str | Path | None, offline: bool, *, fresh: bool = False, keep: bool = False
 ) -> RunCorpus:
     """The corpus of a finished run; arguments as of `RunCorpus`.
 
@@ -191,15 +180,17 @@ def model_scores(
         texts = list(answers(model, tokenizer, sources, recipe, spec))
         found = answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
     if total_variation.METRIC in metrics:
-        found[total_variation.METRIC] = total_variation.total_variation(
-            model, tokenizer, rows, recipe
-        )
+        found[total_variation.METRIC] = total_variation.total_variation(model, tokenizer, rows, recipe)
     stream = recipe.task == "language-modeling"
     return found | teacher_forced_scores(
-        metrics, model, tokenizer, rows,
+        metrics,
+        model,
+        tokenizer,
+        rows,
         max_length=(length if stream else None) or recipe.data.max_length,
-        stream=stream, objective=objective_of(recipe),
-    )  # fmt: skip
+        stream=stream,
+        objective=objective_of(recipe),
+    )
 
 
 def answers(
@@ -216,9 +207,8 @@ def answers(
 
 
 def answer_scores(
-    metrics: Sequence[str], texts: Sequence[str], rows: Sequence[Row], recipe: Recipe,
-    eval: EvalConfig,
-) -> dict[str, Score]:  # fmt: skip
+    metrics: Sequence[str], texts: Sequence[str], rows: Sequence[Row], recipe: Recipe, eval: EvalConfig
+) -> dict[str, Score]:
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
         return score(metrics, texts, references_of(rows), eval, [row.source for row in rows])
@@ -256,9 +246,7 @@ class ScoredLines(Protocol):
         `tell` is called with how many there are so far.
         """
 
-    def scores(
-        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
-    ) -> dict[str, Score]:
+    def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         """Metrics of the saved outputs and of the model."""
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
@@ -266,15 +254,27 @@ class ScoredLines(Protocol):
 
 
 def evaluate_lines(
-    lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *,
-    force: bool = False, tell: Tell = UNTOLD,
-) -> ScoreRow:  # fmt: skip
+    lines: ScoredLines,
+    eval: EvalConfig,
+    names: Sequence[str],
+    search: SearchConfig,
+    *,
+    force: bool = False,
+    tell: Tell = UNTOLD,
+) -> ScoreRow:
     """Decode and score lines, or take what is known, and save what was not."""
     main, results, (stored, own) = group.is_main_process(), lines.results, lines.stored(search)
     known = main and reusable_scores(
-        results, lines.weights, lines.name, eval, force=force, source=digest(*lines.source),
-        references=digest(*lines.references), search=stored, own=own,
-    )  # fmt: skip
+        results,
+        lines.weights,
+        lines.name,
+        eval,
+        force=force,
+        source=digest(*lines.source),
+        references=digest(*lines.references),
+        search=stored,
+        own=own,
+    )
     saved: SavedScores = group.broadcast_object(known or None)
     check_available([name for name in names if name not in saved.scores], eval)
     if not saved.texts and _of_outputs(names):
@@ -300,9 +300,8 @@ class RunLines:
     """Lines of a split, or of its windows of a length, and what a run makes of them."""
 
     def __init__(
-        self, run: Run, part: ScoredSplit, rows: Sequence[Row], device: str,
-        load: Callable[[], Model],
-    ) -> None:  # fmt: skip
+        self, run: Run, part: ScoredSplit, rows: Sequence[Row], device: str, load: Callable[[], Model]
+    ) -> None:
         self.run, self.part, self.rows, self.device, self.load = run, part, rows, device, load
         self.results: Results = run
         self.system, self.weights = System.of_run(run), run.weights_sha256
@@ -343,9 +342,7 @@ class RunLines:
             unfinished=counts.unfinished,
         )
 
-    def scores(
-        self, names: Sequence[str], saved: SavedScores, eval: EvalConfig
-    ) -> dict[str, Score]:
+    def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         """Of what the tokenizer does not know, `saved` is told as well."""
         recipe, length, found = self.run.recipe, self.part.length, dict[str, Score]()
         measured = [name for name in names if name in TEACHER_FORCED]

@@ -107,12 +107,13 @@ class ComparedOutputs:
         """The first system and another one, by its place; lines by difference."""
         lines = tuple(
             replace(
-                one, outputs=(one.outputs[0], one.outputs[place]),
+                one,
+                outputs=(one.outputs[0], one.outputs[place]),
                 scores=(one.scores[0], one.scores[place]),
                 chosen=(one.chosen[0], one.chosen[place]),
             )
             for one in self.lines
-        )  # fmt: skip
+        )
         systems = (self.systems[0], self.systems[place])
         return replace(self, lines=lines, systems=systems).sorted("difference")
 
@@ -121,20 +122,26 @@ class ComparedOutputs:
         asked = self.part.method is not None
         systems = [
             {
-                "name": system.name, "run": system.run.path.as_posix(), "output": output,
-                "score": value, "length": len(self.words(output)),
+                "name": system.name,
+                "run": system.run.path.as_posix(),
+                "output": output,
+                "score": value,
+                "length": len(self.words(output)),
                 **({"context": None if at is None else at + 1} if asked else {}),
             }
-            for system, output, value, at in zip(
-                self.systems, line.outputs, line.scores, line.chosen, strict=True
-            )
-        ]  # fmt: skip
+            for system, output, value, at in zip(self.systems, line.outputs, line.scores, line.chosen, strict=True)
+        ]
         return {
-            "split": self.part.split, "line": line.number, "source": line.source,
-            "references": list(line.references), "length": line.length,
+            "split": self.part.split,
+            "line": line.number,
+            "source": line.source,
+            "references": list(line.references),
+            "length": line.length,
             **({"contexts": list(line.contexts)} if asked else {}),
-            "metric": self.metric, "difference": line.difference, "systems": systems,
-        }  # fmt: skip
+            "metric": self.metric,
+            "difference": line.difference,
+            "systems": systems,
+        }
 
 
 def compare_outputs(
@@ -173,9 +180,7 @@ def compare_outputs(
     parts = _common_parts(runs, split, methods)
     systems = _systems(runs, parts)
     if len(systems) < 2:
-        raise UsageError(
-            f"{first.path}: only {parts[0].method} is scored: name another run or method"
-        )
+        raise UsageError(f"{first.path}: only {parts[0].method} is scored: name another run or method")
     rows = _rows(first, RunCorpus(first, data_dir, offline), parts[0])
     _check(systems, rows, parts[0].method is not None)
     references = [row[1] for row in rows]
@@ -185,12 +190,15 @@ def compare_outputs(
     words = _words(first)
     lines = tuple(
         ComparedLine(
-            place + 1, *row, len(words(row[1][0])),
-            tuple(one.saved.texts[place] for one in systems), of_lines[place],
+            place + 1,
+            *row,
+            len(words(row[1][0])),
+            tuple(one.saved.texts[place] for one in systems),
+            of_lines[place],
             tuple(one[place] if one else None for one in chosen),
         )
         for place, row in enumerate(rows)
-    )  # fmt: skip
+    )
     notes = _search_notes(systems)
     return ComparedOutputs(parts[0], tuple(systems), metric, tuple(scores), lines, notes)
 
@@ -201,9 +209,7 @@ def _words(run: Run) -> Callable[[str], list[str]]:
     return Words(settings, settings.lowercase).of
 
 
-def _common_parts(
-    runs: Sequence[Run], split: str | None, methods: Sequence[str]
-) -> list[ScoredSplit]:
+def _common_parts(runs: Sequence[Run], split: str | None, methods: Sequence[str]) -> list[ScoredSplit]:
     """What to compare: one split, of questions the most contexts that all runs were scored with."""
     scored = []
     for run in runs:
@@ -231,9 +237,7 @@ def _common_parts(
     for method in methods:
         if method not in known:
             near = hint(method, map(str, known))
-            raise UsageError(
-                f"--method {quoted(method)} is not scored with {most} contexts: {near}"
-            )
+            raise UsageError(f"--method {quoted(method)} is not scored with {most} contexts: {near}")
     if methods:
         return [known[method] for method in dict.fromkeys(methods)]
     return list(known.values())[: None if len(runs) == 1 else 1]
@@ -249,12 +253,11 @@ def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[Compared
     of_run, of_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
     return [
         ComparedSystem(
-            " ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run,
-            _saved(run, part),
+            " ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run, _saved(run, part)
         )
         for name, run in zip(_names(runs), runs, strict=True)
         for part in parts
-    ]  # fmt: skip
+    ]
 
 
 def _saved(run: Run, part: ScoredSplit) -> SavedScores:
@@ -262,15 +265,12 @@ def _saved(run: Run, part: ScoredSplit) -> SavedScores:
     saved = saved_split(run, str(part))
     if not saved.texts:
         raise MissingInputError(
-            f"{run.path}: no outputs of {part} are stored: run `attnkit eval {run.path} "
-            "--metrics bleu`"
+            f"{run.path}: no outputs of {part} are stored: run `attnkit eval {run.path} --metrics bleu`"
         )
     return saved
 
 
-def _rows(
-    run: Run, corpus: RunCorpus, part: ScoredSplit
-) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+def _rows(run: Run, corpus: RunCorpus, part: ScoredSplit) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """Source, references and contexts of the lines of a split that a run was scored on."""
     if part.contexts is None:
         rows = corpus.rows(part.split, part.length)
@@ -278,20 +278,12 @@ def _rows(
     spec = run.recipe.contexts
     asked = corpus.questions(part.split, max(*spec.counts, part.contexts))
     questions = QuestionSet(asked, spec.seed)
-    drawn = (
-        (row, questions.contexts(place, part.contexts))
-        for place, row in enumerate(asked[: spec.rows or None])
-    )
-    return [
-        (row.source, tuple(accepted(row)), contexts)
-        for row, contexts in drawn if contexts is not None
-    ]  # fmt: skip
+    drawn = ((row, questions.contexts(place, part.contexts)) for place, row in enumerate(asked[: spec.rows or None]))
+    return [(row.source, tuple(accepted(row)), contexts) for row, contexts in drawn if contexts is not None]
 
 
 def _check(
-    systems: Sequence[ComparedSystem],
-    rows: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]],
-    asked: bool,
+    systems: Sequence[ComparedSystem], rows: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], asked: bool
 ) -> None:
     """All systems were scored on the same lines, and these are the corpus's now."""
     first = systems[0]
@@ -318,20 +310,22 @@ def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
     """That the outputs were decoded in different ways, if they were."""
     searches = [one.saved.search for one in systems]
     unlike = [
-        key for key, value in searches[0].items()
+        key
+        for key, value in searches[0].items()
         if key != "contexts" and any(one.get(key) != value for one in searches)
-    ]  # fmt: skip
-    ways = (
-        f"{one.name} " + ", ".join(f"{key}={one.saved.search.get(key)}" for key in unlike)
-        for one in systems
-    )
+    ]
+    ways = (f"{one.name} " + ", ".join(f"{key}={one.saved.search.get(key)}" for key in unlike) for one in systems)
     return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
 
 
 def _names(runs: Sequence[Run]) -> list[str]:
     """The shortest description that tells the runs apart."""
-    for way in ("{0.variant}", "{0.variant} seed {0.seed}", "{0.name} {0.variant}",
-                "{0.name} {0.variant} seed {0.seed}"):  # fmt: skip
+    for way in (
+        "{0.variant}",
+        "{0.variant} seed {0.seed}",
+        "{0.name} {0.variant}",
+        "{0.name} {0.variant} seed {0.seed}",
+    ):
         names = [way.format(run) for run in runs]
         if len({*names}) == len(names):
             return names
@@ -352,16 +346,15 @@ def sentence_scores(whole: Score) -> list[float]:
 
 
 def _scores(
-    systems: Sequence[ComparedSystem], references: Sequence[Sequence[str]], metric: str | None,
-    task: str,
-) -> tuple[str, list[Score]]:  # fmt: skip
+    systems: Sequence[ComparedSystem], references: Sequence[Sequence[str]], metric: str | None, task: str
+) -> tuple[str, list[Score]]:
     """The metric that judges lines, and each system's score by it: stored, or computed now."""
     stored, settings = [one.saved.scores for one in systems], systems[0].run.recipe.eval
     usable = [
-        name for name, score in stored[0].items()
-        if _judges_lines(name)
-        and all(name in some and some[name].signature == score.signature for some in stored)
-    ]  # fmt: skip
+        name
+        for name, score in stored[0].items()
+        if _judges_lines(name) and all(name in some and some[name].signature == score.signature for some in stored)
+    ]
     metric = _metric(usable, metric, task)
     if metric in usable:
         return metric, [one[metric] for one in stored]
@@ -379,15 +372,12 @@ def _metric(usable: Sequence[str], wanted: str | None, task: str) -> str:
         return wanted
     (metric, *several) = expand([wanted])
     if several or not _judges_lines(metric):
-        good = ", ".join(
-            name for name in METRICS if name in usable or (is_text(name) and _judges_lines(name))
-        )
+        good = ", ".join(name for name in METRICS if name in usable or (is_text(name) and _judges_lines(name)))
         what = "stands for several metrics" if several else "does not judge single sentences"
         raise UsageError(f"--metric {wanted}: {what}; choose from {good}")
     if not is_text(metric):
         raise UsageError(
-            f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics "
-            f"{metric}` on them first"
+            f"--metric {metric}: not stored alike in all runs: run `attnkit eval --metrics {metric}` on them first"
         )
     return metric
 

@@ -47,12 +47,16 @@ def system_facts(compared: ComparedOutputs) -> list[SystemFacts]:
         gains = [compared.sign * (one.scores[place] - one.scores[0]) for one in compared.lines]
         out.append(
             SystemFacts(
-                system.name, compared.scores[place].value,
-                sum(gain > TIE for gain in gains), sum(gain < -TIE for gain in gains),
-                more["length-ratio"].value, more["seq-rep-4"].value,
-                sum(not text.strip() for text in system.saved.texts), differences.get(place),
+                system.name,
+                compared.scores[place].value,
+                sum(gain > TIE for gain in gains),
+                sum(gain < -TIE for gain in gains),
+                more["length-ratio"].value,
+                more["seq-rep-4"].value,
+                sum(not text.strip() for text in system.saved.texts),
+                differences.get(place),
             )
-        )  # fmt: skip
+        )
     return out
 
 

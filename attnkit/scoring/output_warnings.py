@@ -33,10 +33,7 @@ _RUNS = regex.compile(rf"(?V1)[[{UNSPACED}\p{{Tibetan}}]&&[\p{{L}}\p{{M}}\u0f0b]
 
 
 def warnings(
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    metrics: Iterable[str],
-    eval: EvalConfig,
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Iterable[str], eval: EvalConfig
 ) -> list[str]:
     """What looks wrong about the outputs, one line each; empty where all is well.
 
@@ -62,11 +59,7 @@ def warnings(
     return out + unread_text(references, metrics, eval)
 
 
-def unread_text(
-    references: Sequence[Sequence[str]],
-    metrics: Iterable[str],
-    eval: EvalConfig,
-) -> list[str]:
+def unread_text(references: Sequence[Sequence[str]], metrics: Iterable[str], eval: EvalConfig) -> list[str]:
     """A line for each tokenizer that loses letters of the references, or leaves clauses uncut.
 
     By the tokenizer `none` the references are split into words already.

@@ -169,20 +169,24 @@ def _columns(recipe: str, result: Comparison) -> list[OverviewColumn]:
         splits = [row.split for row in result.rows if row.length == length]
         split = next((one for one in splits if one != "valid"), splits[0] if splits else None)
         some = [
-            one for one in result.differences
-            if one.metric == metric and (one.row.split, one.row.length) == (split, length)
-            and one.value is not None and not one.not_comparable and one.row.contexts is None
+            one
+            for one in result.differences
+            if one.metric == metric
+            and (one.row.split, one.row.length) == (split, length)
+            and one.value is not None
+            and not one.not_comparable
+            and one.row.contexts is None
             and one.baseline.recipe == one.row.recipe
-        ]  # fmt: skip
+        ]
         if not some or metric is None:
             continue
         facts, base = metric_facts(metric), some[0].baseline
         tested = [one.tested for one in some if one.tested]
         of_base = [
-            row.scores[metric].value for row in result.rows
-            if (row.name, row.split, row.length) == (base.name, split, length)
-            and metric in row.scores
-        ]  # fmt: skip
+            row.scores[metric].value
+            for row in result.rows
+            if (row.name, row.split, row.length) == (base.name, split, length) and metric in row.scores
+        ]
         out.append(
             OverviewColumn(
                 title,
@@ -244,8 +248,7 @@ def _costs(results: Sequence[Comparison]) -> list[OverviewColumn]:
                     bases.add(base.name)
         if ratios:
             cells = {
-                name: OverviewCell(100 * (math.exp(mean(map(math.log, some))) - 1))
-                for name, some in ratios.items()
+                name: OverviewCell(100 * (math.exp(mean(map(math.log, some))) - 1)) for name, some in ratios.items()
             }
             name = bases.pop() if len(bases) == 1 else SEVERAL
             out.append(OverviewColumn(title, "%", name, None, better, cells))
@@ -263,10 +266,9 @@ def _order(columns: Sequence[OverviewColumn]) -> tuple[str, ...]:
     bases = dict.fromkeys(one.baseline for one in columns if one.score is not None)
     names = dict.fromkeys(name for one in columns for name in one.cells)
     gains = {
-        name: [gain for one in columns if one.score is not None
-               and (gain := one.gain(name)) is not None]
+        name: [gain for one in columns if one.score is not None and (gain := one.gain(name)) is not None]
         for name in names
-    }  # fmt: skip
+    }
     others = [name for name in names if name not in bases]
     others.sort(key=lambda name: -mean(gains[name] or [-1.0]))
     return (*bases, *others)

@@ -183,12 +183,16 @@ class ScoreRow:
         system, cost = self.system, self.system.cost
         metrics = {name: score.json() for name, score in self.scores.items()}
         head: dict[str, Any] = {
-            "recipe": system.recipe, "variant": system.variant, "seed": system.seed,
-            "split": self.split, **({} if self.length is None else {"length": self.length}),
-            "metrics": metrics, "sentences": self.sentences,
+            "recipe": system.recipe,
+            "variant": system.variant,
+            "seed": system.seed,
+            "split": self.split,
+            **({} if self.length is None else {"length": self.length}),
+            "metrics": metrics,
+            "sentences": self.sentences,
             "empty_references": self.empty_references,
             **{column.key: column.value(self) for column in COST_COLUMNS},
-        }  # fmt: skip
+        }
         tail: dict[str, Any] = {"warnings": [*self.warnings]}
         if self.method is not None:
             tail |= {"method": self.method, "contexts": self.contexts, "cut": self.cut}
@@ -204,19 +208,18 @@ class ScoreRow:
             **({"train_lr": system.lr} if system.lr else {}),
             "changes": [change.model_dump() for change in system.changes],
             "decode_tokens_per_second": self.tokens_per_second,
-            "run": system.run, "run_id": self.run_id, "weights": self.weights,
-            "search": self.search, "search_from": self.search_from,
+            "run": system.run,
+            "run_id": self.run_id,
+            "weights": self.weights,
+            "search": self.search,
+            "search_from": self.search_from,
             "digests": {"source": self.source, "references": self.references},
             **tail,
-        }  # fmt: skip
+        }
 
     def names(self) -> dict[str, Any]:
         """What differences and best systems say of it."""
-        named: dict[str, Any] = {
-            "recipe": self.recipe,
-            "variant": self.variant,
-            "system": self.name,
-        }
+        named: dict[str, Any] = {"recipe": self.recipe, "variant": self.variant, "system": self.name}
         named |= {} if self.length is None else {"length": self.length}
         asked = {"method": self.method, "contexts": self.contexts}
         return named | ({} if self.contexts is None else asked)
@@ -240,13 +243,12 @@ class CostColumn(NamedTuple):
 
 COST_COLUMNS = (
     CostColumn("parameters", "parameters", 2, lambda row: row.system.parameters),
-    CostColumn("train tokens/s", "train_tokens_per_second", 3,
-               lambda row: row.system.cost.tokens_per_second),
-    CostColumn("decode sentences/s", "decode_sentences_per_second", 3,
-               lambda row: row.sentences_per_second),
-    CostColumn("peak memory", "train_peak_memory_bytes", 4,
-               lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True),
-)  # fmt: skip
+    CostColumn("train tokens/s", "train_tokens_per_second", 3, lambda row: row.system.cost.tokens_per_second),
+    CostColumn("decode sentences/s", "decode_sentences_per_second", 3, lambda row: row.sentences_per_second),
+    CostColumn(
+        "peak memory", "train_peak_memory_bytes", 4, lambda row: row.system.cost.peak_memory_bytes, max, in_bytes=True
+    ),
+)
 """In their order."""
 
 
@@ -272,13 +274,19 @@ class SystemDifference:
         """An item of `comparisons`; what was not tested is null."""
         base, asked = self.baseline, self.row.contexts is not None
         return {
-            "split": self.row.split, **self.row.names(), "metric": self.metric,
-            "not_comparable": [*self.not_comparable], "baseline": base.variant,
-            "baseline_system": base.name, "baseline_recipe": base.recipe,
+            "split": self.row.split,
+            **self.row.names(),
+            "metric": self.metric,
+            "not_comparable": [*self.not_comparable],
+            "baseline": base.variant,
+            "baseline_system": base.name,
+            "baseline_recipe": base.recipe,
             **({"baseline_method": base.method} if asked else {}),
-            "difference": self.value, **(self.tested.json() if self.tested else UNTESTED),
-            "seeds": [*self.seeds], "sentences": self.sentences,
-        }  # fmt: skip
+            "difference": self.value,
+            **(self.tested.json() if self.tested else UNTESTED),
+            "seeds": [*self.seeds],
+            "sentences": self.sentences,
+        }
 
 
 @dataclass(frozen=True)
@@ -298,12 +306,15 @@ class BestSystem:
         """An item of `best`."""
         others = [
             {
-                **row.names(), "difference": found.value, "p": found.p,
-                "p_corrected": found.p_holm, "separable": found.significant,
+                **row.names(),
+                "difference": found.value,
+                "p": found.p,
+                "p_corrected": found.p_holm,
+                "separable": found.significant,
                 "level": not found.significant,  # the older name of not separable
             }
             for row, found in self.others
-        ]  # fmt: skip
+        ]
         named = {"split": self.row.split, **self.row.names()}
         return {**named, "metric": self.metric, "others": others}
 

@@ -98,17 +98,14 @@ class SavedScores:
                 split=split,
                 name=name,
                 texts=texts,
-                scores={
-                    k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known
-                },
+                scores={k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known},
                 others={k: (told[k], tables[k]) for k in told if k not in known},
                 decoding=None if decode is None else Decoding.model_validate(decode),
                 **{key: entry[key] for key in STORED if key in entry},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
-                f"{results.path}: the stored evaluation of {split} is damaged ({error}): "
-                "score again with --fresh"
+                f"{results.path}: the stored evaluation of {split} is damaged ({error}): score again with --fresh"
             ) from error
 
     def write(self, results: Results) -> None:
@@ -160,10 +157,12 @@ class SavedScores:
         if versions and changed - {*SCORING}:
             return {}
         return {
-            name: score for name, score in self.scores.items()
+            name: score
+            for name, score in self.scores.items()
             if (name in TEACHER_FORCED or not changed & {*SCORING})
-            and embedding.current(score, eval) and plugin_metrics.current(score)
-        }  # fmt: skip
+            and embedding.current(score, eval)
+            and plugin_metrics.current(score)
+        }
 
     def row(self, system: System) -> ScoreRow:
         """The row of a comparison."""
@@ -232,9 +231,7 @@ def reusable_scores(
     return saved
 
 
-def packed_scores(
-    run: Run, split: str, eval: EvalConfig, search: Mapping[str, Any]
-) -> SavedScores | None:
+def packed_scores(run: Run, split: str, eval: EvalConfig, search: Mapping[str, Any]) -> SavedScores | None:
     """What the results of a run without its weights say of a split, decoded by this search.
 
     The corpus is not read.  Scores by other settings than `eval` are left out.  None where there
@@ -295,10 +292,7 @@ def saved_rows(run: Run) -> list[ScoreRow]:
     names, usual = scored_splits(run), list(run.recipe.eval.splits)
     if run.recipe.task == "question-answering":
         spec = run.recipe.contexts
-        usual = [
-            f"{split}.{method}.{count}"
-            for split in usual for count in spec.counts for method in spec.methods
-        ]  # fmt: skip
+        usual = [f"{split}.{method}.{count}" for split in usual for count in spec.counts for method in spec.methods]
     if not names:
         raise MissingInputError(f"{run.path}: not scored yet: run `attnkit eval {run.path}` first")
     wanted, system, rows = expand(run.recipe.eval.metrics), System.of_run(run), []

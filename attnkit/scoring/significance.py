@@ -133,9 +133,8 @@ class Difference:
 
 
 UNTESTED = dict.fromkeys(
-    ("p", "p_corrected", "interval", "low", "high", "verdict", "provisional", "margin",
-     "seed_degrees", "seeds_needed")
-)  # fmt: skip
+    ("p", "p_corrected", "interval", "low", "high", "verdict", "provisional", "margin", "seed_degrees", "seeds_needed")
+)
 """The keys of `Difference.json` where nothing was tested."""
 
 
@@ -170,12 +169,7 @@ class PairedTest:
     Time for 1,000 resamples of 1,000 sentences: about 0.03 s a score.
     """
 
-    def __init__(
-        self,
-        systems: Sequence[Sequence[Score]],
-        settings: EvalConfig = DEFAULTS,
-        seed: int = SEED,
-    ) -> None:
+    def __init__(self, systems: Sequence[Sequence[Score]], settings: EvalConfig = DEFAULTS, seed: int = SEED) -> None:
         """Resample the systems' scores; each system has one score per training seed.
 
         `settings` have the number of resamples, and within what margins systems are level.
@@ -215,10 +209,7 @@ class PairedTest:
             if place != baseline and (self.resampled or self.spread(place, baseline).degrees)
         }
         p_values = corrected([one.p for one in found.values()])
-        return {
-            place: replace(one, p_holm=p)
-            for (place, one), p in zip(found.items(), p_values, strict=True)
-        }
+        return {place: replace(one, p_holm=p) for (place, one), p in zip(found.items(), p_values, strict=True)}
 
     def compare(self, system: int, baseline: int) -> Difference:
         """The difference between two of the systems, by their places; no correction of p."""
@@ -231,11 +222,19 @@ class PairedTest:
             percent = (_percent(moved), _percent(low), _percent(high))
             low, high = (second * end / 100 for end in percent[1:])
         return Difference(
-            first - second, low, high, p, p,
+            first - second,
+            low,
+            high,
+            p,
+            p,
             (len(self.values[system]), len(self.values[baseline])),
-            self.margin, within, self.better, self.spread(system, baseline).degrees, percent,
+            self.margin,
+            within,
+            self.better,
+            self.spread(system, baseline).degrees,
+            percent,
             self._seeds_needed(moved, system, baseline) if p >= LEVEL else None,
-        )  # fmt: skip
+        )
 
     def _seeds_needed(self, moved: float, *systems: int) -> int | None:
         """See `Difference.seeds_needed`."""
@@ -336,10 +335,7 @@ def _finite(value: float) -> float | None:
 
 
 def compare(
-    system: Sequence[Score],
-    baseline: Sequence[Score],
-    settings: EvalConfig = DEFAULTS,
-    seed: int = SEED,
+    system: Sequence[Score], baseline: Sequence[Score], settings: EvalConfig = DEFAULTS, seed: int = SEED
 ) -> Difference:
     """Compare a system with a baseline; each is one score per training seed.  See `PairedTest`.
 

@@ -52,9 +52,7 @@ def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """
     out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():
-        raise NotFiniteError(
-            "the model answers NaN or infinity: its weights are damaged; train again"
-        )
+        raise NotFiniteError("the model answers NaN or infinity: its weights are damaged; train again")
     return out
 
 
@@ -64,9 +62,7 @@ def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     out = np.zeros((len(encoded), 5 + CONFIDENCE_BINS))
     shares = np.zeros(model.output.out_features)
     if isinstance(encoded.target, MarkedTargets):
-        answers, counts = np.unique(
-            encoded.target.ids[encoded.target.ids != PAD], return_counts=True
-        )
+        answers, counts = np.unique(encoded.target.ids[encoded.target.ids != PAD], return_counts=True)
         shares[answers] = 1 / (len(answers) * counts)
     for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
@@ -92,9 +88,7 @@ def hidden_states(
     lengths = None if encoded.source is None else encoded.source.lengths
     training = model.training
     model.eval()
-    batches = plan(
-        lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False
-    )
+    batches = plan(lengths, encoded.target.lengths, batch_tokens=BATCH_TOKENS, seed=0, epoch=0, shuffle=False)
     for rows in islice(batches, rank, None, ranks):
         batch = collate(encoded, rows)
         tensors = batch.to(device)
@@ -160,9 +154,7 @@ def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_leng
     return sum(len(text.split()) + 1 for text in texts)
 
 
-def encode_rows(
-    rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, stream: bool
-) -> Encoded:
+def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, stream: bool) -> Encoded:
     """Rows as ids in memory, none of them dropped; longer ones are cut and counted.
 
     As in training, source rows end with EOS and a stream is cut in blocks of `max_length` tokens.

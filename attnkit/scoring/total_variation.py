@@ -18,9 +18,7 @@ METRIC = "total-variation"
 
 
 @torch.inference_mode()
-def total_variation(
-    model: Model, tokenizer: Tokenizer, rows: Sequence[Row], recipe: Recipe
-) -> Score:
+def total_variation(model: Model, tokenizer: Tokenizer, rows: Sequence[Row], recipe: Recipe) -> Score:
     """Half the sum of |p - q| over the vocabulary, averaged over the tokens of the text.
 
     p is the model's distribution of a token given those of its block before, q that of the source

@@ -83,9 +83,7 @@ def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) ->
 
 
 @profiled("attnkit: rest of the model")
-def advance(
-    model: Predictor, ids: Int[Tensor, "R 1"], state: Any
-) -> tuple[Float[Tensor, "R W"], Any]:
+def advance(model: Predictor, ids: Int[Tensor, "R 1"], state: Any) -> tuple[Float[Tensor, "R W"], Any]:
     """What the next token is predicted from, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
@@ -188,9 +186,7 @@ def highest(
 
 
 @cache
-def fold_places(
-    height: int, width: int, length: int, rows: int
-) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
+def fold_places(height: int, width: int, length: int, rows: int) -> tuple[Int[Tensor, "height 1"], Int[Tensor, " n"]]:
     """Where each line of a folded row begins, and the places of all rows that no line holds."""
     starts = torch.arange(rows)[:, None] * length
     rest = starts + torch.arange(height * width, length)  # fewer than the lines for each row
@@ -237,10 +233,7 @@ def refuse_nan(lines: Sequence[int]) -> None:
 
 
 def constrain(
-    scores: Float[Tensor, "R V"],
-    spec: SearchConfig,
-    produced: int,
-    prefix: Int[Tensor, "R t"] | None,
+    scores: Float[Tensor, "R V"], spec: SearchConfig, produced: int, prefix: Int[Tensor, "R t"] | None
 ) -> None:
     """Ban tokens in place, by setting them to -inf; scores stay the model's own log-probabilities.
 

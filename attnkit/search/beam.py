@@ -86,9 +86,7 @@ class Trellis:
         self.finished = FinishedHypotheses.none(sentences, spec.n_best, like)
         self.live = like.new_full((sentences, spec.beam), -math.inf)
 
-    def close(
-        self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]
-    ) -> None:
+    def close(self, active: Int[Tensor, " b"], finished: FinishedHypotheses, live: Float[Tensor, "b K"]) -> None:
         """Keep what these sentences have found so far."""
         for whole, part in zip((*self.finished, self.live), (*finished, live), strict=True):
             whole[active] = part
@@ -122,9 +120,7 @@ class Trellis:
         for row, values in enumerate(score):
             best = [n for n, value in enumerate(values) if value > -math.inf][:places]
             found = {n: ids[row, n, : length[row][n]].tolist() for n in best}
-            answers.append(
-                [Hypothesis(found[n], values[n], logprob[row][n], n < places) for n in best]
-            )
+            answers.append([Hypothesis(found[n], values[n], logprob[row][n], n < places) for n in best])
         return answers
 
 
@@ -177,9 +173,7 @@ def decide(
         status = torch.stack((tied, torch.zeros_like(tied)))  # nothing here is NaN
         return logprob[:, :beams], place[:, :beams], finished, status
     ends = (stops & (logprob > -math.inf))[:, :beams]
-    finished = finished.add(
-        ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty
-    )
+    finished = finished.add(ends, logprob[:, :beams], place[:, :beams] // size, length, spec.length_penalty)
     # a stable sort of the flags brings the unfinished candidates to the front, in order
     going = stops.to(torch.uint8).argsort(dim=1, stable=True)[:, :beams]
     live = logprob.gather(1, going).masked_fill(stops.gather(1, going), -math.inf)
@@ -191,9 +185,7 @@ def decide(
     return live, place.gather(1, going), finished, status
 
 
-def nothing_ends(
-    stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses
-) -> bool:
+def nothing_ends(stops: Bool[Tensor, "b k"], logprob: Float[Tensor, "b k"], finished: FinishedHypotheses) -> bool:
     """Whether nothing ends or has ended, all sentences have candidates, and none is NaN.
 
     False where the answer would mean waiting for a device.
@@ -204,12 +196,7 @@ def nothing_ends(
 
 
 def beam_search(
-    model: base.Predictor,
-    state: Any,
-    ids: Int[Tensor, "B 1"],
-    spec: SearchConfig,
-    longest: int,
-    lines: Sequence[int],
+    model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
 ) -> list[list[Hypothesis]]:
     """The n best hypotheses of each sentence, best first.
 
@@ -249,9 +236,7 @@ def beam_search(
         if any(done) and (kept := base.compact_batch(model, done)):
             trellis.close(active, finished, live)
             stay = torch.tensor(kept, device=ids.device)
-            active, live, rows, place = (
-                x.index_select(0, stay) for x in (active, live, rows, place)
-            )
+            active, live, rows, place = (x.index_select(0, stay) for x in (active, live, rows, place))
             finished = finished.take(stay)
         if step == 0 or stay is not None:
             first = torch.arange(len(active), device=ids.device)[:, None] * spec.beam

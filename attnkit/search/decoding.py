@@ -120,19 +120,12 @@ def translate(
 
 @record_function("attnkit: tokenizer")
 def encode_lines(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    longest: int,
-    counts: LineCounts,
-    *,
-    prompts: bool = False,
+    tokenizer: Tokenizer, texts: Sequence[str], longest: int, counts: LineCounts, *, prompts: bool = False
 ) -> list[list[int]]:
     """Source ids, with EOS (of prompts: with BOS before them); [] where there is no text."""
     vocabulary, sources = tokenizer.target if prompts else tokenizer.source, []
     encoded = vocabulary.encode(texts)
-    counts.unknown += vocabulary.unknown(
-        text for text, ids in zip(texts, encoded, strict=True) if UNK in ids
-    )
+    counts.unknown += vocabulary.unknown(text for text, ids in zip(texts, encoded, strict=True) if UNK in ids)
     if counts.rare is not None:
         counts.rare.update(rare_words(vocabulary, texts))
     for ids in encoded:

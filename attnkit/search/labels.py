@@ -14,15 +14,7 @@ from attnkit.errors import NotFiniteError
 from attnkit.models.base import Model
 from attnkit.recipe.schema import Recipe, SearchConfig
 from attnkit.search.base import score_type
-from attnkit.search.decoding import (
-    EMPTY_LINE,
-    Engine,
-    LineCounts,
-    batches,
-    encode_lines,
-    pad,
-    translate,
-)
+from attnkit.search.decoding import EMPTY_LINE, Engine, LineCounts, batches, encode_lines, pad, translate
 
 
 def answer_lines(
@@ -39,13 +31,18 @@ def answer_lines(
     longest = recipe.data.max_length
     if recipe.task == "classification":
         return classify(
-            cast(Model, model), tokenizer, texts, recipe.data.labels, max_source=longest,
-            batch_tokens=spec.batch_tokens, block=block, counts=counts,
-        )  # fmt: skip
+            cast(Model, model),
+            tokenizer,
+            texts,
+            recipe.data.labels,
+            max_source=longest,
+            batch_tokens=spec.batch_tokens,
+            block=block,
+            counts=counts,
+        )
     return translate(
-        model, tokenizer, texts, spec, max_source=longest, block=block, prompts=recipe.prompts,
-        counts=counts,
-    )  # fmt: skip
+        model, tokenizer, texts, spec, max_source=longest, block=block, prompts=recipe.prompts, counts=counts
+    )
 
 
 def classify(
@@ -92,9 +89,7 @@ def classify(
             source = pad([sources[row] for row in some], model.output.weight.device)
             found = label_log_probs(model, source, coded)
             if not found.isfinite().all():
-                raise NotFiniteError(
-                    "the model answers NaN or infinity: its weights are damaged; train again"
-                )
+                raise NotFiniteError("the model answers NaN or infinity: its weights are damaged; train again")
             scores |= zip(some, found.tolist(), strict=True)
         counts.lines += len(lines)
         counts.empty += len(lines) - len(rows)
@@ -105,9 +100,7 @@ def classify(
 
 
 @torch.inference_mode()
-def label_log_probs(
-    model: Model, source: Int[Tensor, "B S"], labels: Sequence[Sequence[int]]
-) -> Float[Tensor, "B L"]:
+def label_log_probs(model: Model, source: Int[Tensor, "B S"], labels: Sequence[Sequence[int]]) -> Float[Tensor, "B L"]:
     """Log-probabilities of labels, as ids without EOS, for each source.
 
     Sources are read once; each label is then an output of its own, padded behind its end.  An

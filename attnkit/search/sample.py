@@ -30,13 +30,10 @@ class WaitingTimes:
     They depend on (seed, line, draw, step) alone.
     """
 
-    def __init__(
-        self, seed: int, lines: Sequence[int], draws: int, device: torch.device | str = "cpu"
-    ) -> None:
+    def __init__(self, seed: int, lines: Sequence[int], draws: int, device: torch.device | str = "cpu") -> None:
         self.device = device
         self.generators = [
-            [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)]
-            for line in lines
+            [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)] for line in lines
         ]
 
     def next(self, active: Sequence[int], size: int) -> Float[Tensor, "R V"]:
@@ -48,9 +45,7 @@ class WaitingTimes:
         return torch.from_numpy(times).to(self.device)
 
 
-def sample_tokens(
-    scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig
-) -> Int[Tensor, " R"]:
+def sample_tokens(scores: Float[Tensor, "R V"], times: Float[Tensor, "R V"], spec: SearchConfig) -> Int[Tensor, " R"]:
     """A token for each row: temperature, then top-k, then top-p, then the exponential race.
 
     Top-p keeps the smallest set of likeliest tokens whose share of what top-k left reaches p.
@@ -91,9 +86,7 @@ def sample_nucleus(
     return ids.gather(1, place[:, None]).squeeze(1), reached[:, -1] < needed[:, 0]
 
 
-def exponential_race(
-    weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]
-) -> Int[Tensor, " R"]:
+def exponential_race(weights: Float[Tensor, "R k"], times: Float[Tensor, "R k"]) -> Int[Tensor, " R"]:
     """The first to arrive when each waits its time divided by its weight.
 
     Each one wins with a probability proportional to its weight.  Unlike the inverse of a
@@ -181,12 +174,7 @@ def next_tokens(
 
 
 def step_by_step(
-    model: base.Predictor,
-    state: Any,
-    ids: Int[Tensor, "B 1"],
-    spec: SearchConfig,
-    longest: int,
-    lines: Sequence[int],
+    model: base.Predictor, state: Any, ids: Int[Tensor, "B 1"], spec: SearchConfig, longest: int, lines: Sequence[int]
 ) -> list[list[Hypothesis]]:
     """Greedy search (one output a sentence), or n_best independent draws, best first.
 

@@ -53,9 +53,14 @@ def matrix_of(maps: AttentionMaps) -> AttentionMatrix:
     weights = maps.weights.mean((0, 1), dtype=np.float64).astype(np.float32)
     rows, columns = sides_of(maps)
     return AttentionMatrix(
-        weights, maps.queries, maps.keys, title, notes(maps),
-        axes=(f"{rows} (queries)", f"{columns} (keys)"), first_key=len(maps.hidden),
-    )  # fmt: skip
+        weights,
+        maps.queries,
+        maps.keys,
+        title,
+        notes(maps),
+        axes=(f"{rows} (queries)", f"{columns} (keys)"),
+        first_key=len(maps.hidden),
+    )
 
 
 def sides_of(maps: AttentionMaps) -> tuple[str, str]:
@@ -78,9 +83,7 @@ def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
     return capture.maps[kind]
 
 
-def axes_difference(
-    first: AttentionMatrix | AttentionMaps, other: AttentionMatrix | AttentionMaps
-) -> str | None:
+def axes_difference(first: AttentionMatrix | AttentionMaps, other: AttentionMatrix | AttentionMaps) -> str | None:
     """Why maps with these axes have no difference; None where they have one."""
     pairs = {"queries": (first.queries, other.queries), "keys": (first.keys, other.keys)}
     for what, sides in pairs.items():

@@ -74,9 +74,7 @@ def exponents(points: Sequence[Point]) -> dict[str, dict[str, Fit | None]]:
     fits: dict[str, dict[str, Fit | None]] = {}
     for label in dict.fromkeys(point.label for point in points):
         curve = [point for point in points if point.label == label]
-        fits[label] = {
-            kind: fit([(p.length, p.passes[kind].seconds or 0) for p in curve]) for kind in PASSES
-        }
+        fits[label] = {kind: fit([(p.length, p.passes[kind].seconds or 0) for p in curve]) for kind in PASSES}
         fits[label]["memory"] = fit([(p.length, p.passes[PASSES[1]].bytes or 0) for p in curve])
     return fits
 
@@ -137,13 +135,10 @@ def training_table(title: str, speed: "TrainingSpeed") -> Table:
     sides = {"source": speed.padding_source, "target": speed.padding_target}
     padding = [f"{share:.1%} of the {side}" for side, share in sides.items() if share is not None]
     notes = [
-        f"{duration(speed.seconds)} an update, mean of {speed.updates}; {speed.precision} "
-        f"{_place(speed)}",
+        f"{duration(speed.seconds)} an update, mean of {speed.updates}; {speed.precision} {_place(speed)}",
         f"padding: {', '.join(padding)} tokens",
     ]
-    return _parts_table(
-        f"{title}: {speed.tokens_per_second:,.0f} tokens/s", speed, "updates", notes
-    )
+    return _parts_table(f"{title}: {speed.tokens_per_second:,.0f} tokens/s", speed, "updates", notes)
 
 
 def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
@@ -163,9 +158,11 @@ def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Tab
 
     def seconds(kind: str) -> Column:
         return Column(
-            kind, lambda part: getattr(part, kind) / whole * speed.seconds,
-            lambda value: duration(value) if value else NONE, f"{kind}_seconds",
-        )  # fmt: skip
+            kind,
+            lambda part: getattr(part, kind) / whole * speed.seconds,
+            lambda value: duration(value) if value else NONE,
+            f"{kind}_seconds",
+        )
 
     fields = [
         Column("part", lambda part: part.name, align="left"),
@@ -174,8 +171,7 @@ def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Tab
     ]
     reached = speed.operations_per_second
     peaks = ", ".join(
-        f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}"
-        for name, peak in speed.peaks.items()
+        f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}" for name, peak in speed.peaks.items()
     )
     notes.append(
         f"matrix products: {speed.operations_per_token / 1e6:,.1f} million operations a token, "
@@ -183,9 +179,7 @@ def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Tab
     )
     if speed.peak_memory_bytes is not None:
         notes.append(f"peak memory: {amount(speed.peak_memory_bytes)}")
-    notes.append(
-        f"shares were measured under the profiler, times are those shares of {step} without it"
-    )
+    notes.append(f"shares were measured under the profiler, times are those shares of {step} without it")
     listed = [part for part in speed.parts if part.total / whole >= LEAST]
     return Table.of(title, listed, fields, notes)
 

@@ -34,10 +34,7 @@ _ANCHORS: dict[Palette, str] = {
     ),
     # Blue to orange (kept apart by every common colour blindness) over a light grey, both sides
     # with the same CIELAB lightness: 94, 80, 66, 52, 38.
-    "difference": (
-        "0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 "
-        "255:973f00"
-    ),
+    "difference": ("0:016089 32:0584bb 64:3aaae8 96:a0ccef 127.5:eeeeee 159:ebbda4 191:d98f64 223:c06228 255:973f00"),
 }
 
 

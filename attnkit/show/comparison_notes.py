@@ -22,11 +22,7 @@ from attnkit.text import short_number
 Axis = Literal["contexts", "length", ""]
 """What tables can have a column for each value of: questions for `contexts`; windows of running
 text, or generated rows, for `length`."""
-FROM = {
-    "run": "the recipe of each run",
-    "recipe": "the recipe named here",
-    "command line": "the command line",
-}
+FROM = {"run": "the recipe of each run", "recipe": "the recipe named here", "command line": "the command line"}
 """Who decided on the search."""
 LEARNING_RATE = "train.lr"
 
@@ -85,8 +81,7 @@ def search_of(row: ScoreRow) -> str:
 def changes_of(system: System) -> str:
     """What was changed in a run's recipe while it was trained."""
     return ", ".join(
-        f"{change.key} {change.old} -> {change.new} after step {change.step}"
-        for change in system.changes
+        f"{change.key} {change.old} -> {change.new} after step {change.step}" for change in system.changes
     )
 
 
@@ -96,10 +91,7 @@ def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
         folder, seed, name = run.rpartition("/seed-")
         folders.setdefault(folder + seed or run, []).append(name if seed else "")
-    out = [
-        f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0]
-        for folder, names in folders.items()
-    ]
+    out = [f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0] for folder, names in folders.items()]
     return [f"runs: {' '.join(out)}"] if out else []
 
 
@@ -159,8 +151,7 @@ def _seeds(rows: Sequence[ScoreRow], axis: Axis) -> list[str]:
     if not trained(rows):
         return []
     names = _names(rows)
-    seeds = {name: joined(r.seed for r, n in zip(rows, names, strict=True) if n == name)
-             for name in names}  # fmt: skip
+    seeds = {name: joined(r.seed for r, n in zip(rows, names, strict=True) if n == name) for name in names}
     mean = "means" if axis else f"mean {PLUS_MINUS} standard deviation"
     several = f" ({mean} over seeds)" if any(", " in some for some in seeds.values()) else ""
     return [f"seeds: {_grouped([*seeds], [*seeds.values()])}{several}"]
@@ -184,16 +175,13 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
         notes[0] += "; peak memory: of the process on a CPU, of tensors on another device"
     machines = {cost.machine for cost in costs if cost.machine}
     if len(machines) > 1:
-        notes.append(
-            f"trained on {len(machines)} kinds of machines: speeds and memory are not comparable"
-        )
+        notes.append(f"trained on {len(machines)} kinds of machines: speeds and memory are not comparable")
     return notes
 
 
 def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
     """Which values were chosen for each system by trials; else that learning rates were not."""
-    systems = {name: row.system for name, row in zip(_names(rows), rows, strict=True)
-               if row.system.lr}  # fmt: skip
+    systems = {name: row.system for name, row in zip(_names(rows), rows, strict=True) if row.system.lr}
     chosen: dict[str, list[str]] = {}
     for name, system in systems.items():
         if tuned := system.tuned:
@@ -202,8 +190,11 @@ def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
             what = f"{key} chosen per row from {count} values on validation{steps}"
             chosen.setdefault(what, []).append(f"{name} {short_number(tuned.value)}")
     notes = [f"{what}: {', '.join(values)}" for what, values in chosen.items()]
-    rates = {name: short_number(str(system.lr)) for name, system in systems.items()
-             if not system.tuned or system.tuned.key != LEARNING_RATE}  # fmt: skip
+    rates = {
+        name: short_number(str(system.lr))
+        for name, system in systems.items()
+        if not system.tuned or system.tuned.key != LEARNING_RATE
+    }
     if len(systems) < 2 or not rates:
         return notes
     if len(rates) == len(systems) and len({*rates.values()}) == 1:
@@ -269,15 +260,12 @@ def _significance(comparison: Comparison, axis: Axis) -> list[str]:
         made = corpus_cards.row_length(rows[0].system.corpus)
         over = {"contexts": "questions", "length": "rows" if made else "windows", "": "sentences"}
         keys = [
-            (d.row.split, d.row.contexts or d.row.length, d.metric, d.baseline.recipe,
-             d.baseline.name) for d in tested
-        ]  # fmt: skip
+            (d.row.split, d.row.contexts or d.row.length, d.metric, d.baseline.recipe, d.baseline.name) for d in tested
+        ]
         variants = max(map(keys.count, keys))
         tests = [(one.row.name, one.tested) for one in tested if one.tested]
         seeds = any(test.seed_degrees for _, test in tests)
-        notes[0] += "; " + significance_note(
-            over[axis], resamples, variants, "variants", seeds=seeds
-        )
+        notes[0] += "; " + significance_note(over[axis], resamples, variants, "variants", seeds=seeds)
         if not axis:
             notes += [interval_note(test for _, test in tests), *_needed(tested)]
         notes.append(scope_note(tests, over[axis], trained(rows)))

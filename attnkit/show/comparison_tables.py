@@ -11,15 +11,7 @@ from typing import NamedTuple, get_args
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.results import COST_COLUMNS, Comparison, CostColumn, ScoreRow
-from attnkit.show.comparison_notes import (
-    Axis,
-    changes_of,
-    comparison_notes,
-    joined,
-    metrics_of,
-    search_of,
-    trained,
-)
+from attnkit.show.comparison_notes import Axis, changes_of, comparison_notes, joined, metrics_of, search_of, trained
 from attnkit.show.differences import difference_cell, stars
 from attnkit.show.quantities import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
@@ -49,9 +41,7 @@ class ScoresByKey:
         for row in comparison.rows:
             self.groups.setdefault(Key.of(row), []).append(row)
         self.differences = {(Key.of(d.row), d.metric): d for d in comparison.differences}
-        self.inseparable = {
-            (Key.of(row), best.metric) for best in comparison.best for row in best.inseparable
-        }
+        self.inseparable = {(Key.of(row), best.metric) for best in comparison.best for row in best.inseparable}
         self.published = comparison.published
 
     def values(self, metric: str, key: Key) -> list[float]:
@@ -181,8 +171,7 @@ def tables(comparison: Comparison, *, by_split: bool = True) -> list[Table]:
 
 def axis_of(rows: Sequence[ScoreRow]) -> Axis:
     """Along what a comparison goes."""
-    return next(name for name in get_args(Axis)
-                if not name or any(getattr(row, name) is not None for row in rows))  # fmt: skip
+    return next(name for name in get_args(Axis) if not name or any(getattr(row, name) is not None for row in rows))
 
 
 def comparison_table(comparison: Comparison) -> Table:
@@ -199,16 +188,12 @@ def comparison_table(comparison: Comparison) -> Table:
     def named(name: str) -> Column:
         """What stands in the name of a row beside the system."""
         return Column(
-            name, lambda key: Cell(str(getattr(scores.groups[key][0], name) or NONE)),
-            align="left", key=True,
-        )  # fmt: skip
+            name, lambda key: Cell(str(getattr(scores.groups[key][0], name) or NONE)), align="left", key=True
+        )
 
     columns = [named(name) for name in IN_TITLE[::-1] if len({getattr(r, name) for r in rows}) > 1]
     columns.append(Column("variant", scores.name_cell, align="left", key=True))
-    columns += [
-        named(name) for name in ("method", "contexts", "length")
-        if any(getattr(row, name) for row in rows)
-    ]  # fmt: skip
+    columns += [named(name) for name in ("method", "contexts", "length") if any(getattr(row, name) for row in rows)]
     for metric in metrics_of(rows):
         title = metric_facts(metric).title
         columns.append(Column(title, partial(scores.score_cell, metric)))
@@ -250,10 +235,7 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
         title = "model" if name == "variant" and untrained else name
         return Column(title, lambda one: Cell(str(getattr(one[0], name))), align="left", key=True)
 
-    columns = [
-        named(name) for name, some in zip(Key._fields, seen, strict=False)
-        if name in always or len(some) > 1
-    ]  # fmt: skip
+    columns = [named(name) for name, some in zip(Key._fields, seen, strict=False) if name in always or len(some) > 1]
     metric = Column("metric", lambda one: Cell(metric_facts(one[1]).title), align="left", key=True)
     columns.insert(bool(columns) and columns[0].title == "split", metric)
     digits = 1 if axis == "contexts" else 2  # numbers of contexts are many

@@ -51,9 +51,7 @@ def picture(
     import matplotlib
     from matplotlib.figure import Figure
 
-    names = list(
-        dict.fromkeys((*order, *(one.name for curves in several for one in curves.series)))
-    )
+    names = list(dict.fromkeys((*order, *(one.name for curves in several for one in curves.series))))
     across = min(ACROSS, len(several))
     down = math.ceil(len(several) / across)
     with matplotlib_defaults([*names, *(curves.title for curves in several)]) as missing:
@@ -68,9 +66,7 @@ def picture(
             axes.remove()
         shown = [name for name in names if name in handles]
         labels = [safe_text(name) + _seeds(name, several) for name in shown]
-        figure.legend(
-            [handles[name] for name in shown], labels, loc="outside right upper", fontsize="small"
-        )
+        figure.legend([handles[name] for name in shown], labels, loc="outside right upper", fontsize="small")
         data = rendered(figure, format, ", ".join(curves.title for curves in several))
     return Picture(data, tuple(missing))
 

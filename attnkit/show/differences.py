@@ -63,9 +63,7 @@ def stars(p: float | None) -> str:
     return " **" if p < 0.01 else " *"
 
 
-def significance_note(
-    over: str, resamples: int, count: int, noun: str, *, seeds: bool = False
-) -> str:
+def significance_note(over: str, resamples: int, count: int, noun: str, *, seeds: bool = False) -> str:
     """What p-values and stars in a table of so many tests are; `noun`: what is tested.
 
     `seeds`: whether the spread over seeds counts, too.
@@ -73,10 +71,7 @@ def significance_note(
     corrected = f", Holm-corrected for {count} {noun}" if count > 1 else ""
     how = f"by paired bootstrap over {over}, {resamples} resamples"
     if seeds:
-        how = (
-            f"by Student's t from the variance over {over} (paired bootstrap, {resamples} "
-            "resamples) and over seeds"
-        )
+        how = f"by Student's t from the variance over {over} (paired bootstrap, {resamples} resamples) and over seeds"
     return f"p: two-sided{corrected} (* below 0.05, ** below 0.01), {how}"
 
 
@@ -89,10 +84,7 @@ def few_items_note(items: int, what: str) -> str:
         return ""
     stars = "* and **" if items < 6 else "**"
     least = f"{2.0 ** (1 - items):.2g}"
-    return (
-        f"only {items} {what}: a test of signs could not reach p below {least}, so {stars} here "
-        "cannot be trusted"
-    )
+    return f"only {items} {what}: a test of signs could not reach p below {least}, so {stars} here cannot be trusted"
 
 
 def interval_note(tests: Iterable[Difference]) -> str:
@@ -121,10 +113,7 @@ def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool
     """
     seeds = any(test.seed_degrees for _, test in tests)
     if not seeds and not trained:
-        return (
-            f"intervals and p tell whether other test {what} would show the difference between "
-            "these systems"
-        )
+        return f"intervals and p tell whether other test {what} would show the difference between these systems"
     if not seeds:
         return (
             f"provisional: one seed each: intervals and p tell whether other test {what} would "
@@ -139,9 +128,7 @@ def scope_note(tests: Sequence[tuple[str, Difference]], what: str, trained: bool
             "spread over seeds is that of the other row"
         )
     if alone:
-        text += (
-            f"; provisional: {', '.join(alone)}: one seed each, so test {what} alone are covered"
-        )
+        text += f"; provisional: {', '.join(alone)}: one seed each, so test {what} alone are covered"
     return text
 
 

@@ -19,10 +19,21 @@ RESOLUTION = 300  # pixels an inch of a PNG, and of the maps inside an SVG or PD
 BASE = "DejaVu Sans"
 """Comes with matplotlib, so pictures in Latin, Greek and Cyrillic look alike everywhere."""
 PREFERRED = (
-    "Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "Noto Sans", "PingFang SC",
-    "Hiragino Sans", "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "WenQuanYi Zen Hei",
-    "IPAGothic", "Arial Unicode MS", "FreeSans", "Unifont",
-)  # fmt: skip
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Source Han Sans",
+    "Noto Sans",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "WenQuanYi Zen Hei",
+    "IPAGothic",
+    "Arial Unicode MS",
+    "FreeSans",
+    "Unifont",
+)
 """Families that draw what the base font lacks, best first."""
 SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # a token such as $x$ is no formula
@@ -54,9 +65,7 @@ def require(format: str, option: str = "--save") -> None:
         hint = f"did you mean {near}? " if near else ""
         raise UsageError(f"picture format {format!r}: {hint}choose from {', '.join(FORMATS)}")
     if find_spec("matplotlib") is None:
-        raise UnavailableError(
-            f"{option} needs matplotlib for {format}: pip install 'attnkit[plot]'"
-        )
+        raise UnavailableError(f"{option} needs matplotlib for {format}: pip install 'attnkit[plot]'")
 
 
 @contextmanager
@@ -91,13 +100,7 @@ def rendered(figure: "Figure", format: str, title: str) -> bytes:
     metadata[undated[format]] = None
     data = io.BytesIO()
     figure.savefig(
-        data,
-        format=format,
-        dpi=RESOLUTION,
-        bbox_inches="tight",
-        pad_inches=0.06,
-        facecolor="white",
-        metadata=metadata,
+        data, format=format, dpi=RESOLUTION, bbox_inches="tight", pad_inches=0.06, facecolor="white", metadata=metadata
     )
     return data.getvalue()
 
@@ -109,9 +112,7 @@ def fonts(texts: Iterable[str]) -> tuple[list[str], list[str]]:
     """
     from matplotlib import font_manager
 
-    wanted = {
-        c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))
-    }
+    wanted = {c for text in texts for c in text if not unicodedata.category(c).startswith(("C", "Z"))}
     installed, families = set(font_manager.get_font_names()), [BASE]
     for family in (BASE, *PREFERRED):
         if family in installed and wanted:

@@ -13,10 +13,7 @@ _MEANINGS = {
         "distance: in tokens; shares are of each query's attention: on the first key, on the "
         "query's own token, on the end token, on all special tokens"
     ),
-    "cross": (
-        f"distance: between relative positions, 0 to 1; {_SPECIAL}on the end token, on all special "
-        "tokens"
-    ),
+    "cross": (f"distance: between relative positions, 0 to 1; {_SPECIAL}on the end token, on all special tokens"),
 }
 
 
@@ -43,22 +40,22 @@ def statistics_table(maps: AttentionMaps) -> Table:
     if len({layer.mechanism for layer in maps.layers}) > 1:
         fields.append(Column("mechanism", lambda it: it[0].mechanism, align="left", priority=1))
     fields += [
-        number("entropy bits", "entropy", 0), number("of maximum", "spread", 4),
-        number("distance", "distance", 1), number("first", "first", 2),
+        number("entropy bits", "entropy", 0),
+        number("of maximum", "spread", 4),
+        number("distance", "distance", 1),
+        number("first", "first", 2),
         number("itself" if maps.kind == "decoder" else "last", "last", 3),
-        number("end", "end", 3), number("special", "special", 5),
-    ]  # fmt: skip
+        number("end", "end", 3),
+        number("special", "special", 5),
+    ]
     meanings = [_MEANINGS[maps.kind]]
     if any(layer.distance for layer in maps.layers):
         fields.append(
             Column(
-                "from softmax", lambda it: it[0].distance and it[0].distance[it[1]], "{:.2f}",
-                "softmax", priority=1,
+                "from softmax", lambda it: it[0].distance and it[0].distance[it[1]], "{:.2f}", "softmax", priority=1
             )
-        )  # fmt: skip
-        meanings.append(
-            "from softmax: mean of half the L1 distance of rows; 0 to 1 without negative weights"
         )
+        meanings.append("from softmax: mean of half the L1 distance of rows; 0 to 1 without negative weights")
     title = f"{NAMES[maps.kind]}, each head: {mechanisms(maps)}"
     return Table.of(title, heads, fields, (*meanings, *notes(maps, distance=False)))
 
@@ -82,7 +79,5 @@ def reading_table(maps: AttentionMaps, reader: str, read: str) -> Table:
         Column("weight", lambda one: one.highest, "{:.2f}", "highest", priority=1),
     )
     title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
-    meaning = (
-        "weights: summed over the tokens of a word, averaged over those of the word that reads"
-    )
+    meaning = "weights: summed over the tokens of a word, averaged over those of the word that reads"
     return Table.of(title, rank_heads(maps, reader, read), fields, (meaning, CAVEAT))

@@ -47,19 +47,14 @@ class Heatmap:
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
             colours = TerminalColours(colour_system(console), ascii_only, matrix.signed)
-            caption = [
-                colours.caption(shares),
-                f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}",
-            ]
+            caption = [colours.caption(shares), f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}"]
             yield Segments(self._lines(shares.values, colours, options.max_width, caption))
             yield Segments(colours.bar(shares, options.max_width))
             yield text("; ".join((*caption, *shares.notes)), "dim", ascii_only)
         for note in matrix.notes:
             yield text(note, "dim", ascii_only)
 
-    def _lines(
-        self, values: Array, colours: TerminalColours, width: int, caption: list[str]
-    ) -> list[Segment]:
+    def _lines(self, values: Array, colours: TerminalColours, width: int, caption: list[str]) -> list[Segment]:
         """Head and rows; what was done so that they fit is added to the caption."""
         matrix, ascii_only = self.matrix, colours.ascii_only
         names, keys = (labels_of(side, ascii_only) for side in (matrix.queries, matrix.keys))

@@ -19,7 +19,7 @@ from attnkit.show.attention_matrix import (
     mechanisms,
     selection_text,
     sides_of,
-)  # fmt: skip
+)
 from attnkit.show.colour import Scale, limits, scaled
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.token_labels import cut, labels_of
@@ -64,13 +64,7 @@ class MapBlock(NamedTuple):
         return len(self.maps) == 1
 
 
-def picture(
-    captures: Sequence[Capture],
-    kind: Kind,
-    format: str,
-    *,
-    scale: Scale = "linear",
-) -> Picture:
+def picture(captures: Sequence[Capture], kind: Kind, format: str, *, scale: Scale = "linear") -> Picture:
     """Draw the maps of one kind; the same maps give the same bytes.
 
     One layer and head is drawn in full with every token that fits; more become small multiples
@@ -92,8 +86,12 @@ def picture(
     blocks, notes = [], list[str]()
     for capture, maps in zip(captures, shown, strict=True):
         static = STATIC if all(layer.static for layer in maps.layers) else ""
-        facts = (f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}", static, selection_text(maps),
-                 _line(hidden_text(maps)))  # fmt: skip
+        facts = (
+            f"{NAMES[maps.kind]}: {_line(mechanisms(maps))}",
+            static,
+            selection_text(maps),
+            _line(hidden_text(maps)),
+        )
         title = f"{_line(capture.model)}\n{'; '.join(filter(None, facts))}"
         blocks.append(_block(title, maps, maps.weights))
     for capture, maps in zip(captures[1:], shown[1:], strict=True):
@@ -119,9 +117,8 @@ def _no_difference(one: AttentionMaps, other: AttentionMaps) -> str | None:
 
 
 def _block(
-    title: str, maps: AttentionMaps, weights: Float[NDArray[np.float32], "L H T S"],
-    signed: bool = False,
-) -> MapBlock:  # fmt: skip
+    title: str, maps: AttentionMaps, weights: Float[NDArray[np.float32], "L H T S"], signed: bool = False
+) -> MapBlock:
     """Layers down and heads across; the heads of one layer, or layers of one head, are folded."""
     several = len({layer.mechanism for layer in maps.layers}) > 1
     names = [
@@ -136,9 +133,7 @@ def _block(
         title = f"{title}, {names[0]}"
     queries, keys = ([cut(x, LONGEST) for x in labels_of(s)] for s in (maps.queries, maps.keys))
     panels = list(weights.reshape(-1, *weights.shape[2:]))
-    return MapBlock(
-        title, names, panels, min(across, len(names)), queries, keys, sides_of(maps), signed
-    )
+    return MapBlock(title, names, panels, min(across, len(names)), queries, keys, sides_of(maps), signed)
 
 
 def _figure(blocks: Sequence[MapBlock], scale: Scale, notes: list[str]) -> Any:
@@ -152,17 +147,16 @@ def _figure(blocks: Sequence[MapBlock], scale: Scale, notes: list[str]) -> Any:
     }
     sizes = []
     for block in blocks:
-        most, down = (
-            max(len(block.queries), len(block.keys)),
-            math.ceil(len(block.maps) / block.across),
-        )
+        most, down = (max(len(block.queries), len(block.keys)), math.ceil(len(block.maps) / block.across))
         side = min(max(ROW / block.across, PANEL[0]), PANEL[1])
         cell = min(CELL, MAP / most) if block.single else side / most
-        sizes.append((
-            block.across * (cell * len(block.keys) + 0.2) + BESIDE[0],
-            down * (cell * len(block.queries) + 0.3) + BESIDE[1],
-            cell,
-        ))  # fmt: skip
+        sizes.append(
+            (
+                block.across * (cell * len(block.keys) + 0.2) + BESIDE[0],
+                down * (cell * len(block.queries) + 0.3) + BESIDE[1],
+                cell,
+            )
+        )
     wide, high, cells = zip(*sizes, strict=True)
     if all(block.single for block in blocks):
         figure = Figure((sum(wide), max(high)), layout="constrained")
@@ -178,9 +172,7 @@ def _figure(blocks: Sequence[MapBlock], scale: Scale, notes: list[str]) -> Any:
     return figure
 
 
-def _draw(
-    block: MapBlock, part: "SubFigure", scale: Scale, bounds: tuple[float, float], cell: float
-) -> list[str]:
+def _draw(block: MapBlock, part: "SubFigure", scale: Scale, bounds: tuple[float, float], cell: float) -> list[str]:
     """The maps of a block under its title, and their colour bar; gives what is to be said."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import ListedColormap, LogNorm, Normalize
@@ -193,15 +185,14 @@ def _draw(
     for axes in panels[len(block.maps) :]:
         axes.remove()
     panels = panels[: len(block.maps)]
-    for number, (axes, name, matrix) in enumerate(
-        zip(panels, block.names, block.maps, strict=True)
-    ):
+    for number, (axes, name, matrix) in enumerate(zip(panels, block.names, block.maps, strict=True)):
         shares = scaled(matrix, scale, signed=block.signed, bounds=bounds)
         notes += shares.notes
         smooth = "nearest" if max(matrix.shape) < FINE else "auto"
         even = max(matrix.shape) <= EVEN * min(matrix.shape)
-        axes.imshow(shares.values, cmap=colours, vmin=0, vmax=1, interpolation=smooth,
-                    aspect="equal" if even else "auto")  # fmt: skip
+        axes.imshow(
+            shares.values, cmap=colours, vmin=0, vmax=1, interpolation=smooth, aspect="equal" if even else "auto"
+        )
         _label(block, axes, cell, number)
         if not block.single:
             axes.set_title(name, fontsize=SMALL)
@@ -214,8 +205,12 @@ def _draw(
     ends = scaled(np.zeros((1, 1), np.float32), scale, signed=block.signed, bounds=bounds)
     norm = (LogNorm if ends.scale == "log" else Normalize)(ends.low, ends.high)
     # nothing is set as a formula, so a minus sign has to be a real one
-    bar = part.colorbar(ScalarMappable(norm, colours), ax=panels, aspect=25,
-                        format=lambda value, _: f"{value:g}".replace("-", "\u2212"))  # fmt: skip
+    bar = part.colorbar(
+        ScalarMappable(norm, colours),
+        ax=panels,
+        aspect=25,
+        format=lambda value, _: f"{value:g}".replace("-", "\u2212"),
+    )
     what = "difference of weights" if block.signed else "attention weight"
     bar.set_label(what + MEANING[ends.scale], fontsize=SMALL)
     bar.ax.tick_params(labelsize=SMALL, length=2)
@@ -232,8 +227,7 @@ def _label(block: MapBlock, axes: "Axes", cell: float, number: int) -> None:
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=2 if stride > 1 else 0, pad=2)
     outer = (number % block.across == 0, number < block.across)
-    for axis, labels, shown in ((axes.yaxis, block.queries, outer[0]),
-                                (axes.xaxis, block.keys, outer[1])):  # fmt: skip
+    for axis, labels, shown in ((axes.yaxis, block.queries, outer[0]), (axes.xaxis, block.keys, outer[1])):
         ticks = range(0, len(labels), stride) if shown and font >= SMALLEST else ()
         axis.set_ticks(list(ticks), [labels[tick] for tick in ticks], fontsize=font)
     longest = max(map(len, block.keys), default=0) * font * CHARACTER

@@ -55,10 +55,7 @@ class MapGrid:
         rows = max(columns, ceil(queries / LARGEST)) * (1 if colours.half_blocks else 2)
         rows = rows if queries > 2 else 1
         bounds = limits([maps.weights])
-        shares = [
-            [scaled(weights, self.scale, bounds=bounds) for weights in of_layer]
-            for of_layer in maps.weights
-        ]
+        shares = [[scaled(weights, self.scale, bounds=bounds) for weights in of_layer] for of_layer in maps.weights]
         yield Segments(self._lines(shares, colours, (rows, columns), across, margin))
         yield Segments(colours.bar(shares[0][0], options.max_width))
         sides = sides_of(maps)
@@ -74,9 +71,8 @@ class MapGrid:
             yield text(note, "dim", ascii_only)
 
     def _lines(
-        self, shares: list[list[Scaled]], colours: TerminalColours, block: tuple[int, int],
-        across: int, margin: int,
-    ) -> Iterator[Segment]:  # fmt: skip
+        self, shares: list[list[Scaled]], colours: TerminalColours, block: tuple[int, int], across: int, margin: int
+    ) -> Iterator[Segment]:
         """So many heads across; each cell is of a block of queries and keys."""
         width, half = ceil(self.maps.weights.shape[3] / block[1]), colours.half_blocks
         for layer, of_layer in zip(self.maps.layers, shares, strict=True):

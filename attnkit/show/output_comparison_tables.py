@@ -6,12 +6,7 @@ from operator import attrgetter, itemgetter
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.scoring.output_comparison import ComparedOutputs
 from attnkit.scoring.output_facts import SystemFacts, by_length, system_facts
-from attnkit.show.differences import (
-    difference_cell,
-    interval_note,
-    scope_note,
-    significance_note,
-)
+from attnkit.show.differences import difference_cell, interval_note, scope_note, significance_note
 from attnkit.show.table import Cell, Column, Table
 
 
@@ -62,9 +57,7 @@ def _systems(compared: ComparedOutputs) -> Table:
     return Table.of(", ".join(parts), found, columns, notes)
 
 
-def _by_length(
-    compared: ComparedOutputs, lengths: dict[str, tuple[int, tuple[float, ...]]]
-) -> Table:
+def _by_length(compared: ComparedOutputs, lengths: dict[str, tuple[int, tuple[float, ...]]]) -> Table:
     """A row a system, a column a length; above, how many sentences it has."""
     rows: list[tuple[str, list[float]]] = [("sentences", [count for count, _ in lengths.values()])]
     for at, name in enumerate(compared.names):

@@ -27,8 +27,11 @@ def example_tables(comparison: ComparedOutputs, sort: str, count: int) -> list[T
             f"{second} loses most against {first} ({title})": losses[::-1][:count],
         }
     else:
-        words = {"score": "lowest scores first", "length": "longest references first",
-                 "line": "in the order of the test set"}  # fmt: skip
+        words = {
+            "score": "lowest scores first",
+            "length": "longest references first",
+            "line": "in the order of the test set",
+        }
         if sort == "score" and comparison.sign < 0:
             words["score"] = "highest scores first"
         groups = {words[sort]: list(comparison.lines[:count])}
@@ -53,9 +56,7 @@ def _example(comparison: ComparedOutputs, line: ComparedLine, title: str) -> Tab
         rows.append((f"{name} {score:.1f}", Cell(shown if text.strip() else "", marked=True)))
     noted = 0
     for place, text in enumerate(line.contexts):
-        names = [
-            name for name, at in zip(comparison.names, line.chosen, strict=True) if at == place
-        ]
+        names = [name for name, at in zip(comparison.names, line.chosen, strict=True) if at == place]
         notes = ["has the answer"] if contains_answer(text, line.references) else []
         notes += [f"decisive for {', '.join(names)}"] if names else []
         if notes:
@@ -64,9 +65,9 @@ def _example(comparison: ComparedOutputs, line: ComparedLine, title: str) -> Tab
     if others := len(line.contexts) - noted:
         rows.append((f"+ {others}", Cell("other contexts")))
     columns = (
-        Column(f"{'question' if asked else 'line'} {line.number:,}",
-               lambda row: Cell(row[0], dim=True), align="left"),
-        Column(difference, lambda row: row[1] if row[1].text.strip() else Cell(EMPTY, dim=True),
-               align="left", wrap=True),
-    )  # fmt: skip
+        Column(f"{'question' if asked else 'line'} {line.number:,}", lambda row: Cell(row[0], dim=True), align="left"),
+        Column(
+            difference, lambda row: row[1] if row[1].text.strip() else Cell(EMPTY, dim=True), align="left", wrap=True
+        ),
+    )
     return Table.of(title, rows, columns)

@@ -26,16 +26,15 @@ HATCH = "////"
 
 def overview_table(found: Overview) -> Table:
     """A row a system, a column a task or cost."""
-    columns = [
-        Column("system", align="left"),
-        *(Column(one.title, partial(_cell, one)) for one in found.columns),
-    ]
+    columns = [Column("system", align="left"), *(Column(one.title, partial(_cell, one)) for one in found.columns)]
     units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
     notes = [
         f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
         "interval covers 0; \u00b9: one seed; -: not trained",
-        *units, *_provisional(found), *found.notes,
-    ]  # fmt: skip
+        *units,
+        *_provisional(found),
+        *found.notes,
+    ]
     return Table.of("overview", found.systems, columns, notes)
 
 
@@ -43,9 +42,10 @@ def forest_table(found: Overview) -> Table:
     """A row for each task and system: its difference with the 95 % interval."""
     rows = [
         (one, name, one.cells[name])
-        for one in found.columns if one.score is not None
+        for one in found.columns
+        if one.score is not None
         for name in sorted(one.cells, key=lambda name: -(one.gain(name) or 0.0))
-    ]  # fmt: skip
+    ]
 
     def interval(row: tuple[OverviewColumn, str, OverviewCell]) -> str | None:
         low, high = row[2].low, row[2].high
@@ -104,15 +104,14 @@ def overview_picture(found: Overview, format: str) -> Picture:
         axes = figure.add_subplot()
         palette = ListedColormap(colour.table("difference")[::-1] / 255)
         gains = np.array([[one.gain(name) for one in columns] for name in names], np.float64)
-        drawn = axes.imshow(
-            np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto"
-        )
+        drawn = axes.imshow(np.ma.masked_invalid(gains), cmap=palette, vmin=-1, vmax=1, aspect="auto")
         for row, at in np.ndindex(gains.shape):
             text, style = _number(columns[at], names[row], float(gains[row, at]))
             axes.text(at, row, text, ha="center", va="center", **style)
             if names[row] in columns[at].cells and columns[at].cells[names[row]].undecided:
-                axes.add_patch(Rectangle((at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH,
-                                         edgecolor="0.72", linewidth=0))  # fmt: skip
+                axes.add_patch(
+                    Rectangle((at - 0.5, row - 0.5), 1, 1, fill=False, hatch=HATCH, edgecolor="0.72", linewidth=0)
+                )
         axes.xaxis.tick_top()
         slanted: dict[str, Any] = {"rotation": 35, "rotation_mode": "anchor"}
         titles = [safe_text(one.title) for one in columns]

@@ -34,10 +34,7 @@ def heads_table(title: str, importance: "Importance") -> Table:
         def best(place: "HeadPlace | None") -> bool:
             return place is not None and effects[place].loss == most
 
-        return [
-            Column(metric_facts(name).title, score, "{:.2f}"),
-            Column("loss", loss, under=True, best=best),
-        ]
+        return [Column(metric_facts(name).title, score, "{:.2f}"), Column("loss", loss, under=True, best=best)]
 
     def record(place: "HeadPlace | None") -> dict[str, Value]:
         named: dict[str, Value] = dict.fromkeys(("kind", "layer", "head"))
@@ -48,9 +45,11 @@ def heads_table(title: str, importance: "Importance") -> Table:
         named |= place._asdict()
         for name, effect in importance.effects[place].items():
             named |= {
-                name: effect.score, f"{name}_loss": effect.loss, f"{name}_p": effect.p,
+                name: effect.score,
+                f"{name}_loss": effect.loss,
+                f"{name}_p": effect.p,
                 f"{name}_p_corrected": effect.p_corrected,
-            }  # fmt: skip
+            }
         return named
 
     fields = [
@@ -82,8 +81,7 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
 
     def where(one: "tuple[NoisyPart, float] | None") -> Cell:
         kind, layer = one[0] if one else (None, None)
-        return Cell(_part_name(one[0], together) if one else "nothing",
-                    {"kind": kind, "layer": layer})  # fmt: skip
+        return Cell(_part_name(one[0], together) if one else "nothing", {"kind": kind, "layer": layer})
 
     def of_metric(name: str) -> list[Column]:
         clean, worse = effects.clean[name].value, metric_facts(name).better == "lower"
@@ -114,10 +112,7 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
 
 
 def _signatures(scores: "Mapping[str, Score]") -> list[str]:
-    return [
-        f"{metric_facts(name).title}{direction_note(name)}: {score.signature}"
-        for name, score in scores.items()
-    ]
+    return [f"{metric_facts(name).title}{direction_note(name)}: {score.signature}" for name, score in scores.items()]
 
 
 def _part_name(part: "NoisyPart", together: str) -> str:

@@ -110,9 +110,7 @@ def read_values(recipe: Recipe) -> dict[str, str]:
     """The values of a recipe without those of the parts that its model does not have."""
     model = recipe.model
     absent = {
-        key
-        for key, tags in ONLY_WITH.items()
-        if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
+        key for key, tags in ONLY_WITH.items() if any(attrgetter(tag.key)(recipe) not in tag.values for tag in tags)
     }
     absent |= {f"model.attention.{role}" for role in ROLES if role not in model.places}
     if model.count_based:

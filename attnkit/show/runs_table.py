@@ -28,17 +28,17 @@ def _folder(run: RunStatus) -> Path:
     return run.path.parent.parent
 
 
-def _table(
-    title: str, runs: Sequence[RunStatus], now: float, notes: Sequence[str], folder: Path | None
-) -> Table:
+def _table(title: str, runs: Sequence[RunStatus], now: float, notes: Sequence[str], folder: Path | None) -> Table:
     measured = {(run.metric, run.split) for run in runs if run.metric is not None}
     monitors = {run.monitor for run in runs if run.validation is not None}
     (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
     monitor = next(iter(monitors)) if len(monitors) == 1 else None
     fields = (
         Column(
-            "run", lambda run: (run.path if folder is None else run.path.relative_to(folder)),
-            Path.as_posix, align="left",
+            "run",
+            lambda run: run.path if folder is None else run.path.relative_to(folder),
+            Path.as_posix,
+            align="left",
         ),
         Column("state", lambda run: run.state, align="left"),
         Column("step", _step, priority=1),
@@ -48,16 +48,19 @@ def _table(
         ),
         Column(
             f"validation {title_of(monitor)}" if monitor else "validation",
-            lambda run: _number(run.validation, () if monitor else (run.monitor,)), priority=5,
+            lambda run: _number(run.validation, () if monitor else (run.monitor,)),
+            priority=5,
         ),
         Column("age", lambda run: age(now - run.changed), priority=2),
         Column("size", lambda run: run.bytes, amount, priority=3),
         Column(
             "differs in",
             lambda run: ", ".join(key.removeprefix("model.") for key in run.differs) or NONE,
-            align="left", priority=4, wrap=True,
+            align="left",
+            priority=4,
+            wrap=True,
         ),
-    )  # fmt: skip
+    )
     return Table.of(title, runs, fields, notes, record=_record)
 
 

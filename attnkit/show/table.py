@@ -123,9 +123,7 @@ class Table:
         return cls(title, columns, tuple(rows), tuple(notes), how)
 
     @classmethod
-    def of_texts(
-        cls, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *notes: str
-    ) -> "Table":
+    def of_texts(cls, title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], *notes: str) -> "Table":
         """A table of texts, of which all but the first of a row wrap."""
         columns = tuple(Column(head, align="left", wrap=at > 0) for at, head in enumerate(heads))
         return cls(title, columns, tuple(tuple(map(Cell, row)) for row in rows), notes)
@@ -158,8 +156,7 @@ class Table:
         other columns go.
         """
         wanted = {name.casefold() for name in names}
-        keep = {at for at, column in enumerate(self.columns)
-                if self.is_key(at) or column.word.casefold() in wanted}  # fmt: skip
+        keep = {at for at, column in enumerate(self.columns) if self.is_key(at) or column.word.casefold() in wanted}
         for at in sorted(keep, reverse=True):
             if self.columns[at].under:
                 keep.add(at - 1)
@@ -187,9 +184,7 @@ class Table:
                 hidden = [c.word for i, c in enumerate(self.columns) if i not in shown]
                 if hidden:
                     width, left_out = options.max_width, ", ".join(dict.fromkeys(hidden))
-                    yield _text(
-                        f"left out at {width} columns: {left_out}; {self.how}", options, "dim"
-                    )
+                    yield _text(f"left out at {width} columns: {left_out}; {self.how}", options, "dim")
                 return
         yield from self._blocks(options)
 
@@ -222,19 +217,14 @@ class Table:
             line = max((size.maximum for size in sizes), default=0)
             wraps = column.wrap and not stack[1:]
             comfortable = min(COMFORTABLE, options.max_width // 3) if wraps else line
-            grid.add_column(
-                title, justify=column.align, overflow="fold",
-                width=max(word, min(line, comfortable)),
-            )  # fmt: skip
+            grid.add_column(title, justify=column.align, overflow="fold", width=max(word, min(line, comfortable)))
             strips.append(cells)
             wanted.append(max(line, head.maximum, word))
         room = options.max_width - GAP * (len(stacks) - 1)
         spare = room - sum(column.width or 0 for column in grid.columns)
         if spare < 0:
             return None
-        by_want = sorted(
-            zip(grid.columns, wanted, strict=True), key=lambda one: one[1] - (one[0].width or 0)
-        )
+        by_want = sorted(zip(grid.columns, wanted, strict=True), key=lambda one: one[1] - (one[0].width or 0))
         for left, (drawn, most) in zip(range(len(stacks), 0, -1), by_want, strict=True):
             least = drawn.width or 0
             drawn.width = min(most, least + spare // left)
@@ -278,9 +268,7 @@ def _stacked(cells: Sequence[Cell], lines: int, options: ConsoleOptions) -> Text
     With more than two lines the interval and p-value of a difference stand below it.
     """
     shown = [(at, cell) for at, cell in enumerate(cells) if not at or cell.text not in ("", NONE)]
-    return _joined(
-        line for at, cell in shown for line in _lines(cell, options, at > 0 and lines > 2)
-    )
+    return _joined(line for at, cell in shown for line in _lines(cell, options, at > 0 and lines > 2))
 
 
 def _lines(cell: Cell, options: ConsoleOptions, apart: bool) -> list[Text]:

@@ -19,10 +19,7 @@ def markdown(table: Table) -> str:
     titles = [markdown_text(column.title) for column in table.columns]
     rule = ["---:" if column.align == "right" else ":---" for column in table.columns]
     body = [
-        [
-            c.mark + (f"**{markdown_text(c.text)}**" if c.best else markdown_text(c.text))
-            for c in row
-        ]
+        [c.mark + (f"**{markdown_text(c.text)}**" if c.best else markdown_text(c.text)) for c in row]
         for row in table.rows
     ]
     lines = [f"| {' | '.join(row)} |" for row in (titles, rule, *body)]
@@ -34,8 +31,7 @@ def markdown(table: Table) -> str:
 def html_text(table: Table) -> str:
     """A section with a heading, the table in a box that scrolls by itself, and notes."""
     head = "".join(
-        f'<th scope="col" class="{_html_class(column)}">{escaped(column.title)}</th>'
-        for column in table.columns
+        f'<th scope="col" class="{_html_class(column)}">{escaped(column.title)}</th>' for column in table.columns
     )
     rows = (
         "".join(
@@ -84,9 +80,17 @@ def latex(table: Table) -> str:
         r"\centering",
         *(caption if table.title else []),
         r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{places}}}", r"\toprule", heads + r" \\", r"\midrule", *body,
-        r"\bottomrule", r"\end{tabular}}", *notes, r"\end{table}", "",
-    ]  # fmt: skip
+        rf"\begin{{tabular}}{{{places}}}",
+        r"\toprule",
+        heads + r" \\",
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}}",
+        *notes,
+        r"\end{table}",
+        "",
+    ]
     return "\n".join(lines)
 
 
@@ -130,10 +134,21 @@ def markdown_text(text: str) -> str:
 
 
 _LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
-    "_": r"\_", "%": r"\%", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}",
-    "<": "$<$", ">": "$>$", "|": r"\textbar{}", PLUS_MINUS: r"$\pm$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "_": r"\_",
+    "%": r"\%",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": "$<$",
+    ">": "$>$",
+    "|": r"\textbar{}",
+    PLUS_MINUS: r"$\pm$",
+}
 
 
 def _latex_text(text: str) -> str:

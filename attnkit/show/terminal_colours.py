@@ -47,9 +47,8 @@ class TerminalColours(NamedTuple):
         return self.system is not None and not self.ascii_only
 
     def line(
-        self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1,
-        half: bool = False,
-    ) -> Iterable[Segment]:  # fmt: skip
+        self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1, half: bool = False
+    ) -> Iterable[Segment]:
         """One row of values, each `width` cells; with `half` two rows as half blocks.
 
         Below the last of an odd number of rows there is none.
@@ -61,9 +60,10 @@ class TerminalColours(NamedTuple):
                 lower = colour.steps(values[row + 1]).tolist()
             return Segment.simplify(
                 Segment(HALF_BLOCK, self._style(above, below))
-                if half else Segment(" " * width, self._style(None, above))
+                if half
+                else Segment(" " * width, self._style(None, above))
                 for above, below in zip(upper, lower, strict=True)
-            )  # fmt: skip
+            )
         if self.signed:
             marks = np.array([*_SIGNS])[np.clip(values[row] * 5, 0, 4).astype(np.int64)]
         else:
@@ -74,10 +74,7 @@ class TerminalColours(NamedTuple):
     def _style(self, front: int | None, back: int | None) -> Style:
         """Of two steps of the colour map; one for each console, whose codes it keeps."""
         colours = colour.table(self.palette)
-        shown = (
-            None if step is None else Color.from_rgb(*map(int, colours[step]))
-            for step in (front, back)
-        )
+        shown = (None if step is None else Color.from_rgb(*map(int, colours[step])) for step in (front, back))
         return Style(color=next(shown), bgcolor=next(shown))
 
     def bar(self, scaled: Scaled, width: int) -> Iterator[Segment]:

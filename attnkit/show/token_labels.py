@@ -36,9 +36,7 @@ def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     """
     pieces = [token.text for token in tokens if not token.special]
     words = [token.word for token in tokens if not token.special]
-    whole = len(set(words)) == len(words) and all(
-        piece.startswith(SPACE) and piece != SPACE for piece in pieces
-    )
+    whole = len(set(words)) == len(words) and all(piece.startswith(SPACE) and piece != SPACE for piece in pieces)
     shown = [t.text.removeprefix(SPACE) if whole and not t.special else t.text for t in tokens]
     return [visible(text, ascii_only) for text in shown]
 
@@ -73,5 +71,4 @@ def upright(labels: Sequence[str], cell: int) -> list[str]:
     stacks = [clusters(label) for label in labels]
     height = max(map(len, stacks), default=0)
     padded = [[""] * (height - len(stack)) + stack for stack in stacks]
-    return ["".join(aligned(one, cell, left=True) for one in line)
-            for line in zip(*padded, strict=True)]  # fmt: skip
+    return ["".join(aligned(one, cell, left=True) for one in line) for line in zip(*padded, strict=True)]

@@ -95,8 +95,7 @@ def context_marks(trace: "Trace") -> dict[int, ContextMark]:
     """A mark for each selected context."""
     return {
         context: ContextMark(
-            LETTERS[number] if number < len(LETTERS) else OTHERS,
-            CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)],
+            LETTERS[number] if number < len(LETTERS) else OTHERS, CONTEXT_COLOURS[number % len(CONTEXT_COLOURS)]
         )
         for number, context in enumerate(trace.selected_contexts())
     }

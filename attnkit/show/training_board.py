@@ -17,8 +17,12 @@ from attnkit.train import events
 
 State = Literal["waiting", "training", "done", "stopped", "failed"]
 STYLES: dict[State, str] = {
-    "waiting": "dim", "training": "cyan", "done": "green", "stopped": "yellow", "failed": "red",
-}  # fmt: skip
+    "waiting": "dim",
+    "training": "cyan",
+    "done": "green",
+    "stopped": "yellow",
+    "failed": "red",
+}
 BAR = 16  # cells of a bar
 LEAST = 14  # cells of a name
 NARROW = 60  # cells below which it is not told how a run ended
@@ -41,13 +45,7 @@ class BoardRun:
 class Board:
     """A rich renderable of all runs, those that are active first; updated by events."""
 
-    def __init__(
-        self,
-        recipe: str,
-        runs: tuple[BoardRun, ...],
-        jobs: int = 1,
-        busy: Callable[[], str] = str,
-    ) -> None:
+    def __init__(self, recipe: str, runs: tuple[BoardRun, ...], jobs: int = 1, busy: Callable[[], str] = str) -> None:
         self.recipe, self.runs, self.jobs = recipe, runs, jobs
         self.busy = busy  # why the time left may be wrong: what else the machine does, or nothing
         self.message = ""
@@ -140,8 +138,7 @@ class Board:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield Text(self._title(), "bold", no_wrap=True, overflow="crop")
-        active = [(f"{self._named(run)}: {one_line(run.doing)}", run.progress)
-                  for run in self.runs if run.doing]  # fmt: skip
+        active = [(f"{self._named(run)}: {one_line(run.doing)}", run.progress) for run in self.runs if run.doing]
         if not active and self.doing:
             active = [(one_line(self.doing), None)]
         for doing, progress in active:
@@ -236,8 +233,7 @@ def _told(event: events.Event) -> str:
             return f"failed: {one_line(event.reason)}"
         case events.TunedEvent():
             tried = ", ".join(
-                f"{one['value']}: "
-                + (score_text(event.monitor, one["score"]) if "score" in one else "diverged")
+                f"{one['value']}: " + (score_text(event.monitor, one["score"]) if "score" in one else "diverged")
                 for one in event.trials
             )
             return f"chose {event.key}={event.value} ({tried})"

@@ -40,10 +40,7 @@ def words(text: str) -> list[str]:
 
     Punctuation around them counts as words of its own.
     """
-    return [
-        part if place else f" {part}"
-        for chunk in text.split() for place, part in enumerate(_parts(chunk))
-    ]  # fmt: skip
+    return [part if place else f" {part}" for chunk in text.split() for place, part in enumerate(_parts(chunk))]
 
 
 @lru_cache(1 << 16)

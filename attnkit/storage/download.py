@@ -16,13 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from attnkit import __version__
 from attnkit.errors import AttnkitError, DataError, UnavailableError
-from attnkit.storage.files import (
-    atomic_write,
-    input_error,
-    make_folder,
-    open_file,
-    remove_leftovers,
-)
+from attnkit.storage.files import atomic_write, input_error, make_folder, open_file, remove_leftovers
 
 if TYPE_CHECKING:
     import requests
@@ -89,11 +83,7 @@ class _BrokenTransfer(Exception):
 
 
 def _body(
-    url: str,
-    path: Path,
-    sha256: str | None,
-    size: int | None,
-    progress: ByteProgress | None,
+    url: str, path: Path, sha256: str | None, size: int | None, progress: ByteProgress | None
 ) -> Iterator[bytes]:
     """What an address gives in blocks; after the last one its size and hash are checked."""
     done, digest = 0, hashlib.sha256()
@@ -155,9 +145,7 @@ def _response(url: str, path: Path) -> Iterator["requests.Response"]:
 
 
 def _unavailable(url: str, path: Path, reason: str) -> AttnkitError:
-    return UnavailableError(
-        f"{path.name}: {reason}; to do without, fetch {url} elsewhere and put it at {path}"
-    )
+    return UnavailableError(f"{path.name}: {reason}; to do without, fetch {url} elsewhere and put it at {path}")
 
 
 @contextmanager

@@ -52,9 +52,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def write(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> tuple[int, str]:
+def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> tuple[int, str]:
     """Write tensors (any device, any strides, sharing memory or not) in place and sync the file.
 
     The bytes depend on names and values alone, not on the order of the mapping.
@@ -83,9 +81,7 @@ def write(
     return size, digest.hexdigest()
 
 
-def _header(
-    tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mapping[str, str]
-) -> bytes:
+def _header(tensors: Mapping[str, Tensor], names: Iterable[str], metadata: Mapping[str, str]) -> bytes:
     """Length and JSON of the header, padded to a multiple of eight bytes."""
     entries: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
     end = 0
@@ -94,11 +90,7 @@ def _header(
         if tensor.dtype not in _WORDS or tensor.layout != torch.strided or name == "__metadata__":
             raise TypeError(f"{name}: {tensor.dtype} {tensor.layout} cannot be saved")
         start, end = end, end + tensor.numel() * tensor.element_size()
-        entries[name] = {
-            "dtype": _WORDS[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        entries[name] = {"dtype": _WORDS[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text

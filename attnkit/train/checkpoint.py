@@ -44,11 +44,7 @@ class Checkpoint(NamedTuple):
 
 
 def save(
-    run: "Run",
-    step: int,
-    values: Mapping[str, Tensor],
-    state: Mapping[str, Any],
-    keep: Collection[int] = (),
+    run: "Run", step: int, values: Mapping[str, Tensor], state: Mapping[str, Any], keep: Collection[int] = ()
 ) -> Path:
     """Save the state after `step` updates and return its folder.
 
@@ -92,13 +88,7 @@ def save(
     return final
 
 
-def _prepare(
-    folder: Path,
-    step: int,
-    values: Mapping[str, Tensor],
-    state: bytes,
-    log: str | None,
-) -> None:
+def _prepare(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, log: str | None) -> None:
     """Write the files of a checkpoint and force them and their folder to the disk."""
     DISK.mkdir(folder)
     size, digest = tensors.write(folder / _TENSORS, values)

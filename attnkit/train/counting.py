@@ -78,8 +78,7 @@ def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
 def _check_stop(job: TrainingJob) -> None:
     if job.stop.requested:
         raise StoppedError(
-            f"stopped by {job.stop.requested} while counting; run the same command again to start "
-            "this run anew"
+            f"stopped by {job.stop.requested} while counting; run the same command again to start this run anew"
         )
 
 
@@ -114,13 +113,15 @@ def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) 
         sums, value = validator.measure(weights_of(model))
     except NotFiniteError as error:
         raise DivergedError(f"the model gave NaN or infinity in the validation: {error}") from error
-    job.run.log.append({
-        "step": step,
-        "valid_loss": sums.loss,
-        "valid_perplexity": sums.perplexity,
-        "monitor": validator.monitor,
-        "value": value,
-        "valid_seconds": seconds,
-    })  # fmt: skip
+    job.run.log.append(
+        {
+            "step": step,
+            "valid_loss": sums.loss,
+            "valid_perplexity": sums.perplexity,
+            "monitor": validator.monitor,
+            "value": value,
+            "valid_seconds": seconds,
+        }
+    )
     told = step, sums.loss, sums.perplexity, validator.monitor, value, value
     job.emit(events.ValidatedEvent(*told))

@@ -29,12 +29,7 @@ def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> st
 
 
 def diverged(
-    step: int,
-    what: str,
-    batches: Sequence[Batch],
-    model: nn.Module,
-    device: torch.device,
-    last_good: int | None,
+    step: int, what: str, batches: Sequence[Batch], model: nn.Module, device: torch.device, last_good: int | None
 ) -> DivergedError:
     """The error for a loss or gradient (`what`) that is not finite at update `step`.
 

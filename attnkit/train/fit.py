@@ -88,8 +88,7 @@ def fit(job: TrainingJob) -> None:
                 if training.saved != step:
                     training.save()
                 raise StoppedError(
-                    f"stopped by {name} after step {step}, which is saved; run the same command"
-                    " again to resume"
+                    f"stopped by {name} after step {step}, which is saved; run the same command again to resume"
                 )
         if training.exhausted:
             job.emit(events.NoteEvent(training.progress.why_exhausted()))

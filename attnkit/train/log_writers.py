@@ -28,8 +28,7 @@ def check_installed(recipe: Recipe) -> None:
     for name in recipe.train.log_to:
         if not installed(name):
             raise UnavailableError(
-                f"train.log_to: {name} is not installed: pip install 'attnkit[{name}]', or set "
-                "train.log_to=[]"
+                f"train.log_to: {name} is not installed: pip install 'attnkit[{name}]', or set train.log_to=[]"
             )
 
 
@@ -107,11 +106,7 @@ def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
     with redirect_stdout(StringIO()):
         # a project for each recipe, in which the seeds of a variant are a group
         session = library.init(
-            project=run.name.replace("/", "-"),
-            group=run.variant,
-            config=config,
-            resume="allow",
-            **own,
+            project=run.name.replace("/", "-"), group=run.variant, config=config, resume="allow", **own
         )
 
     def finish() -> None:

@@ -39,9 +39,7 @@ def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
             # a mechanism may leave some of its parameters unused
-            ddp = DistributedDataParallel(
-                module, broadcast_buffers=False, find_unused_parameters=True
-            )
+            ddp = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
         ddp.register_comm_hook(None, _sum)
         return ddp
     # nothing here changes a block's output in place, which this is about

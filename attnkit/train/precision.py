@@ -58,9 +58,7 @@ class GradientWorker:
     (see `train.parallel`).
     """
 
-    def __init__(
-        self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp"
-    ) -> None:
+    def __init__(self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp") -> None:
         self.model, dtype = model.train(), DTYPES[precision]
         self.device = model.output.weight.device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")

@@ -89,13 +89,7 @@ class StoredState(json_files.Schema):
 class TrainingState:
     """Model, optimiser, averages and progress: with the random state, what decides an update."""
 
-    def __init__(
-        self,
-        recipe: schema.Recipe,
-        prepared: PreparedData,
-        device: torch.device,
-        precision: str,
-    ) -> None:
+    def __init__(self, recipe: schema.Recipe, prepared: PreparedData, device: torch.device, precision: str) -> None:
         self.train = train = recipe.train
         self.device = device
         self.model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
@@ -104,9 +98,7 @@ class TrainingState:
         self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
-        self.progress = TrainingProgress(
-            step=0, epoch=0, position=0, tokens=0, seconds=0.0, monitor=train.monitor
-        )
+        self.progress = TrainingProgress(step=0, epoch=0, position=0, tokens=0, seconds=0.0, monitor=train.monitor)
         self.best: Weights | None = None
         # [2]: nll in nats and target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
@@ -123,9 +115,7 @@ class TrainingState:
         """The sum of a number over ranks; what each has in `part` is added to every `interval`."""
         if not group.is_distributed():
             return number
-        sums = group.all_reduce_sum(
-            torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64)))
-        )
+        sums = group.all_reduce_sum(torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64))))
         self.interval[0] += sums[0]
         self.part.zero_()
         return int(sums[1])
@@ -199,13 +189,11 @@ class TrainingState:
             torch.set_rng_state(generator["rng.cpu"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"{path}: the checkpoint does not fit this training ({error}); start over with"
-                " --fresh"
+                f"{path}: the checkpoint does not fit this training ({error}); start over with --fresh"
             ) from error
         if (done := self.progress.step) > (steps := self.train.steps):
             raise RecipeError(
-                f"train.steps: {steps}, but {done} are done; set at least {done}, or train again "
-                "with --fresh"
+                f"train.steps: {steps}, but {done} are done; set at least {done}, or train again with --fresh"
             )
         if self.device.type == "cuda" and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)

@@ -114,15 +114,18 @@ class System:
         Path(cfg["model_dir"]).mkdir(exist_ok=True)
         self.args = parse_global_args(cfg, mode="train")
         torch.manual_seed(1)
-        source, target, self.rows, _, self.test = load_data(
-            self.args.data, datasets=["train", "test"]
-        )
+        source, target, self.rows, _, self.test = load_data(self.args.data, datasets=["train", "test"])
         self.model = build_model(self.args.model, src_vocab=source, trg_vocab=target)
         self.model.loss_function = (self.args.train.loss, self.args.train.label_smoothing)
         self.manager = TrainManager(
-            rank=0, model=self.model, model_dir=self.args.model_dir, device=self.args.device,
-            autocast=self.args.autocast, train_args=self.args.train, dev_args=self.args.test,
-        )  # fmt: skip
+            rank=0,
+            model=self.model,
+            model_dir=self.args.model_dir,
+            device=self.args.device,
+            autocast=self.args.autocast,
+            train_args=self.args.train,
+            dev_args=self.args.test,
+        )
         self.log = Reader()
         for name in ("joeynmt.training", "joeynmt.prediction"):
             logging.getLogger(name).addHandler(self.log)
@@ -150,9 +153,8 @@ class System:
         self.test.indices = self.test.indices[:count]
         args = self.args.test._replace(batch_size=size, max_output_length=tokens)
         _, _, _, outputs, *_ = predict(
-            model=self.model, data=self.test, device=self.args.device, n_gpu=0, args=args,
-            autocast=self.args.autocast,
-        )  # fmt: skip
+            model=self.model, data=self.test, device=self.args.device, n_gpu=0, args=args, autocast=self.args.autocast
+        )
         assert len(outputs) == count
         mean = sum(map(len, outputs)) / count
         return {"seconds": self.log.found.pop("seconds"), "tokens": mean}

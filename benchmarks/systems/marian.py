@@ -59,9 +59,7 @@ class System:
             torch.manual_seed(1)
             model = transformers.MarianMTModel(config(shape)).train()
             self.models[precision] = model
-            self.optimizers[precision] = torch.optim.AdamW(
-                model.parameters(), lr=1e-4, weight_decay=0.0, fused=True
-            )
+            self.optimizers[precision] = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=True)
         self.decoder = transformers.MarianMTModel(config(shape)).eval()
         stored = np.load(work / "batches.npz")
         names = ("source", "input", "output")
@@ -90,16 +88,10 @@ class System:
         model, optimizer = self.models[precision], self.optimizers[precision]
         with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
             logits = model(
-                input_ids=source,
-                attention_mask=(source != PAD).long(),
-                decoder_input_ids=inputs,
-                use_cache=False,
+                input_ids=source, attention_mask=(source != PAD).long(), decoder_input_ids=inputs, use_cache=False
             ).logits
             loss = F.cross_entropy(
-                logits.flatten(0, 1),
-                outputs.flatten(),
-                ignore_index=PAD,
-                label_smoothing=self.smoothing,
+                logits.flatten(0, 1), outputs.flatten(), ignore_index=PAD, label_smoothing=self.smoothing
             )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), self.clip)

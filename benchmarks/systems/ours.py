@@ -19,12 +19,15 @@ from attnkit.train.fit import Training, TrainingJob
 from attnkit.train.signals import StopSignals
 
 ENDLESS = (
-    "train.steps=1000000", "train.valid_every=0", "train.save_every=1000000", "train.log_every=1",
-    "train.average=1", "train.choose=last",
-)  # fmt: skip
+    "train.steps=1000000",
+    "train.valid_every=0",
+    "train.save_every=1000000",
+    "train.log_every=1",
+    "train.average=1",
+    "train.choose=last",
+)
 """Overrides for a training of updates alone."""
-SEARCH = ("search.method=beam", "search.beam=5", "search.length_penalty=1.0",
-          "search.no_repeat_ngram=0")  # fmt: skip
+SEARCH = ("search.method=beam", "search.beam=5", "search.length_penalty=1.0", "search.no_repeat_ngram=0")
 """Overrides for the search that the peers are asked for."""
 PRECISIONS = ("fp32", "bf16")
 
@@ -57,8 +60,7 @@ class System:
         keep_freed_memory()
         self.recipe, self.prepared = data(recipe, data_dir, work / "cache")
         self.trainings = {
-            precision: Training(job(self.recipe, self.prepared, precision, work / "runs"))
-            for precision in PRECISIONS
+            precision: Training(job(self.recipe, self.prepared, precision, work / "runs")) for precision in PRECISIONS
         }
         for training in self.trainings.values():
             training.resume()

@@ -59,16 +59,12 @@ def same(one: Capture, other: Capture, atol: float = 0) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("how", SEARCHES)
-def test_maps_are_those_of_the_ids_that_generate_writes(
-    runs: dict[str, Run], shape: str, how: str
-) -> None:
+def test_maps_are_those_of_the_ids_that_generate_writes(runs: dict[str, Run], shape: str, how: str) -> None:
     run, spec = runs[shape], SEARCHES[how]
     state = torch.get_rng_state()
     found = capture(run, TEXT, search=spec, step="input", device="cpu")
     assert torch.equal(torch.get_rng_state(), state)
-    (((output, _),),) = translate(
-        run.model(), tokenizer(), [TEXT], spec, max_source=LENGTH, prompts=shape == "causal"
-    )
+    (((output, _),),) = translate(run.model(), tokenizer(), [TEXT], spec, max_source=LENGTH, prompts=shape == "causal")
     assert (found.output, found.how) == (output, how)
     maps, model = found.maps["decoder"], run.model()
     read = torch.tensor([[token.id for token in maps.queries]])
@@ -87,29 +83,22 @@ def test_axes_of_an_encoder_decoder_are_the_ids_that_it_reads(runs: dict[str, Ru
     source, target = [*ids(TEXT), EOS], [BOS, *ids("ein hund")]
     axes = {kind: (maps.queries, maps.keys) for kind, maps in found.maps.items()}
     told = {kind: [[t.id for t in axis] for axis in both] for kind, both in axes.items()}
-    assert told == {
-        "encoder": [source, source], "decoder": [target, target], "cross": [target, source],
-    }  # fmt: skip
+    assert told == {"encoder": [source, source], "decoder": [target, target], "cross": [target, source]}
     assert found.maps["cross"].weights.shape == (2, 4, len(target), len(source))
     assert found.maps["cross"].weights.dtype == np.float32
     assert (found.source, found.output) == (TEXT, "ein hund")
     assert (found.model, found.facts["tokenizer"]) == ("toy/base/seed-1", tokenizer().digest)
 
 
-@pytest.mark.parametrize(
-    ("shape", "sides"), [("pair", "output"), ("causal", "text"), ("joint", "text")]
-)
-def test_what_a_decoder_alone_reads_is_called_text(
-    runs: dict[str, Run], shape: str, sides: str
-) -> None:
+@pytest.mark.parametrize(("shape", "sides"), [("pair", "output"), ("causal", "text"), ("joint", "text")])
+def test_what_a_decoder_alone_reads_is_called_text(runs: dict[str, Run], shape: str, sides: str) -> None:
     found = capture(runs[shape], TEXT, target="ein hund", kinds=["decoder"], device="cpu")
     assert matrix_of(found.maps["decoder"]).axes == (f"{sides} (queries)", f"{sides} (keys)")
 
 
 def test_rows_of_cross_attention_are_named_by_what_they_predict(runs: dict[str, Run]) -> None:
     read, predicted = (
-        capture(runs["pair"], TEXT, target="ein hund", device="cpu", **step).maps
-        for step in ({"step": "input"}, {})
+        capture(runs["pair"], TEXT, target="ein hund", device="cpu", **step).maps for step in ({"step": "input"}, {})
     )
     assert [token.id for token in predicted["cross"].queries] == [*ids("ein hund"), EOS]
     assert [token.word for token in predicted["cross"].queries][-1] is None
@@ -119,13 +108,10 @@ def test_rows_of_cross_attention_are_named_by_what_they_predict(runs: dict[str, 
     assert predicted["decoder"].step == "input"
 
 
-def test_an_output_that_was_cut_has_no_row_for_what_it_would_have_predicted(
-    runs: dict[str, Run],
-) -> None:
+def test_an_output_that_was_cut_has_no_row_for_what_it_would_have_predicted(runs: dict[str, Run]) -> None:
     cut = SearchConfig(method="greedy", max_length=3, min_length=2)
     read, predicted = (
-        capture(runs["pair"], TEXT, search=cut, step=step, device="cpu").maps["cross"]
-        for step in ("input", "output")
+        capture(runs["pair"], TEXT, search=cut, step=step, device="cpu").maps["cross"] for step in ("input", "output")
     )
     assert [token.id for token in predicted.queries] == [token.id for token in read.queries][1:]
     np.testing.assert_array_equal(predicted.weights, read.weights[:, :, :-1])
@@ -191,9 +177,7 @@ def test_a_text_in_a_batch_has_the_maps_that_it_has_alone(
 
 
 @pytest.mark.sampled(7)
-@pytest.mark.parametrize(
-    ("word", "role"), [case for case in cases() if case[0] not in ("scaled-dot", "dot")]
-)
+@pytest.mark.parametrize(("word", "role"), [case for case in cases() if case[0] not in ("scaled-dot", "dot")])
 def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: Path) -> None:
     """Also where it has pads beside it, with its distance and reference."""
     section = sections(word, role, shape="encoder-decoder")
@@ -210,10 +194,7 @@ def test_every_mechanism_is_captured_in_batches(word: str, role: str, tmp_path: 
 
 @pytest.mark.parametrize(
     ("text", "target", "words"),
-    [
-        (" ", None, "the text is empty: give at least one word"),
-        ("cat", "", "the target of the text is empty"),
-    ],
+    [(" ", None, "the text is empty: give at least one word"), ("cat", "", "the target of the text is empty")],
 )
 def test_texts_that_cannot_be_read_are_refused(
     runs: dict[str, Run], text: str, target: str | None, words: str
@@ -233,11 +214,15 @@ def test_errors_name_the_text_among_several(runs: dict[str, Run]) -> None:
     [
         (sections(positions="learned"), "cat " * 40, "a", "reads at most 25"),
         (sections("linformer", "encoder", shape="encoder-decoder"), "cat " * 40, "a", "most 25"),
-        (sections("synthesizer-random", "decoder", shape="encoder-decoder"), "a", "cat " * 40,
-         "the text with its target: 41 tokens, special ones included, but the model reads at most"),
+        (
+            sections("synthesizer-random", "decoder", shape="encoder-decoder"),
+            "a",
+            "cat " * 40,
+            "the text with its target: 41 tokens, special ones included, but the model reads at most",
+        ),
         (sections(role="decoder", positions="learned"), "cat " * 60, None, "reads at most 50"),
     ],
-)  # fmt: skip
+)
 def test_texts_beyond_the_limit_are_refused_with_both_lengths(
     tmp_path: Path, section: Any, text: str, target: str | None, words: str
 ) -> None:
@@ -260,9 +245,7 @@ def test_longer_texts_than_in_training_are_read_with_a_note(runs: dict[str, Run]
     found = capture(runs["pair"], "cat " * 40, target="a", device="cpu")
     length = len(found.maps["encoder"].keys)
     assert length > LENGTH
-    assert found.facts["note"] == (
-        f"a side has {length} tokens, and training had at most {LENGTH} (data.max_length)"
-    )
+    assert found.facts["note"] == (f"a side has {length} tokens, and training had at most {LENGTH} (data.max_length)")
     assert "note" not in capture(runs["pair"], "cat", target="a", device="cpu").facts
 
 
@@ -286,9 +269,7 @@ def test_a_damaged_model_is_told(tmp_path: Path) -> None:
 
 def test_chosen_layers_and_heads_are_those_of_the_whole(runs: dict[str, Run]) -> None:
     whole = capture(runs["pair"], TEXT, target="ein hund", device="cpu")
-    part = capture(
-        runs["pair"], TEXT, target="ein hund", kinds=["cross"], layers=[1], heads=[2], device="cpu"
-    )
+    part = capture(runs["pair"], TEXT, target="ein hund", kinds=["cross"], layers=[1], heads=[2], device="cpu")
     assert list(part.maps) == ["cross"]
     chosen = whole.maps["cross"].choose([1], [2])
     assert np.array_equal(part.maps["cross"].weights, chosen.weights)

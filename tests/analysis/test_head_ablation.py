@@ -83,12 +83,7 @@ def test_the_loss_is_how_much_worse_each_head_makes_it(run: Run) -> None:
         model = run.model()
         cut(attention_layers(model)[place.kind][0], place.head)
         scores = teacher_forced_scores(
-            ["perplexity", "accuracy"],
-            model,
-            run.tokenizer(),
-            ROWS,
-            max_length=LENGTH,
-            stream=False,
+            ["perplexity", "accuracy"], model, run.tokenizer(), ROWS, max_length=LENGTH, stream=False
         )
         for name, sign in (("perplexity", 1), ("accuracy", -1)):
             effect = effects[name]
@@ -120,9 +115,7 @@ def test_progress_is_told_after_each_head(run: Run) -> None:
         ({"metrics": ["bleuu"]}, "unknown metric 'bleuu': did you mean bleu"),
     ],
 )
-def test_what_is_not_there_is_refused(
-    run: Run, options: dict[str, list[int]], message: str
-) -> None:
+def test_what_is_not_there_is_refused(run: Run, options: dict[str, list[int]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         probe_heads(run, ROWS, **options)  # type: ignore[arg-type]
 

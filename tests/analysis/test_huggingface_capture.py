@@ -90,9 +90,7 @@ def entering(kept: list[torch.Tensor]) -> Callable[..., None]:
     return lambda _, inputs: kept.append(inputs[0][0])
 
 
-def recomputed(
-    name: str, model: Pretrained, found: dict[str, AttentionMaps]
-) -> dict[str, list[np.ndarray]]:
+def recomputed(name: str, model: Pretrained, found: dict[str, AttentionMaps]) -> dict[str, list[np.ndarray]]:
     """Weights from the values and contexts of a pass as the model was opened, not eager."""
     value, layout, out = PARTS[name]
     values: dict[str, list[Any]] = {"encoder": [], "decoder": [], "cross": []}
@@ -114,10 +112,7 @@ def recomputed(
     for handle in handles:
         handle.remove()
     return {
-        kind: [
-            solved(v, c, layout, len(maps.heads))
-            for v, c in zip(values[kind], contexts[kind], strict=True)
-        ]
+        kind: [solved(v, c, layout, len(maps.heads)) for v, c in zip(values[kind], contexts[kind], strict=True)]
         for kind, maps in found.items()
     }
 
@@ -129,9 +124,7 @@ def test_maps_are_the_weights_that_make_contexts_of_values(name: str, opened: An
     given = {} if model.shape == "encoder" else {"target": TARGET}
     text = "The" if model.shape == "decoder" else TEXT
     found = capture(model, text, **given).maps
-    assert set(found) == set(
-        {"encoder-decoder": ("encoder", "decoder", "cross")}.get(model.shape, (model.shape,))
-    )
+    assert set(found) == set({"encoder-decoder": ("encoder", "decoder", "cross")}.get(model.shape, (model.shape,)))
     expected = recomputed(name, model, found)
     for kind, maps in found.items():
         assert maps.weights.dtype == np.float32
@@ -172,9 +165,7 @@ def test_layers_and_heads_are_those_of_the_whole(opened: Any) -> None:
     assert maps.layers[0].exact
 
 
-def test_maps_that_would_fill_the_memory_are_refused(
-    opened: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_maps_that_would_fill_the_memory_are_refused(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.analysis.maps.TEXT_WEIGHTS", 3 * 4 * 6**2 - 1)
     assert len(opened("gpt2").tokenizer("The " * 3)["input_ids"]) == 6
     with pytest.raises(DataError, match="the text: its maps would take .* shorten it$"):
@@ -260,9 +251,7 @@ def test_the_output_is_what_generate_writes(name: str, method: Any, opened: Any)
     assert np.abs(maps.weights.sum(-1) - 1).max() < 1e-5
 
 
-def test_a_decoder_may_be_deeper_than_its_encoder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_may_be_deeper_than_its_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's cache of T5 is too short there: decoding failed."""
     deep = ("T5", "ForConditionalGeneration", pretrained.T5 | {"num_layers": 1})
     monkeypatch.setitem(pretrained.SETTINGS, "t5", deep)
@@ -281,8 +270,7 @@ def test_sampling_leaves_the_random_state_alone(opened: Any) -> None:
     first = capture(opened("gpt2"), TEXT, search=spec)
     assert torch.equal(torch.rand(1), expected)
     assert capture(opened("gpt2"), TEXT, search=spec).output == first.output
-    other = [capture(opened("gpt2"), TEXT, search=spec.model_copy(update={"seed": s})).output
-             for s in (2, 3, 4)]  # fmt: skip
+    other = [capture(opened("gpt2"), TEXT, search=spec.model_copy(update={"seed": s})).output for s in (2, 3, 4)]
     assert {first.output} < {first.output, *other}
 
 
@@ -297,9 +285,7 @@ def test_sampling_leaves_the_random_state_alone(opened: Any) -> None:
         ("gpt2", "The", {"heads": [7]}, "--head 7: decoder attention has heads 0 to 3"),
     ],
 )
-def test_what_is_not_there_is_refused(
-    name: str, text: str, more: dict[str, Any], message: str, opened: Any
-) -> None:
+def test_what_is_not_there_is_refused(name: str, text: str, more: dict[str, Any], message: str, opened: Any) -> None:
     with pytest.raises(UsageError) as caught:
         capture(opened(name), text, **more)
     assert message in str(caught.value)
@@ -360,9 +346,7 @@ def test_faults_inside_the_library_are_told_in_a_line(
 
 def test_weights_of_another_form_are_refused(tmp_path: Path) -> None:
     """Longformer gives them by the distance of the key."""
-    pretrained.SETTINGS["longformer"] = (
-        "Longformer", "ForMaskedLM", pretrained.PLAIN | {"attention_window": 4}
-    )  # fmt: skip
+    pretrained.SETTINGS["longformer"] = ("Longformer", "ForMaskedLM", pretrained.PLAIN | {"attention_window": 4})
     model = open_model(pretrained.saved(tmp_path, "longformer"), device="cpu")
     with pytest.raises(DataError, match="encoder attention gives weights of shape .* 6 keys"):
         capture(model, "The animal didn")
@@ -370,8 +354,10 @@ def test_weights_of_another_form_are_refused(tmp_path: Path) -> None:
 
 def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
     pretrained.SETTINGS["mamba"] = (
-        "Mamba", "ForCausalLM", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}
-    )  # fmt: skip
+        "Mamba",
+        "ForCausalLM",
+        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    )
     model = open_model(pretrained.saved(tmp_path, "mamba"), device="cpu")
     with pytest.raises(DataError, match="MambaForCausalLM gives no weights of decoder attention"):
         capture(model, TEXT)
@@ -379,10 +365,14 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
 
 def test_scores_under_the_name_of_weights_are_refused(tmp_path: Path) -> None:
     pretrained.SETTINGS["squeezebert"] = (
-        "SqueezeBert", "ForMaskedLM", pretrained.PLAIN | {"embedding_size": 32, **{
-            f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate",
-                                             "output")}}
-    )  # fmt: skip
+        "SqueezeBert",
+        "ForMaskedLM",
+        pretrained.PLAIN
+        | {
+            "embedding_size": 32,
+            **{f"{part}_groups": 1 for part in ("q", "k", "v", "post_attention", "intermediate", "output")},
+        },
+    )
     model = open_model(pretrained.saved(tmp_path, "squeezebert"), device="cpu")
     with pytest.raises(DataError, match="as encoder attention, so these are no weights"):
         capture(model, TEXT)

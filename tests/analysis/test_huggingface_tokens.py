@@ -41,14 +41,10 @@ def axis(kind: str, text: str) -> tuple[Token, ...]:
         ("suffix", ["The", "old", "mill", ",", "didn", "'", "t", "it", "<unk>"]),
     ],
 )
-def test_words_are_what_stands_between_spaces_of_the_decoded_text(
-    kind: str, expected: list[str]
-) -> None:
+def test_words_are_what_stands_between_spaces_of_the_decoded_text(kind: str, expected: list[str]) -> None:
     tokens = axis(kind, "The old mill, didn't it?")
     assert words(tokens) == expected
-    assert [token.special for token in tokens] == [
-        place in (0, len(tokens) - 1) for place in range(len(tokens))
-    ]
+    assert [token.special for token in tokens] == [place in (0, len(tokens) - 1) for place in range(len(tokens))]
     assert tokens[0] == Token("<s>", 1, None, special=True)
 
 
@@ -83,9 +79,12 @@ def test_special_tokens_are_those_that_stand_for_no_text() -> None:
     made = pretrained.tokenizer("wordpiece", "<s> $A </s>")
     tokens = tokens_of(made, encode(made, "The <mask> \u2603"))
     assert [(token.text, token.special) for token in tokens] == [
-        ("<s>", True), ("the", False), ("\u2581<mask>", False), ("\u2581<unk>", False),
+        ("<s>", True),
+        ("the", False),
+        ("\u2581<mask>", False),
+        ("\u2581<unk>", False),
         ("</s>", True),
-    ]  # fmt: skip
+    ]
     made.unk_token = "<s>"  # one token for all, as GPT-2 has
     assert 1 in special_ids(made)
     made.add_special_tokens({"extra_special_tokens": ["<lang>"]})
@@ -95,9 +94,7 @@ def test_special_tokens_are_those_that_stand_for_no_text() -> None:
 def test_characters_are_grouped_between_spaces() -> None:
     made = transformers.ByT5Tokenizer()
     tokens = tokens_of(made, encode(made, "ab cd"))
-    assert [(t.text, t.word) for t in tokens[:-1]] == [
-        ("a", 0), ("b", 0), ("\u2581", 1), ("c", 1), ("d", 1)
-    ]  # fmt: skip
+    assert [(t.text, t.word) for t in tokens[:-1]] == [("a", 0), ("b", 0), ("\u2581", 1), ("c", 1), ("d", 1)]
     assert tokens[-1].special
 
 
@@ -139,14 +136,15 @@ def test_source_and_target_may_have_two_vocabularies(sentences: Path, tmp_path: 
     source = sentences / "spiece.model"
     target = tmp_path / "target.spm"
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(pretrained.TEXTS), model_prefix=str(tmp_path / "target"),
-        vocab_size=45, model_type="char", minloglevel=2,
-    )  # fmt: skip
+        sentence_iterator=iter(pretrained.TEXTS),
+        model_prefix=str(tmp_path / "target"),
+        vocab_size=45,
+        model_type="char",
+        minloglevel=2,
+    )
     (tmp_path / "target.model").rename(target)
     with quiet():
-        made = transformers.MarianTokenizer(
-            vocab=str(vocabulary), source_spm=str(source), target_spm=str(target)
-        )
+        made = transformers.MarianTokenizer(vocab=str(vocabulary), source_spm=str(source), target_spm=str(target))
     text = "The old mill"
     own, other = (encode(made, text, target=side) for side in (False, True))
     assert len(own) < len(other)

@@ -52,8 +52,13 @@ def test_words_are_counted_on_from_part_to_part() -> None:
     second: Any = Spelled("b", "\u2581c")
     tokens = tokens_of([(first, [4, 4, 3]), (second, [2, 4, 5])], ())
     assert [(t.text, t.word) for t in tokens] == [
-        ("\u2581a", 0), ("\u2581a", 1), ("</s>", None), ("<s>", None), ("b", 2), ("\u2581c", 3),
-    ]  # fmt: skip
+        ("\u2581a", 0),
+        ("\u2581a", 1),
+        ("</s>", None),
+        ("<s>", None),
+        ("b", 2),
+        ("\u2581c", 3),
+    ]
 
 
 def test_unknown_characters_belong_to_their_word_and_padding_to_none() -> None:

@@ -83,9 +83,7 @@ def test_the_end_of_training_is_what_maps_of_each_text_say(tmp_path: Path, role:
         assert spread.share == pytest.approx(share, rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("word", "entropy"), [("linear", True), ("nystrom", False), ("entmax", True)]
-)
+@pytest.mark.parametrize(("word", "entropy"), [("linear", True), ("nystrom", False), ("entmax", True)])
 def test_what_is_no_softmax_has_no_gradient(tmp_path: Path, word: str, entropy: bool) -> None:
     """The rows of nystrom may have negative weights, so their entropy is undefined too."""
     options = {"landmarks": 2} if word == "nystrom" else {}
@@ -116,9 +114,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_stages_go_from_the_very_start_over_the_checkpoints_to_the_end(trained: Run) -> None:
     before = {path: path.stat().st_mtime_ns for path in trained.path.rglob("*")}
     found = list(stages(trained))
-    assert [stage for stage, _ in found] == [
-        (0, "start"), (2, "step 2"), (3, "step 3"), (4, "step 4"), (4, "end")
-    ]  # fmt: skip
+    assert [stage for stage, _ in found] == [(0, "start"), (2, "step 2"), (3, "step 3"), (4, "step 4"), (4, "end")]
     states = [model.state_dict() for _, model in found]
     for name, tensor in states[0].items():
         for state in states[1:]:
@@ -162,7 +158,4 @@ def test_checkpoints_that_are_gone_or_damaged_are_refused(copied: Run) -> None:
 def test_a_language_model_is_read_in_blocks(tmp_path: Path) -> None:
     run = make_run(tmp_path, task="language-modeling")
     found = probe_entropy(run, ROWS, device="cpu")
-    assert {(one.stage.name, one.kind) for one in found} == {
-        ("start", "decoder"),
-        ("end", "decoder"),
-    }
+    assert {(one.stage.name, one.kind) for one in found} == {("start", "decoder"), ("end", "decoder")}

@@ -17,10 +17,26 @@ from attnkit.analysis.maps import AttentionMaps, Capture, Kind, MapLayer, Token
 from attnkit.errors import OutputPathError, UsageError
 
 HOSTILE = (
-    "</script>", "\"onmouseover='x'", "\u2028", "\u202eabc", "\ud800", "\x00", "\x1b[31m", "a\nb",
-    "=1+1", "+1", "-1", "@x", "\uff1d1", "\u2581,", "'", "", "\u2581\u6f22", "\\",
+    "</script>",
+    "\"onmouseover='x'",
+    "\u2028",
+    "\u202eabc",
+    "\ud800",
+    "\x00",
+    "\x1b[31m",
+    "a\nb",
+    "=1+1",
+    "+1",
+    "-1",
+    "@x",
+    "\uff1d1",
+    "\u2581,",
+    "'",
+    "",
+    "\u2581\u6f22",
+    "\\",
     "\U0001f468\u200d",
-)  # fmt: skip
+)
 DRAWN = np.random.default_rng(0)
 
 
@@ -54,14 +70,11 @@ def same(one: Capture | None, other: Capture | None) -> bool:
 
 def _same_maps(one: AttentionMaps, other: AttentionMaps) -> bool:
     empty = np.zeros((0, 0, 0, 0), np.float32)
-    bare = [
-        replace(m, weights=empty, layers=(), heads=(), queries=(), keys=()) for m in (one, other)
-    ]
+    bare = [replace(m, weights=empty, layers=(), heads=(), queries=(), keys=()) for m in (one, other)]
     return (
         bare[0].kind == bare[1].kind
         and np.array_equal(one.weights, other.weights)
-        and (one.layers, one.heads, one.queries, one.keys)
-        == (other.layers, other.heads, other.queries, other.keys)
+        and (one.layers, one.heads, one.queries, one.keys) == (other.layers, other.heads, other.queries, other.keys)
     )
 
 
@@ -111,13 +124,9 @@ def test_a_table_has_a_row_for_each_weight(tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert len(rows) == 2 * sum(maps.weights.size for maps in saved.maps.values())
     row = next(r for r in rows if r["kind"] == "cross" and r["layer"] == "4" and r["head"] == "2")
-    assert (row["query"], row["key"], row["query_token"], row["key_token"]) == (
-        "0", "0", "<s>", "a",
-    )  # fmt: skip
+    assert (row["query"], row["key"], row["query_token"], row["key_token"]) == ("0", "0", "<s>", "a")
     assert np.float32(row["weight"]) == saved.maps["cross"].weights[1, 1, 0, 0]
-    assert {r["kind"] for r in rows} == {
-        "encoder", "cross", "encoder-reference", "cross-reference",
-    }  # fmt: skip
+    assert {r["kind"] for r in rows} == {"encoder", "cross", "encoder-reference", "cross-reference"}
 
 
 def test_a_table_is_safe_to_open(tmp_path: Path) -> None:

@@ -8,21 +8,15 @@ from hypothesis import strategies as st
 from attnkit.analysis.map_statistics import HeadStatistics, attention_sink, statistics
 from attnkit.analysis.maps import AttentionMaps, Kind, MapLayer, Token
 
-A, B, BEGIN, END = (
-    Token("a", 5, 0), Token("b", 6, 1), Token("<s>", 2, None, True), Token("</s>", 3, None, True),
-)  # fmt: skip
+A, B, BEGIN, END = (Token("a", 5, 0), Token("b", 6, 1), Token("<s>", 2, None, True), Token("</s>", 3, None, True))
 
 
-def maps(
-    kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]
-) -> AttentionMaps:
+def maps(kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]) -> AttentionMaps:
     weights = np.array([[rows]], np.float32)
     return AttentionMaps(kind, weights, (MapLayer(0, "dot"),), (0,), tuple(queries), tuple(keys))
 
 
-def numbers(
-    kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]
-) -> HeadStatistics:
+def numbers(kind: Kind, rows: list[list[float]], queries: list[Token], keys: list[Token]) -> HeadStatistics:
     return statistics(maps(kind, rows, queries, keys))[0][0]
 
 
@@ -113,8 +107,6 @@ def test_numbers_stay_in_their_ranges(rows: int, columns: int, seed: int) -> Non
 def test_every_layer_and_head_has_numbers() -> None:
     weights = np.random.default_rng(0).dirichlet([1, 1, 1], (2, 3, 4)).astype(np.float32)
     layers = (MapLayer(0, "dot"), MapLayer(4, "linear", exact=False))
-    found = statistics(
-        AttentionMaps("cross", weights, layers, (0, 1, 5), (A, A, B, B), (A, B, END))
-    )
+    found = statistics(AttentionMaps("cross", weights, layers, (0, 1, 5), (A, A, B, B), (A, B, END)))
     assert [len(row) for row in found] == [3, 3]
     assert found[1][2].first == pytest.approx(float(weights[1, 2, :, 0].mean()), abs=1e-6)

@@ -84,9 +84,7 @@ def test_batches_hold_a_bounded_number_of_weights(monkeypatch: pytest.MonkeyPatc
     whole = streamed(model, kinds=["cross"], layers=[0])
     monkeypatch.setattr(map_stream, "BATCH_WEIGHTS", 4 * 2 * 13**2)
     told: list[tuple[int, int]] = []
-    parts = streamed(
-        model, kinds=["cross"], layers=[0], progress=lambda *numbers: told.append(numbers)
-    )
+    parts = streamed(model, kinds=["cross"], layers=[0], progress=lambda *numbers: told.append(numbers))
     assert len(parts) > len(whole) == 1
     assert max(one.weights.numel() for one in parts) <= 4 * 2 * 13**2
     assert sum(len(one.weights) for one in parts) == len(ENCODED) == told[-1][0] == told[-1][1]

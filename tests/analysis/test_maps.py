@@ -31,21 +31,14 @@ def test_to_a_word_sums_and_from_a_word_averages() -> None:
     assert [token.word for token in merged.keys] == [0, 1, None]
 
 
-@given(
-    st.lists(st.integers(1, 3), min_size=1, max_size=6),
-    st.lists(st.integers(1, 3), min_size=1, max_size=6),
-)
-def test_rows_still_sum_to_one_and_merging_twice_changes_nothing(
-    queries: list[int], keys: list[int]
-) -> None:
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=6), st.lists(st.integers(1, 3), min_size=1, max_size=6))
+def test_rows_still_sum_to_one_and_merging_twice_changes_nothing(queries: list[int], keys: list[int]) -> None:
     axes = [
         tuple(Token("x", 5, word) for word, pieces in enumerate(sizes) for _ in range(pieces))
         for sizes in (queries, keys)
     ]
     drawn = np.random.default_rng(len(queries)).dirichlet(np.ones(len(axes[1])), len(axes[0]))
-    whole = AttentionMaps(
-        "cross", drawn[None, None].astype(np.float32), (MapLayer(0, "dot"),), (0,), *axes
-    )
+    whole = AttentionMaps("cross", drawn[None, None].astype(np.float32), (MapLayer(0, "dot"),), (0,), *axes)
     merged = whole.by_word()
     assert merged.weights.shape == (1, 1, len(queries), len(keys))
     np.testing.assert_allclose(merged.weights.sum(-1), 1, atol=1e-5)
@@ -78,9 +71,7 @@ def test_hiding_the_first_column_keeps_every_row_and_value() -> None:
 
 def test_a_begin_token_that_is_hidden_as_special_is_not_hidden_twice() -> None:
     """Rows and columns keep equal numbers."""
-    square = AttentionMaps(
-        "decoder", np.ones((1, 1, 4, 4), np.float32), maps().layers, (0,), QUERIES, QUERIES
-    )
+    square = AttentionMaps("decoder", np.ones((1, 1, 4, 4), np.float32), maps().layers, (0,), QUERIES, QUERIES)
     both = square.without(first=True, special=True)
     assert (both.queries, both.keys, both.hidden) == (QUERIES[1:], QUERIES[1:], ())
 

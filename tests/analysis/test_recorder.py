@@ -116,17 +116,21 @@ def test_layers_say_what_they_are() -> None:
     with recorded(model) as told:
         read(model)
     nystrom, dot = told["encoder"][1].layer, told["cross"][0].layer
-    assert (nystrom.number, nystrom.mechanism, nystrom.exact, nystrom.static) == (
-        1, "nystrom", False, False,
-    )  # fmt: skip
+    assert (nystrom.number, nystrom.mechanism, nystrom.exact, nystrom.static) == (1, "nystrom", False, False)
     assert (dot.number, dot.mechanism, dot.exact, dot.static) == (0, "scaled-dot", True, False)
 
 
 @pytest.mark.parametrize(
     ("word", "static"),
-    [("synthesizer-random", True), ("fixed-pattern", True), ("synthesizer-factorized-random", True),
-     ("synthesizer-dense", False), ("mixture", False), ("gated-delta", False)],
-)  # fmt: skip
+    [
+        ("synthesizer-random", True),
+        ("fixed-pattern", True),
+        ("synthesizer-factorized-random", True),
+        ("synthesizer-dense", False),
+        ("mixture", False),
+        ("gated-delta", False),
+    ],
+)
 def test_a_map_is_static_when_nothing_of_the_text_is_read(word: str, static: bool) -> None:
     model = build(sections(word, "encoder"))
     with recorded(model, kinds=["encoder"]) as told:

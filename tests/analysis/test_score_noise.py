@@ -25,8 +25,7 @@ from attnkit.search import translate
 
 KINDS = {(word, role): type(layer(word, role).mechanism) for word, role in cases()}
 SCORED = [case for case, kind in KINDS.items() if issubclass(kind, Scored)]
-OTHER = [case for case in SCORED
-         if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]  # fmt: skip
+OTHER = [case for case in SCORED if KINDS[case].normalise is not Scored.normalise and case[0] != "block-topk"]  # type: ignore[attr-defined]
 """Those whose weights are no softmax of what they may see."""
 
 
@@ -116,9 +115,15 @@ def test_noise_ends_with_an_error_too() -> None:
 def test_a_model_is_scored_with_noise_in_each_part(run: Run, by: str) -> None:
     told: list[tuple[int, int]] = []
     found = probe_noise(
-        run, ROWS, sigmas=[0.5, 3.0], by=by, seeds=2, metrics=["perplexity", "accuracy"],
-        device="cpu", progress=lambda *numbers: told.append(numbers),
-    )  # fmt: skip
+        run,
+        ROWS,
+        sigmas=[0.5, 3.0],
+        by=by,
+        seeds=2,
+        metrics=["perplexity", "accuracy"],
+        device="cpu",
+        progress=lambda *numbers: told.append(numbers),
+    )
     kinds = ("encoder", "decoder", "cross")
     parts = {
         "model": [NoisyPart()],
@@ -138,9 +143,8 @@ def test_a_model_is_scored_with_noise_in_each_part(run: Run, by: str) -> None:
         for seed in (1, 2):
             with noisy(model, layers, sigma, seed):
                 scores = teacher_forced_scores(
-                    ["perplexity", "accuracy"], model, run.tokenizer(), ROWS, max_length=LENGTH,
-                    stream=False,
-                )  # fmt: skip
+                    ["perplexity", "accuracy"], model, run.tokenizer(), ROWS, max_length=LENGTH, stream=False
+                )
             for name, score in scores.items():
                 assert values[name][seed - 1] == score.value
                 assert score.value != found.clean[name].value or name == "accuracy"
@@ -162,8 +166,12 @@ def test_recorded_maps_are_those_with_noise() -> None:
 @pytest.mark.parametrize(
     ("word", "options", "message"),
     [
-        ("linear", {}, "encoder attention is linear, which forms no scores of queries and keys to "
-         "add noise to; choose another --kind or --layer"),
+        (
+            "linear",
+            {},
+            "encoder attention is linear, which forms no scores of queries and keys to "
+            "add noise to; choose another --kind or --layer",
+        ),
         ("nystrom", {"kinds": ["encoder"]}, "encoder attention is nystrom, which forms no scores"),
         ("scaled-dot", {"sigmas": [0.0]}, "--sigma 0: must be above 0 and at most 20"),
         ("scaled-dot", {"sigmas": [1.0, math.nan]}, "--sigma nan"),
@@ -171,10 +179,8 @@ def test_recorded_maps_are_those_with_noise() -> None:
         ("scaled-dot", {"seeds": 0}, "--seeds 0: must be at least 1"),
         ("scaled-dot", {"metrics": ["length-ratio"]}, "neither higher nor lower is better"),
     ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused(
-    tmp_path: Path, word: str, options: dict[str, Any], message: str
-) -> None:
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, word: str, options: dict[str, Any], message: str) -> None:
     run = run_of(tmp_path, sections(word, "encoder", shape="encoder-decoder"))
     with pytest.raises(UsageError, match=message):
         probe_noise(run, ROWS, **options)

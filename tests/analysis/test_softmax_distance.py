@@ -50,9 +50,7 @@ def test_the_reference_by_hand() -> None:
         ("cross", {"key_heads": 2}, {}),
     ],
 )
-def test_plain_attention_is_its_own_reference(
-    role: str, options: dict[str, Any], more: dict[str, Any]
-) -> None:
+def test_plain_attention_is_its_own_reference(role: str, options: dict[str, Any], more: dict[str, Any]) -> None:
     model = build(sections("scaled-dot", role, options, "encoder-decoder", **more))
     with recorded(model) as found:
         read(model)
@@ -76,9 +74,7 @@ def test_the_reference_of_a_sparse_mechanism_sees_everything() -> None:
 def test_effective_maps_are_as_far_as_their_reference_is(word: str, tmp_path: Path) -> None:
     section = sections(word, "encoder", {"landmarks": 2} if word == "nystrom" else {}, heads=2)
     run = run_of(tmp_path, section.model_copy(update={"shape": "encoder-decoder"}))
-    found = capture(
-        run, "two red dogs and a cat", target="ein hund", heads=[1], reference=True, device="cpu"
-    )
+    found = capture(run, "two red dogs and a cat", target="ein hund", heads=[1], reference=True, device="cpu")
     assert found.reference is not None
     maps, exact = found.maps["encoder"], found.reference.maps["encoder"]
     for number, layer in enumerate(maps.layers):

@@ -31,12 +31,7 @@ from attnkit.errors import DataError
 from attnkit.runs import Run
 
 BEGIN, END = Token("<s>", 2, None, True), Token("</s>", 3, None, True)
-PAIRS = [
-    ("one red dog", "ein roter hund"),
-    ("", "hund"),
-    ("a dog and a cat", "ein hund"),
-    ("a", ""),
-]
+PAIRS = [("one red dog", "ein roter hund"), ("", "hund"), ("a dog and a cat", "ein hund"), ("a", "")]
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +107,7 @@ def test_each_pair_gets_the_links_of_its_own_map(run: Run) -> None:
 
 
 def test_heads_are_those_of_the_decoder_and_their_mean(run: Run) -> None:
-    assert heads(run) == [
-        Head(0, head, step) for head in (0, 1, None) for step in ("output", "input")
-    ]
+    assert heads(run) == [Head(0, head, step) for head in (0, 1, None) for step in ("output", "input")]
     assert str(heads(run)[0]) == "layer 0, head 0, output"
 
 
@@ -189,9 +182,7 @@ def test_nothing_made_where_nothing_is_wanted_is_no_error() -> None:
 
 @given(LINKS, LINKS, LINKS)
 def test_rates_are_percentages_and_the_gold_itself_is_right(
-    made: frozenset[tuple[int, int]],
-    sure: frozenset[tuple[int, int]],
-    more: frozenset[tuple[int, int]],
+    made: frozenset[tuple[int, int]], sure: frozenset[tuple[int, int]], more: frozenset[tuple[int, int]]
 ) -> None:
     counts = LinkCounts.of(made, Gold(sure, sure | more))
     assert all(0 <= rate <= 100 for rate in (counts.precision, counts.recall, counts.error))
@@ -204,9 +195,7 @@ def test_what_is_written_is_read_back(made: frozenset[tuple[int, int]]) -> None:
 
 
 def test_possible_links_are_marked_in_two_ways() -> None:
-    assert gold("0-1 1?0 1p1", "gold:1", 2, 2) == Gold(
-        frozenset({(0, 1)}), frozenset({(0, 1), (1, 0), (1, 1)})
-    )
+    assert gold("0-1 1?0 1p1", "gold:1", 2, 2) == Gold(frozenset({(0, 1)}), frozenset({(0, 1), (1, 0), (1, 1)}))
 
 
 @pytest.mark.parametrize(

@@ -9,17 +9,14 @@ from attnkit.errors import UsageError
 from attnkit.show.head_tables import reading_table
 
 TOKENS = (
-    Token("\u2581It", 1, 0), Token("\u2581ani", 2, 1), Token("mal", 3, 1), Token(".", 4, 1),
+    Token("\u2581It", 1, 0),
+    Token("\u2581ani", 2, 1),
+    Token("mal", 3, 1),
+    Token(".", 4, 1),
     Token("</s>", 5, None, special=True),
-)  # fmt: skip
+)
 WEIGHTS = np.array(
-    [
-        [
-            [[0.1, 0.5, 0.2, 0.1, 0.1]] + [[0.2] * 5] * 4,
-            [[0.8, 0.1, 0.0, 0.0, 0.1]] + [[0.2] * 5] * 4,
-        ]
-    ],
-    np.float32,
+    [[[[0.1, 0.5, 0.2, 0.1, 0.1]] + [[0.2] * 5] * 4, [[0.8, 0.1, 0.0, 0.0, 0.1]] + [[0.2] * 5] * 4]], np.float32
 )
 MAPS = AttentionMaps("encoder", WEIGHTS, (MapLayer(0, "dot"),), (0, 1), TOKENS, TOKENS)
 

@@ -16,23 +16,24 @@ from helpers.shell import environment
 import attnkit
 from attnkit.api import comparing
 from attnkit.api.calls import in_python
-from attnkit.errors import (
-    AttnkitError,
-    MissingInputError,
-    RecipeError,
-    UnavailableError,
-    UsageError,
-)
+from attnkit.errors import AttnkitError, MissingInputError, RecipeError, UnavailableError, UsageError
 from attnkit.runs import Run
 from attnkit.storage.files import sha256_file
 
 DOCS = Path(__file__).parents[2] / "docs"
 SENTENCE, OUTPUT = "The poor woman stole the letters.", "Die arme Frau hat die Briefe gestohlen."
 TINY = {
-    "train.steps": 2, "data.size": 200, "tokenizer.size": 200, "model.width": 16, "model.ff": 16,
-    "model.layers": 1, "train.valid_every": 0, "train.precision": "fp32", "search.max_length": 3,
+    "train.steps": 2,
+    "data.size": 200,
+    "tokenizer.size": 200,
+    "model.width": 16,
+    "model.ff": 16,
+    "model.layers": 1,
+    "train.valid_every": 0,
+    "train.precision": "fp32",
+    "search.max_length": 3,
     "eval.bootstrap": 10,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +46,7 @@ def test_import_is_light_and_quick() -> None:
         "import sys, time; start = time.process_time(); import attnkit\n"
         "print(time.process_time() - start, *({'torch', 'numpy', 'pydantic'} & {*sys.modules}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
     seconds, *heavy = done.stdout.split()
     assert float(seconds) < 0.2
     assert heavy == []
@@ -97,9 +96,7 @@ def test_a_hugging_face_folder_is_a_model_too(tmp_path: Path) -> None:
 def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     out = tmp_path_factory.mktemp("api")
     variants: Any = {"plain": {}, "linear": {"model.attention": "linear"}}
-    found = attnkit.train(
-        "quickstart", TINY, variants=variants, name="two", out=out, progress=False
-    )
+    found = attnkit.train("quickstart", TINY, variants=variants, name="two", out=out, progress=False)
     return found, out
 
 
@@ -121,9 +118,13 @@ def test_numbers_of_numpy_are_numbers(compared: tuple[Any, Path]) -> None:
     out = compared[1]
     settings = TINY | {"train.steps": np.int64(TINY["train.steps"])}
     again = attnkit.train(
-        "quickstart", settings, variants={"plain": {}, "linear": {"model.attention": "linear"}},
-        name="two", out=out, progress=False,
-    )  # fmt: skip
+        "quickstart",
+        settings,
+        variants={"plain": {}, "linear": {"model.attention": "linear"}},
+        name="two",
+        out=out,
+        progress=False,
+    )
     assert [row.weights for row in again.rows] == [row.weights for row in compared[0].rows]
 
 
@@ -160,9 +161,7 @@ def test_rows_as_a_table(compared: tuple[Any, Path], monkeypatch: pytest.MonkeyP
         compared[0].to_pandas()
 
 
-def test_a_dict_is_a_recipe_whose_faults_have_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dict_is_a_recipe_whose_faults_have_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.csv").touch()
     recipe = {"task": "translation", "data": {"train": "a.csv"}, "train": {"lr": "fast"}}
@@ -184,18 +183,19 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
         (tmp_path / name).touch()
     here = str(tmp_path)
     recipe: Any = {
-        "extends": "base.yaml", "data": {"train": ["a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
-        "data.test": "~/c.csv", "tokenizer": {"model": "b.model", "size": 300},
+        "extends": "base.yaml",
+        "data": {"train": ["a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
+        "data.test": "~/c.csv",
+        "tokenizer": {"model": "b.model", "size": 300},
         "variants": {"own": {"data.train": "a.csv", "train": {"init": "first"}}, "dot": None},
-    }  # fmt: skip
+    }
     assert comparing._absolute(recipe) == {
         "extends": f"{here}/base.yaml",
         "data": {"train": [f"{here}/a.csv", "hf:o/n"], "valid": "hf:o/n:de"},
-        "data.test": f"{here}/home/c.csv", "tokenizer": {"model": f"{here}/b.model", "size": 300},
-        "variants": {
-            "own": {"data.train": f"{here}/a.csv", "train": {"init": f"{here}/first"}}, "dot": None,
-        },
-    }  # fmt: skip
+        "data.test": f"{here}/home/c.csv",
+        "tokenizer": {"model": f"{here}/b.model", "size": 300},
+        "variants": {"own": {"data.train": f"{here}/a.csv", "train": {"init": f"{here}/first"}}, "dot": None},
+    }
     assert comparing._absolute({"extends": "quickstart"}) == {"extends": "quickstart"}
 
 
@@ -214,21 +214,13 @@ def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
     ("call", "error", "message"),
     [
         (lambda m: m.generate("x", beem=2), UsageError, "no option beem; choose from sample"),
-        (
-            lambda m: m.generate("x", top_p=0.5),
-            UsageError,
-            "top_p is for sampling: add sample=True",
-        ),
+        (lambda m: m.generate("x", top_p=0.5), UsageError, "top_p is for sampling: add sample=True"),
         (lambda m: m.generate("x", beam=0), UsageError, "beam: must be a whole number >= 1"),
         (lambda m: m.attention(" "), UsageError, "empty"),
         (lambda m: attnkit.contexts(m, "a text", "b"), UsageError, "a list of texts"),
         (lambda m: attnkit.load("demo", plugins=["no.py"]), MissingInputError, "no such file"),
         (lambda m: attnkit.train("quickstart", "a=1"), UsageError, "a list or a dict"),
-        (
-            lambda m: attnkit.train("quickstart", variants=["none"]),
-            UsageError,
-            "there are scaled",
-        ),
+        (lambda m: attnkit.train("quickstart", variants=["none"]), UsageError, "there are scaled"),
         (lambda m: attnkit.train("quickstart", variants="none"), UsageError, "variant 'none'"),
         (lambda m: attnkit.load("demo", plugins="no.py"), MissingInputError, r"no\.py: no such"),
         (lambda m: attnkit.evaluate("demo", metrics="bleux"), UsageError, "'bleux'"),
@@ -237,17 +229,11 @@ def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
         (lambda m: m.attention(None), UsageError, "the text must be text, not None"),
         (lambda m: attnkit.contexts(m, [None], "b"), UsageError, "contexts must be text"),
         (lambda m: attnkit.contexts(m, ["a"], None), UsageError, "the prompt must be text"),
-        (
-            lambda m: m.attention("A king", "Ein").save("x.foo"),
-            UsageError,
-            r"there are \.html, \.npz, \.csv",
-        ),
+        (lambda m: m.attention("A king", "Ein").save("x.foo"), UsageError, r"there are \.html, \.npz, \.csv"),
         (lambda m: attnkit.evaluate("nowhere"), MissingInputError, r"attnkit\.train\(RECIPE\)"),
     ],
 )
-def test_errors_are_in_the_callers_terms(
-    demo: Any, call: Any, error: type[AttnkitError], message: str
-) -> None:
+def test_errors_are_in_the_callers_terms(demo: Any, call: Any, error: type[AttnkitError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         call(demo)
     assert "--" not in str(caught.value)
@@ -255,15 +241,11 @@ def test_errors_are_in_the_callers_terms(
 
 def test_remedies_of_the_command_line_become_keywords() -> None:
     text = "add --plugin own/cosine.py, --fresh or --data-dir; --beam 3 needs --allow-change"
-    assert in_python(text) == (
-        "add plugins='own/cosine.py', fresh=True or data_dir; beam=3 needs allow_change=True"
-    )
+    assert in_python(text) == ("add plugins='own/cosine.py', fresh=True or data_dir; beam=3 needs allow_change=True")
     assert in_python("one comes by --plugin FILE") == "one comes by plugins=FILE"
 
 
-def test_the_name_demo_gives_way_to_a_folder_of_that_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_demo_gives_way_to_a_folder_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Run.open("demo").variant == "random+vanilla"
     (tmp_path / "demo").mkdir()
@@ -274,9 +256,7 @@ def test_the_name_demo_gives_way_to_a_folder_of_that_name(
 def test_a_text_unlike_the_training_is_warned_of() -> None:
     model = attnkit.load("demo", device="cpu")
     for call in (model.generate, model.attention):
-        with pytest.warns(
-            UserWarning, match="such as 'zebra', are not in the vocabulary"
-        ) as caught:
+        with pytest.warns(UserWarning, match="such as 'zebra', are not in the vocabulary") as caught:
             call("A zebra crosses the quantum highway.")
         assert [one.filename for one in caught] == [__file__]
 
@@ -303,9 +283,13 @@ def run_blocks(blocks: list[str], folder: Path) -> None:
     text = re.sub(r"^small = .*", f"small = {TINY!r}", "\n".join(blocks), flags=re.MULTILINE)
     (folder / "all.py").write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "all.py"], cwd=folder, capture_output=True, text=True, check=False,
+        [sys.executable, "all.py"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env=environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"]),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -36,9 +36,7 @@ def layer(word: str, dtype: torch.dtype = torch.float64, **options: object) -> M
 
 
 def inputs(rows: int, length: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(
-        rows, length, WIDTH, generator=torch.Generator().manual_seed(length), dtype=dtype
-    )
+    return torch.randn(rows, length, WIDTH, generator=torch.Generator().manual_seed(length), dtype=dtype)
 
 
 def everything(rows: int, length: int) -> Tensor:
@@ -96,11 +94,7 @@ def test_a_batch_of_no_rows_has_no_answers() -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_autocast_is_no_obstacle(word: str) -> None:
     made, x = layer(word, torch.float32), inputs(2, 300, torch.float32)
-    mask = Mask.of(
-        everything(2, 300),
-        300,
-        causal=mechanisms.resolve_capabilities(word, NEEDED.get(word, {})).causal,
-    )
+    mask = Mask.of(everything(2, 300), 300, causal=mechanisms.resolve_capabilities(word, NEEDED.get(word, {})).causal)
     exact = made.eval()(x, mask).y
     with torch.autocast("cpu", torch.bfloat16):
         y = made(x, mask).y
@@ -175,9 +169,7 @@ CROSS += [("linear", {"feature_map": "exp"}), ("linear", {"feature_map": "taylor
 
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(("word", "options"), CROSS)
-def test_cross_attention_to_an_empty_memory_answers_zero(
-    word: str, options: dict[str, object], grad: bool
-) -> None:
+def test_cross_attention_to_an_empty_memory_answers_zero(word: str, options: dict[str, object], grad: bool) -> None:
     made = layer(word, cross=True, **options)
     mixing, x = made.mechanism, inputs(3, 4)
     mask = Mask.cross(everything(3, 0), 4)
@@ -234,9 +226,7 @@ def test_a_second_derivative_is_right_or_refused(word: str, causal: bool) -> Non
         ("interleaved", ("performer", "scaled-dot"), True),
     ],
 )
-def test_a_composite_is_quadratic_where_a_part_is(
-    word: str, parts: tuple[str, ...], expected: bool
-) -> None:
+def test_a_composite_is_quadratic_where_a_part_is(word: str, parts: tuple[str, ...], expected: bool) -> None:
     able = mechanisms.resolve_capabilities(word, {"parts": parts})
     assert able.quadratic is expected
     assert expected == ("T*S" in able.cost)

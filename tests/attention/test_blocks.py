@@ -51,9 +51,7 @@ def test_blocks_give_what_all_scores_at_once_give(
         pytest.skip(f"{word} has no such role")
     torch.manual_seed(3)
     options = NEEDED.get(word, {}) | {"logit_cap": 4.0}  # which keeps from fused kernels
-    made = MultiHead.build(
-        word, WIDTH, HEADS, 40, role == "cross", causal=role == "decoder", **options
-    ).double()
+    made = MultiHead.build(word, WIDTH, HEADS, 40, role == "cross", causal=role == "decoder", **options).double()
     for parameter in made.parameters():
         parameter.data.mul_(3)
     assert isinstance(made.mechanism, Scored)
@@ -64,9 +62,7 @@ def test_blocks_give_what_all_scores_at_once_give(
         plain = answered(made, x, memory, mask)
         monkeypatch.setattr(scored, "LONG", 0)
         monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * length)
-        with patch.object(
-            Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights
-        ) as block:
+        with patch.object(Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights) as block:
             found = answered(made, x, memory, mask)
         # path has an answer of its own
         assert block.called == (made.mechanism.query_blocks and word != "path")
@@ -85,9 +81,7 @@ def test_a_learned_bias_is_cut_with_the_queries_also_where_heads_share_keys(
         monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
         for long in (2**60, 0):
             monkeypatch.setattr(scored, "LONG", long)
-            with patch.object(
-                Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights
-            ) as block:
+            with patch.object(Scored, "_block_weights", autospec=True, side_effect=Scored._block_weights) as block:
                 y = made(x, mask, bias=table(mask, x.dtype)).y * mask.valid[:, :, None]
             assert block.called == (long == 0)
             learned = [*made.parameters(), *table.parameters()]
@@ -115,9 +109,7 @@ def test_the_gradient_of_a_block_is_that_of_the_noise_that_it_drew(
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_blocks_are_made_again_with_the_parameters_of_their_answer(
-    word: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_made_again_with_the_parameters_of_their_answer(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In 16-bit training parameters are copies, which modules have only while they answer."""
     torch.manual_seed(3)
     made = MultiHead.build(word, WIDTH, HEADS, 40, **NEEDED.get(word, {})).double()
@@ -133,9 +125,7 @@ def test_blocks_are_made_again_with_the_parameters_of_their_answer(
     torch.testing.assert_close(*found)
 
 
-def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gradient_of_a_block_is_computed_in_the_type_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(3)
     monkeypatch.setattr(scored, "BLOCK", 3 * HEADS * 31)
     made, x = MultiHead.build("entmax", WIDTH, HEADS, 40, causal=True), torch.randn(2, 31, WIDTH)

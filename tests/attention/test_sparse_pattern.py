@@ -34,10 +34,7 @@ def pattern(word: str, options: dict[str, Any]) -> Pattern:
 def inputs(rows: int, length: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(length)
     shape = (rows, HEADS, length, WIDTH)
-    return [
-        (torch.randn(shape, generator=generator, dtype=torch.float64) * 2).requires_grad_()
-        for _ in range(3)
-    ]
+    return [(torch.randn(shape, generator=generator, dtype=torch.float64) * 2).requires_grad_() for _ in range(3)]
 
 
 def padded(length: int) -> Tensor:
@@ -68,9 +65,7 @@ def both_paths(
     """Answers and gradients in blocks, and on the plain path; of real queries."""
     found = []
     # no query of these is a pad where pads may answer anything
-    real = (mask.valid if mask.layout != "packed" else mask.valid.expand(len(parts[0]), -1))[
-        :, None, :, None
-    ]
+    real = (mask.valid if mask.layout != "packed" else mask.valid.expand(len(parts[0]), -1))[:, None, :, None]
     for limit in (0, 10**9):
         monkeypatch.setattr(sparse_pattern, "PLAIN_UP_TO", limit)
         monkeypatch.setattr(sliding_window, "SMALLEST", 16 if limit == 0 else 64)
@@ -94,9 +89,7 @@ def test_blocks_equal_the_plain_path_forward_and_backward(
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_scores_may_lie_beyond_the_range_of_exponentials(
-    causal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_may_lie_beyond_the_range_of_exponentials(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made, (q, k, v) = pattern("sparse", {"rate": 3}), inputs(1, 100)
     parts = [(20 * q).detach().float().requires_grad_(), k.float(), v.float()]
     assert (parts[0] @ parts[1].mT).max() / WIDTH**0.5 > 150  # e^89 is beyond float32
@@ -123,9 +116,7 @@ def test_a_long_piece_behind_a_cache_equals_its_part_of_the_whole(
 
 @pytest.mark.parametrize("layout", ["any", "packed"])
 @pytest.mark.parametrize(("word", "options"), WORDS)
-def test_a_step_of_decoding_reads_no_key_outside_its_pattern(
-    word: str, options: dict[str, int], layout: str
-) -> None:
+def test_a_step_of_decoding_reads_no_key_outside_its_pattern(word: str, options: dict[str, int], layout: str) -> None:
     made, (q, k, v) = pattern(word, options), inputs(1, 100)
     unseen = ~made.sees(99 - torch.arange(100))
     assert unseen.any()
@@ -154,9 +145,7 @@ def test_the_square_of_a_long_sequence_is_never_formed(word: str, causal: bool) 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("word", "options"), WORDS)
-def test_keys_are_counted_without_the_square(
-    word: str, options: dict[str, int], causal: bool
-) -> None:
+def test_keys_are_counted_without_the_square(word: str, options: dict[str, int], causal: bool) -> None:
     made = pattern(word, options)
     valid = padded(33)[:5]
     mask = Mask.of(valid, 33, causal)

@@ -148,17 +148,16 @@ def test_failures_are_results_and_the_others_go_on(probe: Path) -> None:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGABRT,
-                                    signal.SIGSEGV])  # those that no shell ignores  # fmt: skip
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGABRT, signal.SIGSEGV]
+)  # those that no shell ignores
 def test_a_process_that_died_is_a_result(number: int, probe: Path) -> None:
     word = f"probe:mode=die,amount={int(number)}"
     dead = points([word], [32], plugins=(probe,))[word, 32].passes[FORWARD]
     assert dead.why == f"{word} at 32: the process ended with code -{int(number)}"
 
 
-def test_a_process_that_died_before_it_was_asked_is_a_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_died_before_it_was_asked_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = points(["linear"], [16], plugins=(tmp_path / "removed.py",))["linear", 16]
     assert gone.passes[FORWARD].why == "linear at 16: the process ended with code 1"
     start = ForkServerProcess.start
@@ -210,9 +209,7 @@ def test_the_exponent_is_fitted_between_2048_and_16384_where_it_can_be() -> None
 
 
 def test_lengths_of_the_plan() -> None:
-    plan = {
-        lane.candidate.label: lane for lane in sweeps([candidate("linear"), candidate("dot")], None)
-    }
+    plan = {lane.candidate.label: lane for lane in sweeps([candidate("linear"), candidate("dot")], None)}
     assert plan["linear"] == Sweep(candidate("linear"), (*plan["dot"].lengths, 65536))
     assert plan["dot"].lengths == plan[BASELINE].lengths
     assert plan["dot"].lengths[::7] == (128, 16384)
@@ -235,24 +232,24 @@ def test_a_wrong_subject_is_refused_with_what_would_be_right(text: str, message:
 
 def test_options_of_a_subject_are_typed_as_in_recipes() -> None:
     made = candidate("dot:key_heads=2,key_norm=true,entropy_scale={base: 64, floor: 2}")
-    assert made.options == {
-        "key_heads": 2,
-        "key_norm": True,
-        "entropy_scale": {"base": 64, "floor": 2},
-    }
+    assert made.options == {"key_heads": 2, "key_norm": True, "entropy_scale": {"base": 64, "floor": 2}}
 
 
 def test_tables_have_a_row_for_each_point_and_mechanism() -> None:
     one = Measure(0.00123, (0.00123,), 2.5, 1_230_000)
     gone = Measure(failure="out of memory", why="x at 4,096: out of memory")
-    found = [
-        Point("x", 2048, {FORWARD: one, BOTH: one}),
-        Point("x", 4096, {FORWARD: one, BOTH: gone}),
-    ]
+    found = [Point("x", 2048, {FORWARD: one, BOTH: one}), Point("x", 4096, {FORWARD: one, BOTH: gone})]
     table = bench_tables.points_table(found, SMALL)
     assert [cell.text for cell in table.rows[0]] == [
-        "2,048", "x", "1.23 ms", "2.50", "1.23 MB", "1.23 ms", "2.50", "1.23 MB",
-    ]  # fmt: skip
+        "2,048",
+        "x",
+        "1.23 ms",
+        "2.50",
+        "1.23 MB",
+        "1.23 ms",
+        "2.50",
+        "1.23 MB",
+    ]
     assert [cell.text for cell in table.rows[1]][-3:] == ["out of memory", "-", "-"]
     assert table.notes[-1] == gone.why
     assert table.title == "attention only, full, 2 heads of 8, float32, cpu"

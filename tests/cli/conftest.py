@@ -18,9 +18,7 @@ def command(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Caller:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """The command line in this process, in an empty folder; it starts a second faster."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")

@@ -36,8 +36,12 @@ def test_each_pair_is_a_line_of_links(align: Any) -> None:
     first, empty, last, end = done.out.split("\n")
     assert (done.code, empty, end) == (0, "", "")
     assert [link.split("-")[1] for link in sorted(last.split(), key=lambda link: link[-1])] == [
-        "0", "1", "2", "3", "4",
-    ]  # fmt: skip
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+    ]
     assert len(first.split()) == 3
     assert done.err == ("layer 0, mean of heads, output; --dev SOURCE TARGET GOLD finds the best\n")
 
@@ -59,9 +63,7 @@ def test_lines_longer_than_in_training_are_told(align: Any, run: Run) -> None:
     told = [line for line in done.err.splitlines() if "warning" in line]
     assert len(told) == 1
     assert "line 2: a side has " in told[0]
-    assert told[0].endswith(
-        f" tokens, and training had at most {longest} (data.max_length); so have 1 more"
-    )
+    assert told[0].endswith(f" tokens, and training had at most {longest} (data.max_length); so have 1 more")
     assert "warning" not in align(*FILES).err
 
 

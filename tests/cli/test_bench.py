@@ -35,8 +35,11 @@ def test_the_same_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     records = list(csv.DictReader(io.StringIO(out)))
     assert code == 0
     assert [(r["length"], r["mechanism"]) for r in records] == [
-        ("16", "fused"), ("16", "linear"), ("32", "fused"), ("32", "linear"),
-    ]  # fmt: skip
+        ("16", "fused"),
+        ("16", "linear"),
+        ("32", "fused"),
+        ("32", "linear"),
+    ]
     assert float(records[1]["forward_backward_seconds"]) > 0
     code, out, _ = run(capsys, "linear", *QUICK[2:], "--lengths", "16,32", "--format", "json")
     found = json.loads(out)

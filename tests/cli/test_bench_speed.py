@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 from helpers.called import Done, called
 
-TINY = ("model.width=8", "model.ff=16", "model.layers=1", "data.size=60", "train.batch_tokens=200",
-        "search.max_length=8")  # fmt: skip
+TINY = (
+    "model.width=8",
+    "model.ff=16",
+    "model.layers=1",
+    "data.size=60",
+    "train.batch_tokens=200",
+    "search.max_length=8",
+)
 LAYERS = {"embedding", "projections", "attention", "feed-forward", "normalisation", "dropout"}
 
 
@@ -22,9 +28,7 @@ def decode(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
 
 
 @pytest.mark.slow
-def test_an_update_is_split_into_its_parts(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_an_update_is_split_into_its_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """And its trace is one that standard viewers read."""
     path = tmp_path / "trace.json"
     words = ("train.precision=fp32", "--format", "json", "--profile", str(path))
@@ -61,9 +65,7 @@ def test_decoding_is_split_into_its_parts(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_a_run_decodes_with_its_own_weights(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_decodes_with_its_own_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = (*TINY, "train.steps=2", "eval.metrics=perplexity", "--variant", "scaled-dot", "-q")
     assert called(capsys, "train", "quickstart", *words, "--out", str(tmp_path)).code == 0
     run = str(tmp_path / "quickstart" / "scaled-dot" / "seed-1")

@@ -54,9 +54,7 @@ def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_every_layer_of_those_that_take_turns_is_measured(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_every_layer_of_those_that_take_turns_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
     code, out, err = run(capsys, "interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
     assert code == 1

@@ -77,9 +77,7 @@ def trained(folder: Path) -> Path:
 
 
 @pytest.fixture
-def here(
-    trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Caller:
+def here(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """The command line in that folder."""
     monkeypatch.chdir(trained)
     monkeypatch.setenv("COLUMNS", "80")
@@ -117,9 +115,7 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
     assert here("generate", run, stdin=lines).out == "negative\n\npositive\n"
     ranked = here("generate", run, "--n-best", "2", "--json", stdin=lines).out
     answers = [json.loads(line) for line in ranked.splitlines()]
-    assert [(one["line"], one["rank"]) for one in answers] == [
-        (1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2),
-    ]  # fmt: skip
+    assert [(one["line"], one["rank"]) for one in answers] == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
 
 
 @pytest.mark.parametrize(
@@ -130,24 +126,28 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
         (["eval", "runs/a", "--metrics", "bleu"], "bleu is not for classification"),
         (["eval", "runs/pretrain", "--metrics", "f1"], "f1 is not for language-modeling"),
         (["eval", "--hyp", "a.jsonl", "--ref", "a.jsonl", "--metrics", "f1"], "needs a trained"),
-        (["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
-         "an encoder alone writes no answers"),
-        (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"],
-         "has no output, so give no target"),
+        (
+            ["nbce", "runs/encoder/base/seed-1", "--context", "text.txt", "--prompt", "it"],
+            "an encoder alone writes no answers",
+        ),
+        (["visualize-attn", "runs/encoder/base/seed-1", "it is", "--target", "x"], "has no output, so give no target"),
         (["probe", "heads", "runs/a/plain/seed-1", "--metrics", "bleu"], "is not for"),
-        (["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
-         "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine"),
-        (["train", "b.yaml", "data.labels=[negative, positive, c]", "data.train=c.jsonl",
-          "--fresh"],
-         "c.jsonl:1: field 'target' must be from 0 to 2, got 7"),
-        (["train", "pretrain.yaml", "data.valid=c.txt", "--out", "x"],
-         "tokens; span corruption needs one text of data.max_length (20) at least"),
+        (
+            ["train", "a.yaml", "data.labels=[negative, fine]", "--fresh"],
+            "a.jsonl:2: the label 'positive' is not one of data.labels: negative, fine",
+        ),
+        (
+            ["train", "b.yaml", "data.labels=[negative, positive, c]", "data.train=c.jsonl", "--fresh"],
+            "c.jsonl:1: field 'target' must be from 0 to 2, got 7",
+        ),
+        (
+            ["train", "pretrain.yaml", "data.valid=c.txt", "--out", "x"],
+            "tokens; span corruption needs one text of data.max_length (20) at least",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
-def test_a_mistake_gives_one_line(
-    folder: Path, here: Caller, words: list[str], message: str
-) -> None:
+)
+def test_a_mistake_gives_one_line(folder: Path, here: Caller, words: list[str], message: str) -> None:
     (folder / "c.jsonl").write_text('{"source": "a", "target": 7}\n')
     (folder / "c.txt").write_text("it is\n")
     done = here(*words, stdin="it\n")

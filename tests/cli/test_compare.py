@@ -14,8 +14,13 @@ from helpers.scored import scored_run
 from attnkit.runs import Run
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
-HOSTILE = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
-           "\u05d7\u05ea\u05d5\u05dc [katzen]", "eine sehr rote katze und zwei hunde"]  # fmt: skip
+HOSTILE = [
+    "\x1b[31mein \u202eroter hund",
+    "<b>zwei</b> </script><script>alert(1)",
+    "",
+    "\u05d7\u05ea\u05d5\u05dc [katzen]",
+    "eine sehr rote katze und zwei hunde",
+]
 
 
 @pytest.fixture(scope="module")
@@ -47,15 +52,18 @@ BOTH = ("runs/toy/good", "runs/toy/hostile")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 60, 80, 160])
-def test_examples_and_tables_fit_the_screen(
-    attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
+def test_examples_and_tables_fit_the_screen(attnkit: Any, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     done = attnkit(*BOTH)
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= width
-    for text in ("hostile gains most over good", "hostile loses most against good", "(empty)",
-                 "line 5", "eine [_] katze [_]"):  # fmt: skip
+    for text in (
+        "hostile gains most over good",
+        "hostile loses most against good",
+        "(empty)",
+        "line 5",
+        "eine [_] katze [_]",
+    ):
         assert text in " ".join(done.out.split())
     assert "\x1b" not in done.out
     assert "\u202e" not in done.out
@@ -65,9 +73,7 @@ def test_words_are_marked_against_the_nearest_reference(attnkit: Any) -> None:
     assert "eine [_] katze [_]\n" in re.sub(" +\n", "\n", attnkit(*BOTH).out)
 
 
-def test_the_first_seeds_of_two_variants_are_contrasted(
-    attnkit: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_the_first_seeds_of_two_variants_are_contrasted(attnkit: Any, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "runs/toy", tmp_path / "toy")
     for variant in ("good", "hostile"):
         first = Run.open(tmp_path / "toy" / variant / "seed-1")
@@ -118,9 +124,7 @@ def test_questions_with_their_contexts(attnkit: Any) -> None:
 
 
 @pytest.mark.filterwarnings("always::UserWarning")
-def test_changed_lines_are_told_of_and_changed_outputs_refused(
-    attnkit: Any, folder: Path, tmp_path: Path
-) -> None:
+def test_changed_lines_are_told_of_and_changed_outputs_refused(attnkit: Any, folder: Path, tmp_path: Path) -> None:
     runs = [f"runs/toy/{name}/seed-1" for name in ("good", "hostile")]
     test = folder / "test.jsonl"
     lines = test.read_text(encoding="utf-8")
@@ -140,9 +144,7 @@ def test_changed_lines_are_told_of_and_changed_outputs_refused(
     assert "damaged" in attnkit(*map(str, copies)).refusal
 
 
-def test_runs_of_different_lines_are_refused(
-    attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_of_different_lines_are_refused(attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [row._replace(source=row.source.replace("cats", "mice")) for row in trained.ROWS]
     monkeypatch.setattr(trained, "ROWS", rows)
     other = scored_run(tmp_path, "other", GOOD)

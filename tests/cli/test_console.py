@@ -47,8 +47,7 @@ def run(function: Callable[[], Any], *words: str) -> int:
 
 LINE = "a.yaml:3:1: train.lr: must be above 0, got -1"
 SMALLER = (
-    "attnkit: error: out of memory: use smaller batches: train.batch_tokens=N to train, "
-    "--batch-tokens N to decode\n"
+    "attnkit: error: out of memory: use smaller batches: train.batch_tokens=N to train, --batch-tokens N to decode\n"
 )
 OUTCOMES: list[tuple[BaseException, int, str]] = [
     *(
@@ -68,10 +67,7 @@ OUTCOMES: list[tuple[BaseException, int, str]] = [
     ),
     (errors.RecipeError("a:1:1: x\nb: y"), 78, "attnkit: error: a:1:1: x\nattnkit: error: b: y\n"),
     (errors.StoppedError("stopped by SIGTERM"), 75, "attnkit: stopped by SIGTERM\n"),
-    *(
-        (error, 130, "attnkit: interrupted\n")
-        for error in (KeyboardInterrupt(), SystemExit(130), typer.Abort())
-    ),
+    *((error, 130, "attnkit: interrupted\n") for error in (KeyboardInterrupt(), SystemExit(130), typer.Abort())),
     *(
         (error, 71, SMALLER)
         for error in (
@@ -106,9 +102,7 @@ def test_every_outcome_has_an_exit_code_and_a_line(
     assert capsys.readouterr().err == said
 
 
-def test_a_bug_shows_its_traceback_without_terminal_commands(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_bug_shows_its_traceback_without_terminal_commands(capsys: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         raise ValueError("a \x1b]0;title\x07 \u202e token")
 
@@ -129,9 +123,7 @@ def test_a_warning_of_a_library_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("off", ["", "NO_COLOR", "TERM", "--no-color"])
-def test_an_error_is_red_on_a_terminal_unless_colour_is_off(
-    off: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = watched(monkeypatch)
 
     def fail() -> None:
@@ -178,9 +170,7 @@ def test_a_full_device_is_code_74_with_one_line(command: Command) -> None:
     with open("/dev/full", "w") as full:
         done = command("--help", stdout=full.fileno())
     assert done.returncode == 74
-    assert done.stderr == (
-        "attnkit: error: standard output: writing failed: No space left on device\n"
-    )
+    assert done.stderr == ("attnkit: error: standard output: writing failed: No space left on device\n")
 
 
 def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
@@ -193,9 +183,7 @@ def test_a_reader_that_has_left_is_no_error(command: Command) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("variables", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}])
-def test_text_that_a_locale_cannot_show_is_no_crash(
-    variables: dict[str, str], command: Command
-) -> None:
+def test_text_that_a_locale_cannot_show_is_no_crash(variables: dict[str, str], command: Command) -> None:
     done = command("train", "\u65e5\u672c\u1e9e.yaml", **variables)
     assert done.returncode == 66
     assert "Traceback" not in done.stderr
@@ -205,14 +193,26 @@ def test_text_that_a_locale_cannot_show_is_no_crash(
 @pytest.mark.parametrize(
     "name",
     [
-        "\x1b]0;title\x07.yaml", "[red]x[/red].yaml", "\u202egnp.yaml", "\udc80\udcff.yaml",
-        "a\nb\rc.yaml", "x" * 5000, "--", "", ".", "/", "/dev/null", "/proc/self/mem",
-        "../" * 50 + "etc/passwd", "~/x.yaml", "%s%n.yaml", "{0}.yaml", "a\x00b.yaml",
+        "\x1b]0;title\x07.yaml",
+        "[red]x[/red].yaml",
+        "\u202egnp.yaml",
+        "\udc80\udcff.yaml",
+        "a\nb\rc.yaml",
+        "x" * 5000,
+        "--",
+        "",
+        ".",
+        "/",
+        "/dev/null",
+        "/proc/self/mem",
+        "../" * 50 + "etc/passwd",
+        "~/x.yaml",
+        "%s%n.yaml",
+        "{0}.yaml",
+        "a\x00b.yaml",
     ],
-)  # fmt: skip
-def test_hostile_recipe_names_are_one_harmless_line(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+)
+def test_hostile_recipe_names_are_one_harmless_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", name]) in (2, 65, 66, 78)
     shown = capsys.readouterr()
     assert shown.out == ""

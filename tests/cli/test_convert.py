@@ -50,9 +50,7 @@ def test_the_command_can_be_repeated_also_where_the_runs_have_moved(convert: Any
     recipe = Path("runs/small/base-linear-tuned/seed-1/recipe.yaml")
     assert "init: ../../base-linear-transferred/seed-1\n" in recipe.read_text()
     Path("runs").rename("moved")
-    again = convert(
-        "--attention", "linear", *QUICK, "--out", "moved", run="moved/small/base/seed-1"
-    )
+    again = convert("--attention", "linear", *QUICK, "--out", "moved", run="moved/small/base/seed-1")
     assert again.code == 0
     assert again.err.count("skipped: already") == 3
     assert "recipe changed" not in again.err

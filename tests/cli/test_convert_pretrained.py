@@ -10,18 +10,7 @@ pytest.importorskip("transformers")
 from helpers.called import Done, called
 from helpers.pretrained import saved
 
-QUICK = (
-    "--text",
-    "text.txt",
-    "--length",
-    "16",
-    "--transfer",
-    "2",
-    "--tune",
-    "1",
-    "--device",
-    "cpu",
-)
+QUICK = ("--text", "text.txt", "--length", "16", "--transfer", "2", "--tune", "1", "--device", "cpu")
 STAGES = ["before", "swapped", "transferred", "tuned"]
 
 

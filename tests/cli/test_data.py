@@ -37,9 +37,7 @@ def entries(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_training_finds_what_was_encoded_ahead(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_training_finds_what_was_encoded_ahead(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = called(capsys, "data", "encode", "tiny.yaml")
     assert done.code == 0, done.err
     assert done.out == f"{folder / 'cache' / 'encoded'}\n"

@@ -43,8 +43,12 @@ CLOSED = "standard output is closed: redirect it to a file or to /dev/null\n"
 def test_a_closed_standard_output_is_no_success(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m attnkit --version >&-"],
-        cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=PYTHON,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     assert (done.returncode, done.stderr[-len(CLOSED) :]) == (1, CLOSED)
     assert "Traceback" not in done.stderr
 
@@ -52,10 +56,16 @@ def test_a_closed_standard_output_is_no_success(tmp_path: Path) -> None:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
-    ["slurm quickstart --save a", "generate RUN text -o a", "plot RUN --save a.svg",
-     "export RUN a --to huggingface", "report RUN -o a.html",
-     "doctor --out a --data-dir a", "recipe copy quickstart a"],
-)  # fmt: skip
+    [
+        "slurm quickstart --save a",
+        "generate RUN text -o a",
+        "plot RUN --save a.svg",
+        "export RUN a --to huggingface",
+        "report RUN -o a.html",
+        "doctor --out a --data-dir a",
+        "recipe copy quickstart a",
+    ],
+)
 def test_a_loop_of_links_is_an_output_like_others(words: str, here: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
@@ -76,13 +86,20 @@ BOMB = (b" " * 1_000_000 + b"\n") * 8
 @pytest.mark.sampled(11)
 @pytest.mark.parametrize(
     "words",
-    ["generate RUN bomb", "align RUN bomb text", "align RUN text bomb",
-     "nbce RUN --context bomb --prompt x", "nbce RUN --contexts bomb --prompt x",
-     "eval --hyp bomb --ref text", "eval --hyp text --ref bomb.xz",
-     "nbce RUN --context text --prompts bomb", "nbce RUN --context bomb.xz --prompt x",
-     "align RUN text text --gold bomb",
-     "eval --hyp text --ref text --metrics embedding-greedy --vectors bomb"],
-)  # fmt: skip
+    [
+        "generate RUN bomb",
+        "align RUN bomb text",
+        "align RUN text bomb",
+        "nbce RUN --context bomb --prompt x",
+        "nbce RUN --contexts bomb --prompt x",
+        "eval --hyp bomb --ref text",
+        "eval --hyp text --ref bomb.xz",
+        "nbce RUN --context text --prompts bomb",
+        "nbce RUN --context bomb.xz --prompt x",
+        "align RUN text text --gold bomb",
+        "eval --hyp text --ref text --metrics embedding-greedy --vectors bomb",
+    ],
+)
 def test_text_that_grows_a_hundredfold_is_refused_everywhere(
     words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,9 +113,7 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG])
-def test_a_recipe_is_copied_whole_or_not_at_all(
-    number: int, here: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_is_copied_whole_or_not_at_all(number: int, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -110,9 +125,14 @@ def test_a_recipe_is_copied_whole_or_not_at_all(
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
-    ["slurm quickstart --save a", "visualize-attn RUN dog --save a.npz", "plot RUN --save a.svg",
-     "visualize-attn RUN dog --save a.csv", "report RUN -o a.html --no-maps"],
-)  # fmt: skip
+    [
+        "slurm quickstart --save a",
+        "visualize-attn RUN dog --save a.npz",
+        "plot RUN --save a.svg",
+        "visualize-attn RUN dog --save a.csv",
+        "report RUN -o a.html --no-maps",
+    ],
+)
 def test_a_full_disk_leaves_nothing_of_an_output(
     words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,11 +152,15 @@ def test_a_full_disk_leaves_nothing_of_an_output(
 
 @pytest.mark.parametrize(
     "error",
-    [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"),
-     ImportError("libx.so: failed to map segment from shared object"),
-     ImportError("libx.so: cannot open shared object file: Cannot allocate memory"),
-     RuntimeError("DefaultCPUAllocator: can't allocate memory"), RuntimeError("std::bad_alloc")],
-)  # fmt: skip
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        ImportError("libx.so: failed to map segment from shared object"),
+        ImportError("libx.so: cannot open shared object file: Cannot allocate memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
 def test_memory_that_is_refused_while_importing_is_no_bug(error: Exception) -> None:
     assert out_of_memory(error)
     assert outcome(error).code == 71
@@ -184,9 +208,7 @@ BODIES = {
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
-def test_a_plug_in_is_blamed_by_name(
-    body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plug_in_is_blamed_by_name(body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests do not know them
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
@@ -232,9 +254,7 @@ def test_what_a_library_makes_of_a_signal_is_told_as_the_signal(
     number: int, raised: str, code: int, said: str
 ) -> None:
     program = SIGNALLED.format(number=int(number), raised=raised)
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=PYTHON, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=PYTHON, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, f"attnkit: {said}\n")
 
 
@@ -278,8 +298,11 @@ def test_a_signal_while_an_object_is_removed_ends_the_command(number: int, place
     """Python ignores what is raised there, and the command went on."""
     done = subprocess.run(
         [sys.executable, "-c", IGNORED.format(number=int(number), place=place)],
-        env=PYTHON, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        env=PYTHON,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     said = {signal.SIGTERM: "terminated", signal.SIGHUP: "hung up", signal.SIGINT: "interrupted"}
     assert (done.returncode, done.stderr) == (128 + number, f"attnkit: {said[number]}\n")
 
@@ -287,17 +310,18 @@ def test_a_signal_while_an_object_is_removed_ends_the_command(number: int, place
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "package", "number"),
-    [("onnx", "onnxruntime", signal.SIGINT), ("huggingface", "transformers", signal.SIGTERM),
-     ("ctranslate2", "ctranslate2", signal.SIGHUP)],
-)  # fmt: skip
+    [
+        ("onnx", "onnxruntime", signal.SIGINT),
+        ("huggingface", "transformers", signal.SIGTERM),
+        ("ctranslate2", "ctranslate2", signal.SIGHUP),
+    ],
+)
 def test_a_signal_during_an_export_ends_it_with_its_own_code(
     target: str, package: str, number: int, tmp_path: Path
 ) -> None:
     pytest.importorskip(package)
     command = [sys.executable, "-m", "attnkit", "export", str(make_run(tmp_path).path), "out"]
-    process = subprocess.Popen(
-        [*command, "--to", target], cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([*command, "--to", target], cwd=tmp_path, env=PYTHON, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("out.tmp-*")):
         assert process.poll() is None
         time.sleep(0.002)
@@ -348,9 +372,7 @@ BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [JOBS, BENCH])
-def test_processes_leave_nothing_in_the_folder_of_temporary_files(
-    words: str, tmp_path: Path
-) -> None:
+def test_processes_leave_nothing_in_the_folder_of_temporary_files(words: str, tmp_path: Path) -> None:
     """A signal ends them in order; what a kill leaves is removed by the next command."""
     (tmp_path / "toy.yaml").write_text(TOY)
     folder = Path(tempfile.mkdtemp())  # a short path
@@ -375,9 +397,7 @@ def test_sockets_have_short_paths(tmp_path: Path) -> None:
     # in a process of its own: a second folder of this one would take the place of the first
     show = "from attnkit.storage import files; print(files.process_folder())"
     environment = os.environ | {"TMPDIR": str(long)}
-    found = subprocess.run(
-        [sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True
-    )
+    found = subprocess.run([sys.executable, "-c", show], env=environment, capture_output=True, text=True, check=True)
     folder = Path(found.stdout.strip())
     assert len(str(folder)) < 104 - len("/listener-12345678")
     assert not folder.exists()
@@ -400,9 +420,15 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["eval RUNS", "report RUNS -o r.md --no-maps", "plot RUNS", "runs RUNS",
-     "runs pack RUNS --results", "verify RUNS --lines 0"],
-)  # fmt: skip
+    [
+        "eval RUNS",
+        "report RUNS -o r.md --no-maps",
+        "plot RUNS",
+        "runs RUNS",
+        "runs pack RUNS --results",
+        "verify RUNS --lines 0",
+    ],
+)
 def test_what_is_left_out_is_named(words: str, here: Any, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         run = scored_run(tmp_path, variant, ["ein roter hund"] * 5, ("bleu",))

@@ -36,9 +36,7 @@ def attnkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any
 def sacrebleu(hyp: str, *refs: str, options: str = "") -> dict[str, float]:
     """Scores that the `sacrebleu` command prints, with six digits."""
     words = [*refs, "-i", hyp, "-m", "bleu", "chrf", "ter", "-w", "6", *options.split()]
-    done = subprocess.run(
-        [sys.executable, "-m", "sacrebleu", *words], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-m", "sacrebleu", *words], capture_output=True, text=True, check=True)
     return {row["name"]: row["score"] for row in json.loads(done.stdout)}
 
 
@@ -63,9 +61,7 @@ def test_real_text_scores_as_by_the_sacrebleu_command(attnkit: Any, corpora: Pat
     lines = [" ".join(w for i, w in enumerate(line.split()) if i % 7 != 3) for line in reference]
     Path("h").write_text("\n".join(lines), encoding="utf-8")
     Path("r").write_text("\r\n".join(reference) + "\r\n", encoding="utf-8", newline="")
-    ours = scores(
-        attnkit("--hyp", "h", "--ref", "r", "--lowercase", "--tokenize", "intl", *METRICS)
-    )
+    ours = scores(attnkit("--hyp", "h", "--ref", "r", "--lowercase", "--tokenize", "intl", *METRICS))
     theirs = sacrebleu("h", "r", options="-lc -tok intl --chrf-lowercase")
     assert ours == {"bleu": theirs["BLEU"], "chrf": theirs["chrF2"], "ter": theirs["TER"]}
 
@@ -74,9 +70,7 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
     done = attnkit("--hyp", "hyp.txt", "--ref", "ref.txt", "--format", "json")
     result = json.loads(done.out)
     (row,) = result["rows"]
-    assert (row["variant"], row["recipe"], row["seed"], row["split"], row["run"]) == (
-        "hyp", None, None, None, None,
-    )  # fmt: skip
+    assert (row["variant"], row["recipe"], row["seed"], row["split"], row["run"]) == ("hyp", None, None, None, None)
     assert row["metrics"]["bleu"]["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a")
     assert row["sentences"] == 4
     assert (result["baseline"], result["comparisons"]) == (None, [])
@@ -85,11 +79,30 @@ def test_one_file_gives_one_row_called_hyp(attnkit: Any) -> None:
 def test_metrics_of_words_and_several_tokenizers(attnkit: Any) -> None:
     Path("v.vec").write_text("the 1 0\ndog 0 1\ncat 1 1\n", encoding="utf-8")
     names = [
-        "bleu", "cider", "distinct-1", "distinct-2", "seq-rep-4", "length-ratio",
-        "embedding-average", "embedding-greedy", "embedding-extrema",
-    ]  # fmt: skip
-    words = ("--hyp", "hyp.txt", "--hyp", "ref.txt", "--ref", "ref.txt", "--metrics",
-             ",".join(names), "--tokenize", "13a,char", "--vectors", "v.vec")  # fmt: skip
+        "bleu",
+        "cider",
+        "distinct-1",
+        "distinct-2",
+        "seq-rep-4",
+        "length-ratio",
+        "embedding-average",
+        "embedding-greedy",
+        "embedding-extrema",
+    ]
+    words = (
+        "--hyp",
+        "hyp.txt",
+        "--hyp",
+        "ref.txt",
+        "--ref",
+        "ref.txt",
+        "--metrics",
+        ",".join(names),
+        "--tokenize",
+        "13a,char",
+        "--vectors",
+        "v.vec",
+    )
     result = json.loads(attnkit(*words, "--format", "json").out)
     assert list(result["rows"][0]["metrics"]) == ["bleu", "bleu-char", *names[1:]]
     best = {name: value["score"] for name, value in result["rows"][1]["metrics"].items()}
@@ -142,14 +155,10 @@ def test_the_table_goes_to_standard_output_and_warnings_to_standard_error(attnki
 
 def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> None:
     """9 letters of Cyrillic, 4 digits; one of 3 words agrees, classic ROUGE sees the year alone."""
-    Path("ref.ru").write_text(
-        "\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8"
-    )
+    Path("ref.ru").write_text("\u043a\u043e\u0442 \u0441\u043f\u0430\u043b\u0430 2024\n", encoding="utf-8")
     names = ["a.ru", "b.ru", "c.ru"]
     for name in names:
-        Path(name).write_text(
-            "\u043e\u043d \u0431\u0435\u0436\u0438\u0442 2024\n", encoding="utf-8"
-        )
+        Path(name).write_text("\u043e\u043d \u0431\u0435\u0436\u0438\u0442 2024\n", encoding="utf-8")
     words = [*(word for name in names for word in ("--hyp", name)), "--ref", "ref.ru"]
     done = attnkit(*words, "--metrics", "rouge1,rougeL", "--format", "json")
     assert done.err == (
@@ -158,8 +167,7 @@ def test_what_metrics_do_not_read_is_said_once_for_all_files(attnkit: Any) -> No
         "the references; use --words unicode (eval.words)\n"
     )
     assert json.loads(done.out)["rows"][0]["metrics"]["rouge1"]["score"] == 100
-    done = attnkit(*words[:2], *words[-2:], "--metrics", "rouge1", "--words", "unicode",
-                   "--format", "json")  # fmt: skip
+    done = attnkit(*words[:2], *words[-2:], "--metrics", "rouge1", "--words", "unicode", "--format", "json")
     assert done.err == ""
     assert scores(done)["rouge1"] == pytest.approx(100 / 3, abs=1e-4)
     words += ["--metrics", "rouge1,rougeL", "--words", "unicode"]
@@ -186,9 +194,7 @@ def write_recipe(folder: Path) -> None:
     )
 
 
-def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(
-    attnkit: Any, tmp_path: Path
-) -> None:
+def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(attnkit: Any, tmp_path: Path) -> None:
     for variant in ("vanilla", "linear"):
         for seed in (1, 2):
             make_run(tmp_path, variant, seed)
@@ -198,12 +204,13 @@ def test_a_recipe_scores_its_runs_in_its_order_against_its_baseline(
     assert "vanilla seed 2, test: 5 of 5 sentences decoded" in done.err
     result = json.loads(done.out)
     assert [(row["variant"], row["seed"]) for row in result["rows"]] == [
-        ("linear", 1), ("linear", 2), ("vanilla", 1), ("vanilla", 2),
-    ]  # fmt: skip
+        ("linear", 1),
+        ("linear", 2),
+        ("vanilla", 1),
+        ("vanilla", 2),
+    ]
     assert result["baseline"] == "vanilla"
-    assert [(c["variant"], c["metric"]) for c in result["comparisons"]] == [
-        ("linear", "bleu"), ("linear", "chrf"),
-    ]  # fmt: skip
+    assert [(c["variant"], c["metric"]) for c in result["comparisons"]] == [("linear", "bleu"), ("linear", "chrf")]
     assert result["resamples"] == 50
     row = result["rows"][0]
     assert row["run"] == "runs/toy/linear/seed-1"
@@ -230,15 +237,10 @@ def test_a_folder_has_the_order_of_its_recipe_as_well(attnkit: Any, tmp_path: Pa
     assert "--format json has everything" in done.err
 
 
-FIGURES = (
-    "published: {source: Some 2021, comparable: false, why: other data, "
-    "scores: {vanilla: {bleu: 27.5}}}\n"
-)
+FIGURES = "published: {source: Some 2021, comparable: false, why: other data, scores: {vanilla: {bleu: 27.5}}}\n"
 
 
-def test_published_figures_come_from_the_recipe_or_from_its_runs(
-    attnkit: Any, tmp_path: Path
-) -> None:
+def test_published_figures_come_from_the_recipe_or_from_its_runs(attnkit: Any, tmp_path: Path) -> None:
     kept = {"source": "Kept 2020", "comparable": True, "why": None, "split": "test"}
     for variant in ("vanilla", "linear"):
         make_run(tmp_path, variant, published=kept | {"scores": {"linear": {"bleu": 9.0}}})
@@ -288,17 +290,18 @@ def test_folders_of_runs_take_the_baseline_of_their_manifest(attnkit: Any, tmp_p
     assert "--baseline 'vanila': did you mean vanilla?" in done.err
 
 
-def test_the_table_says_whose_search_it_is_and_keeps_the_others(
-    attnkit: Any, tmp_path: Path
-) -> None:
+def test_the_table_says_whose_search_it_is_and_keeps_the_others(attnkit: Any, tmp_path: Path) -> None:
     """`eval RECIPE` and `eval RUN` of one run printed two BLEUs and overwrote each other."""
     run = make_run(tmp_path)
     write_recipe(tmp_path)
     text = (tmp_path / "toy.yaml").read_text(encoding="utf-8")
     text = text.replace("beam: 2", "method: greedy").replace("linear: {}, ", "base: {}, ")
     (tmp_path / "toy.yaml").write_text(text, encoding="utf-8")
-    words = {"run": ["runs"], "recipe": ["toy.yaml"], "command line": ["toy.yaml", "search.beam=3",
-             "search.method=beam"]}  # fmt: skip
+    words = {
+        "run": ["runs"],
+        "recipe": ["toy.yaml"],
+        "command line": ["toy.yaml", "search.beam=3", "search.method=beam"],
+    }
     found = {"run": "beam 2", "recipe": "greedy", "command line": "beam 3"}
     for _ in range(2):  # the second time everything is there
         for source, search in found.items():

@@ -80,9 +80,10 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
     seen = set()
     for metric, variant, method, *_, shown in rows:
         scores = [
-            one["metrics"][names[metric]]["score"] for one in result["rows"]
+            one["metrics"][names[metric]]["score"]
+            for one in result["rows"]
             if (one["variant"], one["method"], one["contexts"]) == (variant, method, 4)
-        ]  # fmt: skip
+        ]
         assert len(scores) == {"base": 2, "other": 1}[variant]
         assert shown.split()[0].rstrip("*") == f"{sum(scores) / len(scores):.1f}"
         seen.add(shown)
@@ -92,13 +93,9 @@ def test_rows_of_two_variants_are_not_mixed(attnkit: Any) -> None:
 @pytest.mark.slow
 def test_a_baseline_is_a_variant_or_a_method(attnkit: Any) -> None:
     one = json.loads(attnkit("toy.yaml", "--baseline", "base", "--format", "json").out)
-    assert {(c["baseline"], c["baseline_method"]) for c in one["comparisons"]} == {
-        ("base", "entropy")
-    }
+    assert {(c["baseline"], c["baseline_method"]) for c in one["comparisons"]} == {("base", "entropy")}
     two = json.loads(attnkit("toy.yaml", "--baseline", "concat", "--format", "json").out)
-    assert {(c["baseline"], c["baseline_method"]) for c in two["comparisons"]} == {
-        ("other", "concat")
-    }
+    assert {(c["baseline"], c["baseline_method"]) for c in two["comparisons"]} == {("other", "concat")}
 
 
 def test_csv_has_a_line_a_way_of_asking_and_a_column_a_metric(attnkit: Any) -> None:
@@ -134,15 +131,14 @@ def test_a_run_of_another_recipe_is_asked_as_a_model(attnkit: Any, folder: Path)
     assert done.code == 0, done.err
     assert done.err.splitlines()[-1].endswith("72 of 72 sentences decoded")
     result = json.loads(done.out)
-    assert {(row["variant"], row["seed"]) for row in result["rows"]} == {
-        ("runs/toy/base/seed-1", None)
-    }
+    assert {(row["variant"], row["seed"]) for row in result["rows"]} == {("runs/toy/base/seed-1", None)}
     kept = folder / "runs" / "toy" / "models" / "runs--toy--base--seed-1"
     assert (kept / "scores.json").is_file()
     assert {row["run"] for row in result["rows"]} == {"runs/toy/models/runs--toy--base--seed-1"}
     own = json.loads(attnkit("runs/toy/base/seed-1", "--format", "json").out)
-    scores = [[(row["method"], row["contexts"], row["metrics"], row["cut"]) for row in one["rows"]]
-              for one in (result, own)]  # fmt: skip
+    scores = [
+        [(row["method"], row["contexts"], row["metrics"], row["cut"]) for row in one["rows"]] for one in (result, own)
+    ]
     assert scores[0] == scores[1]
     again = attnkit("toy.yaml", "--model", "runs/toy/base/seed-1", "--format", "json")
     assert again.out == done.out
@@ -168,24 +164,30 @@ def test_a_file_of_questions_is_asked_with_each_setting_once(attnkit: Any, folde
     ]
     (folder / "own.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     words = (
-        "own.jsonl", "--model", "runs/toy/base/seed-1", "contexts.beta=0,1", "contexts.eta=0,0.1",
-        "contexts.methods=[entropy,mean,concat]", "contexts.counts=[2]",
-    )  # fmt: skip
+        "own.jsonl",
+        "--model",
+        "runs/toy/base/seed-1",
+        "contexts.beta=0,1",
+        "contexts.eta=0,0.1",
+        "contexts.methods=[entropy,mean,concat]",
+        "contexts.counts=[2]",
+    )
     done = attnkit(*words, "--format", "json")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]
     assert [row["method"] for row in rows] == [
         *(f"entropy,beta={beta},eta={eta}" for beta in (0, 1) for eta in (0, 0.1)),
-        "mean,beta=0", "mean,beta=1", "concat",
-    ]  # fmt: skip
+        "mean,beta=0",
+        "mean,beta=1",
+        "concat",
+    ]
     assert {row["recipe"] for row in rows} == {"own"}
     assert done.err.splitlines()[-1].endswith("28 of 28 sentences decoded")
     assert "decoded" not in attnkit(*words).err
     head, _, *shown = table(attnkit(*words, "--format", "markdown"))
     assert head == ["metric", "model", "method", "2"]
     assert [row[2] for row in shown[:2]] == ["entropy,beta=0,eta=0", "entropy,beta=0,eta=0.1"]
-    done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh",
-                   "--format", "markdown")  # fmt: skip
+    done = attnkit(*words[:3], "contexts.methods=[none]", "data.source=question", "--fresh", "--format", "markdown")
     assert table(done)[0] == ["metric", "model", "method", "1", "2", "4"]
     assert "no question has 8 passages: left out" in done.err
     assert "no question has 9 passages" in attnkit(*words[:3], "contexts.counts=[9]").refusal
@@ -197,12 +199,12 @@ def test_a_hugging_face_model_is_asked(attnkit: Any, tmp_path: Path) -> None:
     from helpers.pretrained import saved
 
     model = saved(tmp_path / "gpt2", "gpt2")
-    people = (("A river runs.", "What runs?", "river"), ("A mill is old.", "What is old?", "mill"),
-              ("A dog sits.", "What sits?", "dog"))  # fmt: skip
-    lines = [
-        {"source": asked, "target": answer, "contexts": [text], "gold": 0}
-        for text, asked, answer in people
-    ]
+    people = (
+        ("A river runs.", "What runs?", "river"),
+        ("A mill is old.", "What is old?", "mill"),
+        ("A dog sits.", "What sits?", "dog"),
+    )
+    lines = [{"source": asked, "target": answer, "contexts": [text], "gold": 0} for text, asked, answer in people]
     rows = tmp_path / "test.jsonl"
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     recipe = tmp_path / "people.yaml"

@@ -16,11 +16,8 @@ from attnkit.runs import Run
 TEXT = "one red dog\n\ncats\na very red cat and two dogs\n"
 
 
-@pytest.mark.parametrize(("target", "library"), [("huggingface", "transformers"),
-                                                 ("ctranslate2", "ctranslate2")])  # fmt: skip
-def test_a_run_is_exported(
-    target: str, library: str, run: Run, tmp_path: Path, capsys: Any
-) -> None:
+@pytest.mark.parametrize(("target", "library"), [("huggingface", "transformers"), ("ctranslate2", "ctranslate2")])
+def test_a_run_is_exported(target: str, library: str, run: Run, tmp_path: Path, capsys: Any) -> None:
     peer(library)
     folder = tmp_path / "out"
     done = called(capsys, "export", str(run.path), str(folder), "--to", target)
@@ -37,14 +34,10 @@ def test_what_has_no_class_is_told_what_works(tmp_path: Path, capsys: Any) -> No
     run = make_run(tmp_path, model_options={"positions": "alibi"})
     done = called(capsys, "export", str(run.path), str(tmp_path / "out"), "--to", "huggingface")
     assert done.code == 2
-    assert done.refusal.endswith(
-        "model.positions: alibi cannot be exported to transformers; use --to onnx"
-    )
+    assert done.refusal.endswith("model.positions: alibi cannot be exported to transformers; use --to onnx")
     done = called(capsys, "generate", str(run.path), "--engine", "ctranslate2", stdin=TEXT)
     assert done.code == 2
-    assert done.refusal.endswith(
-        "--engine ctranslate2 does not have model.positions: alibi; leave --engine out"
-    )
+    assert done.refusal.endswith("--engine ctranslate2 does not have model.positions: alibi; leave --engine out")
 
 
 def test_the_engine_gives_the_same_lines(run: Run, capsys: Any) -> None:

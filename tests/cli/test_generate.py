@@ -61,9 +61,7 @@ def test_a_file_gives_what_standard_input_gives(generate: Any, tmp_path: Path) -
     assert generate("--block", "1") == piped
 
 
-def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(
-    generate: Any,
-) -> None:
+def test_byte_order_mark_carriage_returns_and_a_missing_last_newline_change_nothing(generate: Any) -> None:
     text = TEXT.removesuffix("\n").replace("\n", "\r\n")
     assert generate(stdin=b"\xef\xbb\xbf" + text.encode()) == generate()
 
@@ -73,9 +71,7 @@ def test_n_best_gives_n_lines_for_each(generate: Any, run: Run) -> None:
     spec = run.recipe.search.model_copy(update={"beam": 3, "n_best": 3})
     answers = expected(run, spec, TEXT.split("\n")[:-1])
     assert done.out == "".join(
-        f"{number}\t{score:.4f}\t{text}\n"
-        for number, answer in enumerate(answers, 1)
-        for text, score in answer
+        f"{number}\t{score:.4f}\t{text}\n" for number, answer in enumerate(answers, 1) for text, score in answer
     )
     assert done.out.split("\n")[3:6] == ["2\t0.0000\t"] * 3
     plain = generate("--beam", "3", "--n-best", "3")
@@ -84,9 +80,7 @@ def test_n_best_gives_n_lines_for_each(generate: Any, run: Run) -> None:
 
 def test_json_objects_have_line_rank_score_and_text(generate: Any) -> None:
     rows = [json.loads(line) for line in generate("--json", "--n-best", "2").out.splitlines()]
-    assert [(row["line"], row["rank"]) for row in rows] == [
-        (line, rank) for line in range(1, 6) for rank in (1, 2)
-    ]
+    assert [(row["line"], row["rank"]) for row in rows] == [(line, rank) for line in range(1, 6) for rank in (1, 2)]
     scored = [line.split("\t") for line in generate("--scores", "--n-best", "2").out.splitlines()]
     assert [row["text"] for row in rows] == [text for _, _, text in scored]
     for row, (_, score, _) in zip(rows, scored, strict=True):
@@ -104,17 +98,14 @@ def test_a_thousand_lines_of_random_unicode_give_a_thousand_lines(generate: Any)
     random_ = random.Random(0)
     planes = (range(1, 128), range(0x80, 0x3000), range(0x3000, 0xD800), range(0xE000, 0x110000))
     lines = [
-        "".join(chr(random_.choice(random_.choice(planes))) for _ in range(random_.randint(0, 30)))
-        .replace("\n", " ")
+        "".join(chr(random_.choice(random_.choice(planes))) for _ in range(random_.randint(0, 30))).replace("\n", " ")
         for _ in range(1000)
-    ]  # fmt: skip
+    ]
     done = generate("--beam", "1", "--max-length", "3", stdin="\n".join(lines) + "\n")
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1000
     some = [0, 500, 999]
-    alone = generate(
-        "--beam", "1", "--max-length", "3", stdin="".join(lines[i] + "\n" for i in some)
-    )
+    alone = generate("--beam", "1", "--max-length", "3", stdin="".join(lines[i] + "\n" for i in some))
     assert [done.out.split("\n")[i] for i in some] == alone.out.split("\n")[:-1]
 
 
@@ -123,10 +114,7 @@ def test_malformed_utf_8_stops_with_its_place(generate: Any, tmp_path: Path) -> 
     done = generate(stdin=bad)
     assert done.code == 65
     assert done.out == ""
-    assert done.err == (
-        "attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to "
-        "UTF-8\n"
-    )
+    assert done.err == ("attnkit: error: standard input:2:3: malformed UTF-8 (byte 0xff); convert the text to UTF-8\n")
     path = tmp_path / "bad.txt"
     path.write_bytes(b"\xef\xbb\xbf\xff")
     assert f"error: {path}:1:4: malformed" in generate(str(path)).err
@@ -170,9 +158,7 @@ def process(run: Run, *words: str, **options: Any) -> "subprocess.Popen[bytes]":
     """The real command with pipes."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(
-        [sys.executable, "-m", "attnkit", "generate", str(run.path), *words],
-        env=environment(),
-        **pipes | options,
+        [sys.executable, "-m", "attnkit", "generate", str(run.path), *words], env=environment(), **pipes | options
     )
 
 

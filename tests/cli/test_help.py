@@ -13,10 +13,7 @@ import attnkit
 from attnkit.cli import COMMANDS, help, load, main
 
 GOLDEN = Path(__file__).parent / "golden"
-PAGES = [
-    (),
-    *((name, *sub) for name in COMMANDS for sub in [(), *zip(getattr(load(name), "commands", ()))]),
-]
+PAGES = [(), *((name, *sub) for name in COMMANDS for sub in [(), *zip(getattr(load(name), "commands", ()))])]
 """Words of every page of help: the root, the commands, their subcommands."""
 
 
@@ -80,14 +77,10 @@ def test_help_fits_the_terminal(
         assert max(map(len, lines)) <= min(width, help.WIDEST)
 
 
-def test_examples_stay_on_their_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_examples_stay_on_their_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["generate", "--help"]) == 0
-    assert "    attnkit generate RUN input.txt --output output.txt --beam 8\n" in (
-        capsys.readouterr().out
-    )
+    assert "    attnkit generate RUN input.txt --output output.txt --beam 8\n" in (capsys.readouterr().out)
 
 
 def test_an_option_has_one_short_form_in_all_commands() -> None:
@@ -108,11 +101,7 @@ def test_an_option_has_one_short_form_in_all_commands() -> None:
 def bash(line: str) -> dict[str, str]:
     """What bash tells at the end of a line."""
     words = line.split(" ")
-    return {
-        "_ATTNKIT_COMPLETE": "complete_bash",
-        "COMP_WORDS": "\n".join(words),
-        "COMP_CWORD": str(len(words) - 1),
-    }
+    return {"_ATTNKIT_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
 
 
 @pytest.fixture
@@ -147,15 +136,11 @@ def test_tab_completes_commands_and_keys(completed: Callable[[str], list[str]]) 
         ("compare runs --metric exa", ["exact-match"]),
     ],
 )
-def test_tab_completes_values(
-    line: str, offered: list[str], completed: Callable[[str], list[str]]
-) -> None:
+def test_tab_completes_values(line: str, offered: list[str], completed: Callable[[str], list[str]]) -> None:
     assert completed(f"attnkit {line}") == offered
 
 
-def test_tab_leaves_folders_of_runs_to_the_shell(
-    tmp_path: Path, completed: Callable[[str], list[str]]
-) -> None:
+def test_tab_leaves_folders_of_runs_to_the_shell(tmp_path: Path, completed: Callable[[str], list[str]]) -> None:
     (tmp_path / "runs").mkdir()
     for command in ("generate", "compare", "eval", "runs clean", "nbce"):
         assert completed(f"attnkit {command} ru") == [], command

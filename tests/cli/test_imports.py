@@ -39,23 +39,41 @@ def test_commands_that_read_import_nothing_heavy(tmp_path: Path) -> None:
     for name, lr in (("right", "1e-3"), ("wrong", "fast")):
         (tmp_path / f"{name}.yaml").write_text(recipe.replace("LR", lr))
     (tmp_path / "mine.py").write_text(PLUGIN)
-    pages = [[name, *sub, "--help"] for name in COMMANDS
-             for sub in ([], *([one] for one in getattr(load(name), "commands", ())))]  # fmt: skip
+    pages = [
+        [name, *sub, "--help"]
+        for name in COMMANDS
+        for sub in ([], *([one] for one in getattr(load(name), "commands", ())))
+    ]
     tab = ["<TAB>", "attnkit", "train", "quickstart", "model.n"]
     most, torch = [name for name in HEAVY if name != "sentencepiece"], ["torch"]
     asked = [
         *((words, 0, [*HEAVY, "attnkit.recipe"]) for words in (["--version"], ["--help"])),
         *((words, 0, HEAVY) for words in (*pages, tab)),
-        (["train", "wrong.yaml"], 78, HEAVY), (["train", "wrong.yaml", "--dry-run"], 78, HEAVY),
-        *((words.split(), 0, [*torch, "attnkit.mechanisms.scaled_dot"]) for words in
-          ("mechanisms", "mechanisms linear", "mechanisms --plugin mine.py", "recipe list",
-           "recipe show right.yaml", "recipe copy right.yaml copied.yaml")),
+        (["train", "wrong.yaml"], 78, HEAVY),
+        (["train", "wrong.yaml", "--dry-run"], 78, HEAVY),
+        *(
+            (words.split(), 0, [*torch, "attnkit.mechanisms.scaled_dot"])
+            for words in (
+                "mechanisms",
+                "mechanisms linear",
+                "mechanisms --plugin mine.py",
+                "recipe list",
+                "recipe show right.yaml",
+                "recipe copy right.yaml copied.yaml",
+            )
+        ),
         *((words.split(), 0, most) for words in ("runs", "plot runs", "runs clean --yes")),
-        *((words.split(), 0, torch) for words in
-          ("compare runs/toy/one runs/toy/two", "report runs/toy --no-maps -o light.html")),
-    ]  # fmt: skip
+        *(
+            (words.split(), 0, torch)
+            for words in ("compare runs/toy/one runs/toy/two", "report runs/toy --no-maps -o light.html")
+        ),
+    ]
     done = subprocess.run(
-        [sys.executable, "-c", LOOK, json.dumps(asked)], capture_output=True, text=True,
-        env=environment(), cwd=tmp_path, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", LOOK, json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-2000:]

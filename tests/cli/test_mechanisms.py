@@ -66,9 +66,7 @@ def test_the_state_of_decoding_grows_only_where_it_is_said_to(word: str) -> None
     assert (sizes[0] == sizes[1]) == (mechanisms.facts(word).state == "constant")
 
 
-def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys)
     assert (code, err) == (0, "")
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
@@ -109,9 +107,7 @@ def test_one_is_explained_with_all_that_its_file_says(
     assert json.loads(out)["worked_number"] == facts.worked
 
 
-def test_a_plug_in_is_listed_and_explained(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plug_in_is_listed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'

@@ -25,9 +25,7 @@ SHORT = ("--max-length", "8")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     folder = tmp_path_factory.mktemp("nbce")
-    return {
-        task: make_run(folder, task, task=task) for task in ("language-modeling", "translation")
-    }
+    return {task: make_run(folder, task, task=task) for task in ("language-modeling", "translation")}
 
 
 @pytest.fixture
@@ -55,11 +53,7 @@ GREEDY = SearchConfig(method="greedy", max_length=8)
 
 
 def expected(
-    run: Run,
-    prompts: list[str],
-    method: str = "entropy",
-    rule: Rule = PLAIN,
-    spec: SearchConfig = GREEDY,
+    run: Run, prompts: list[str], method: str = "entropy", rule: Rule = PLAIN, spec: SearchConfig = GREEDY
 ) -> list[str]:
     replies = ask(open_run(run), method, [list(TEXTS)] * len(prompts), prompts, spec, rule)
     return [reply.text.strip() for reply in replies]
@@ -86,16 +80,18 @@ def test_folders_patterns_and_several_files_are_the_same_contexts(nbce: Any) -> 
     Path("notes").mkdir()
     for number, text in enumerate(TEXTS):
         Path(f"notes/{number}.md").write_text(text)
-    for words in (("--context", "0.txt", "1.txt", "2.txt"), ("--context", "notes"),
-                  ("--context", "[012].txt"), ("--context=0.txt", "1.txt", "--context", "2.txt"),
-                  ("--context", "all.jsonl")):  # fmt: skip
+    for words in (
+        ("--context", "0.txt", "1.txt", "2.txt"),
+        ("--context", "notes"),
+        ("--context", "[012].txt"),
+        ("--context=0.txt", "1.txt", "--context", "2.txt"),
+        ("--context", "all.jsonl"),
+    ):
         done = nbce(*words, "--prompt", "ein", *SHORT)
         assert (done.code, done.out) == (0, answer), done.err
 
 
-def test_piped_prompts_are_answered_line_by_line(
-    nbce: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_piped_prompts_are_answered_line_by_line(nbce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the contexts kept in memory; an empty line has an empty answer."""
     together = nbce(*FILES, "--prompt", "ein", "--prompt", "zwei", *SHORT).out.splitlines()
     read = []
@@ -137,20 +133,19 @@ def test_a_choice_is_made_by_probability(nbce: Any, runs: Any) -> None:
     assert [line.split(maxsplit=1)[1] for line in lines[:3]] == words
     row = json.loads(nbce(*asked, "--json").out)
     assert list(row["probabilities"]) == words
-    assert list(row["probabilities"].values()) == pytest.approx(
-        [*wanted.probabilities.values()], abs=1e-6
-    )
+    assert list(row["probabilities"].values()) == pytest.approx([*wanted.probabilities.values()], abs=1e-6)
     several = nbce(*asked, "--prompt", "zwei", "--baseline", "best")
     assert "%)" in several.out
     assert len(nbce(*asked, "--prompt", "zwei").out.splitlines()) == 2
 
 
-def test_nothing_is_loaded_before_options_are_checked(
-    nbce: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_loaded_before_options_are_checked(nbce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.nbce.open_model", lambda *_, **__: pytest.fail("opened"))
-    for words, code in ((("--beta", "-2"), 2), (("--context", "gone.txt"), 66),
-                        (("--pool", "weighted", "--weights", "1,0"), 2)):  # fmt: skip
+    for words, code in (
+        (("--beta", "-2"), 2),
+        (("--context", "gone.txt"), 66),
+        (("--pool", "weighted", "--weights", "1,0"), 2),
+    ):
         assert nbce(*ASK, *words).code == code
 
 
@@ -165,15 +160,12 @@ def test_prompts_are_answered_one_a_line_as_each_is_alone(nbce: Any, runs: Any) 
     ("words", "method", "rule"),
     [
         (["--pool", "mean", "--beta", "-1"], "mean", Rule("mean", beta=-1)),
-        (["--pool", "weighted", "--weights", "1,0,0"], "weighted",
-         Rule("weighted", weights=(1.0, 0.0, 0.0))),
+        (["--pool", "weighted", "--weights", "1,0,0"], "weighted", Rule("weighted", weights=(1.0, 0.0, 0.0))),
         (["--beta", "1", "--eta", "2", "--top-p", "0.5"], "entropy", Rule("entropy", 1, 2, 0.5)),
         *((["--pool", word], word, PLAIN) for word in ("retrieval", "best", "concat", "window")),
     ],
-)  # fmt: skip
-def test_options_of_merging_reach_the_rule(
-    nbce: Any, runs: Any, words: list[str], method: str, rule: Rule
-) -> None:
+)
+def test_options_of_merging_reach_the_rule(nbce: Any, runs: Any, words: list[str], method: str, rule: Rule) -> None:
     wanted = expected(runs["language-modeling"], ["ein"], method, rule)[0]
     assert nbce(*ASK, *words).out == wanted + "\n"
 
@@ -209,8 +201,7 @@ def test_what_is_streamed_to_a_terminal_is_the_final_text(
 
 
 def test_json_has_an_object_for_each_prompt_and_method(nbce: Any) -> None:
-    done = nbce(*ASK, "--prompt", "zwei", "--json", "--trace", "--baseline", "best",
-                "--baseline", "none")  # fmt: skip
+    done = nbce(*ASK, "--prompt", "zwei", "--json", "--trace", "--baseline", "best", "--baseline", "none")
     rows = [json.loads(line) for line in done.out.splitlines()]
     methods = ["entropy", "best", "none"]
     assert [(row["prompt"], row["method"]) for row in rows] == [
@@ -238,9 +229,7 @@ def test_objects_and_tables_name_the_context_that_spoke_without_a_trace(
     assert traced["trace"]["source"] == row["context"]
     assert "trace" not in row
     line = nbce(*ASK, "--baseline", "none").out.splitlines()[2]
-    told = (
-        "source unclear (at most " if row["context"] is None else f"from context {row['context']}"
-    )
+    told = "source unclear (at most " if row["context"] is None else f"from context {row['context']}"
     assert f" {told}" in line
     assert 1 / 3 <= row["share"] <= 1
 
@@ -324,9 +313,7 @@ def test_control_characters_reach_no_terminal(nbce: Any) -> None:
     assert not any(sign in done.out for sign in "\x1b\x00\u202e")
 
 
-def test_a_context_that_is_too_long_is_refused_with_the_way_out(
-    nbce: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_that_is_too_long_is_refused_with_the_way_out(nbce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit that a model with learned positions has."""
     Path("long.txt").write_text(" ".join(TEXTS * 20))
 
@@ -350,8 +337,7 @@ def test_a_context_that_is_too_long_is_refused_with_the_way_out(
     done = nbce("--context", "long.txt", "--prompt", "ein", "--window", "8")
     assert done.code == 0, done.err
     assert "--max-length is 14: there is no room for longer answers" in done.err
-    done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8",
-                "--baseline", "concat")  # fmt: skip
+    done = nbce(*SHORT, "--context", "long.txt", "--prompt", "ein", "--window", "8", "--baseline", "concat")
     assert "tokens of context were cut off" in " ".join(done.out.split())
 
 
@@ -368,9 +354,7 @@ def beyond(done: Done) -> tuple[str, ...] | None:
 
 
 @pytest.mark.parametrize("more", [(), SHORT, (*SHORT, "--baseline", "concat")])
-def test_rows_beyond_the_trained_length_are_told_of_with_what_fits(
-    nbce: Any, more: tuple[str, ...]
-) -> None:
+def test_rows_beyond_the_trained_length_are_told_of_with_what_fits(nbce: Any, more: tuple[str, ...]) -> None:
     """Sinusoidal positions have no end, but a model knows only those that it has met."""
     text = " ".join(TEXTS * 10)
     Path("long.txt").write_text(text)

@@ -28,9 +28,7 @@ def test_charts_fit_the_terminal(width: str, runs: Path, command: Command) -> No
         assert words in done.stdout
 
 
-def test_a_pipe_gets_no_colour_and_ascii_where_the_locale_says_so(
-    runs: Path, command: Command
-) -> None:
+def test_a_pipe_gets_no_colour_and_ascii_where_the_locale_says_so(runs: Path, command: Command) -> None:
     done = command("plot", "runs", "--y", "score,learning-rate", "--x", "time", LC_ALL="C")
     assert done.returncode == 0
     assert done.stdout.isascii()
@@ -53,9 +51,7 @@ def test_a_picture_has_the_size_that_is_asked_for(runs: Path, here: Caller, tmp_
     assert width == pytest.approx(3.3 * 72, rel=0.06)
 
 
-def test_without_matplotlib_a_picture_is_refused_with_the_extra(
-    runs: Path, command: Command, tmp_path: Path
-) -> None:
+def test_without_matplotlib_a_picture_is_refused_with_the_extra(runs: Path, command: Command, tmp_path: Path) -> None:
     hidden = "import importlib.util as u; f = u.find_spec\n"
     hidden += "u.find_spec = lambda name, *a: None if name == 'matplotlib' else f(name, *a)\n"
     (tmp_path / "sitecustomize.py").write_text(hidden)

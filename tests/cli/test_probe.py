@@ -75,9 +75,7 @@ def test_entropy_has_a_row_for_each_head_and_stage(probe: Any) -> None:
         assert 0 < row["gradient"] < 1
 
 
-def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(
-    probe: Any, tmp_path: Path
-) -> None:
+def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(probe: Any, tmp_path: Path) -> None:
     other = run_of(tmp_path / "other", sections("nystrom", "encoder", {"landmarks": 2}))
     (other.path / "none.jsonl").write_text('{"source": "one red dog and", "target": "a"}\n')
     path = str(other.path)
@@ -87,26 +85,18 @@ def test_entropy_of_a_mechanism_without_softmax_says_why_there_is_none(
     assert "rows are no distributions" in done.out
 
 
-def test_rank_of_runs_names_them_where_there_are_several(
-    probe: Any, run: Run, tmp_path: Path
-) -> None:
+def test_rank_of_runs_names_them_where_there_are_several(probe: Any, run: Run, tmp_path: Path) -> None:
     make_run(tmp_path, "other")
     make_run(tmp_path, "other", seed=2)
     done = probe("rank", str(tmp_path / "runs"), "--split", "test", "--format", "json")
     assert {row["run"] for row in rows(done)} == {"toy/other/seed-1", "toy/other/seed-2"}
     alone = rows(probe("rank", "run", "--format", "json"))
-    assert [(row["attention"], row["layer"]) for row in alone] == [
-        ("encoder", 0), ("decoder", 0), ("cross", 0)
-    ]  # fmt: skip
+    assert [(row["attention"], row["layer"]) for row in alone] == [("encoder", 0), ("decoder", 0), ("cross", 0)]
     for row in alone:
         assert row["lowest"] <= row["effective_rank"] <= row["highest"] <= row["numerical_rank"] + 1
 
 
-ALL = [
-    ("noise", "run", "--sigma", "1", "--seeds", "1"),
-    ("entropy", "run"),
-    ("rank", "run"),
-]
+ALL = [("noise", "run", "--sigma", "1", "--seeds", "1"), ("entropy", "run"), ("rank", "run")]
 
 
 @pytest.mark.sampled(2)
@@ -125,9 +115,7 @@ def test_every_study_comes_in_every_format(
         assert max(map(len, shown)) <= width
 
 
-def test_a_mechanism_without_scores_is_refused_before_any_scoring(
-    probe: Any, tmp_path: Path
-) -> None:
+def test_a_mechanism_without_scores_is_refused_before_any_scoring(probe: Any, tmp_path: Path) -> None:
     other = run_of(tmp_path / "other", sections("linear", "encoder", shape="encoder-decoder"))
     (other.path / "none.jsonl").write_text('{"source": "one", "target": "a"}\n')
     done = probe("noise", str(other.path), "--split", "test")

@@ -93,8 +93,7 @@ def test_eval_and_generate_give_what_one_process_gives(
         together = Warm(trained, *words, "--nproc", "2").ended()
         assert (alone.code, together.returncode) == (0, 0), together.stderr
         if words is scored:
-            one, two = (json.loads(text)["rows"][0]["metrics"]
-                        for text in (alone.out, together.stdout))  # fmt: skip
+            one, two = (json.loads(text)["rows"][0]["metrics"] for text in (alone.out, together.stdout))
             assert one == two
         else:
             assert alone.out == together.stdout

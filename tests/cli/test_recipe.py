@@ -58,16 +58,12 @@ def test_show_prints_the_file_as_it_is(capsys: pytest.CaptureFixture[str]) -> No
     assert run(capsys, "show", "r.yaml") == (0, TEXT, "")
 
 
-def test_show_prints_a_broken_file_and_makes_it_harmless(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_show_prints_a_broken_file_and_makes_it_harmless(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.yaml").write_text("task: \u202enope\n")
     assert run(capsys, "show", "bad.yaml") == (0, "task: \\u202enope\n", "")
 
 
-def test_show_of_a_variant_is_complete_and_can_be_loaded(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_show_of_a_variant_is_complete_and_can_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "show", "r.yaml", "train.steps=7", "--variant", "fast")
     assert code == 0
     assert out.startswith("# recipe: r\n# variant: fast\ntask: translation\n")
@@ -89,10 +85,7 @@ def test_explain_gives_each_value_with_its_origin(
     assert ["train.steps", "7", "command", "line"] in found
     assert ["train.lr", "0.001", "default", "plain"] in found
     fast = TEXT.splitlines()[8]
-    for key, value, text in (
-        ("train.lr", "0.002", "2e-3"),
-        ("model.attention.cross",) + 2 * ("linear",),
-    ):
+    for key, value, text in (("train.lr", "0.002", "2e-3"), ("model.attention.cross",) + 2 * ("linear",)):
         assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
     assert not any(words[:1] == ["train.clip"] for words in found)
     assert "more keys have their default values: --all shows them" in out
@@ -100,9 +93,7 @@ def test_explain_gives_each_value_with_its_origin(
     assert ["train.clip", "1.0", "default"] in lines(out)
 
 
-def test_explain_says_that_the_validation_split_is_scored(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_explain_says_that_the_validation_split_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
     """A recipe without data.test took the validation split for it without a word."""
     note = "there is no data.test: the validation split is scored"
     _, out, _ = run(capsys, "explain", "r.yaml", "--quick")
@@ -113,9 +104,7 @@ def test_explain_says_that_the_validation_split_is_scored(
     assert out.count(note) == 1
 
 
-def test_explain_gives_programs_values_origins_and_numbers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_explain_gives_programs_values_origins_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "explain", "r.yaml", "--quick", "--format", "json")
     assert code == 0
     found = json.loads(out)
@@ -208,9 +197,7 @@ def test_a_copy_finds_what_it_extends(capsys: pytest.CaptureFixture[str]) -> Non
     Path("child.yaml").write_text("train: {steps: 5}\nextends: 'r.yaml'  # mine\n")
     Path("folder").mkdir()
     assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
-    assert Path("folder/mine.yaml").read_text() == (
-        'train: {steps: 5}\nextends: "../r.yaml"  # mine\n'
-    )
+    assert Path("folder/mine.yaml").read_text() == ('train: {steps: 5}\nextends: "../r.yaml"  # mine\n')
     assert load("folder/mine.yaml").variants["fast"].train.steps == 5
     assert run(capsys, "copy", "translation/multi30k-quick", "folder")[0] == 0
     assert 'extends: "translation/multi30k"\n' in Path("folder/multi30k-quick.yaml").read_text()

@@ -375,11 +375,18 @@ eval: {bootstrap: 0}
 variants: {one: {}, two: {model.attention: linear}}
 """
 FILES = {
-    "a.en": "one red dog\n\na dog and a cat\n", "a.de": "ein hund\n\nein hund und eine katze\n",
-    "a.gold": "0-0 1-1 2-2\n\n0-0 1-1 2-2 3?3 4-4\n", "short": "0-0\n", "none": "0?0\n\n\n",
-    "void": "", "hyp.txt": "a b\nc d\ne f\nall\n", "ref.txt": "a red\nb\nc\nd\n", "tiny.yaml": TINY,
-    "r-figures": "mine", "own.jsonl": json.dumps({"question": "a?", "answers": ["b"]}) + "\n",
-}  # fmt: skip
+    "a.en": "one red dog\n\na dog and a cat\n",
+    "a.de": "ein hund\n\nein hund und eine katze\n",
+    "a.gold": "0-0 1-1 2-2\n\n0-0 1-1 2-2 3?3 4-4\n",
+    "short": "0-0\n",
+    "none": "0?0\n\n\n",
+    "void": "",
+    "hyp.txt": "a b\nc d\ne f\nall\n",
+    "ref.txt": "a red\nb\nc\nd\n",
+    "tiny.yaml": TINY,
+    "r-figures": "mine",
+    "own.jsonl": json.dumps({"question": "a?", "answers": ["b"]}) + "\n",
+}
 
 
 def cases() -> Iterator[tuple[str, int, str, str]]:
@@ -407,9 +414,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("folder.md", "folder.md/a.html", "new", "lm", "converted"):
         (made / name).mkdir()
     links = {
-        "run": make_run(made / "new"), "lm": make_run(made / "lm", task="language-modeling"),
+        "run": make_run(made / "new"),
+        "lm": make_run(made / "lm", task="language-modeling"),
         "small": convertible.make_run(made / "converted"),
-    }  # fmt: skip
+    }
     (made / "lm").rename(made / "words")
     for name, run in links.items():
         (made / name).symlink_to(str(run.path).replace("/lm/", "/words/"))
@@ -429,9 +437,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Caller:
+def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """The command in that folder, which must stay as it is."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
@@ -447,12 +453,8 @@ def attnkit(
     return call
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "message", "stdin"), [*cases()], ids=[words for words, *_ in cases()]
-)
-def test_a_mistake_is_one_line(
-    words: str, code: int, message: str, stdin: str, attnkit: Caller
-) -> None:
+@pytest.mark.parametrize(("words", "code", "message", "stdin"), [*cases()], ids=[words for words, *_ in cases()])
+def test_a_mistake_is_one_line(words: str, code: int, message: str, stdin: str, attnkit: Caller) -> None:
     if words.split()[1:2] == ["hf"]:
         pytest.importorskip("transformers")
     done = attnkit(*shlex.split(words), stdin=stdin)
@@ -465,15 +467,23 @@ GOOD = "results/toy/good/seed-1.results.tar.xz"
 
 @pytest.mark.parametrize(
     "words",
-    ["generate {}", "visualize-attn {} cats", "nbce {} --context a.en --prompt cats", "align {}",
-     "export {} --to onnx exported", "probe heads {} --split test",
-     "probe rank results --split test",
-     "convert {} --attention linear", "bench decode {}", "train quickstart train.init={}",
-     "eval {} search.beam=7", "eval {} --fresh", "eval {} --split valid"],
-)  # fmt: skip
+    [
+        "generate {}",
+        "visualize-attn {} cats",
+        "nbce {} --context a.en --prompt cats",
+        "align {}",
+        "export {} --to onnx exported",
+        "probe heads {} --split test",
+        "probe rank results --split test",
+        "convert {} --attention linear",
+        "bench decode {}",
+        "train quickstart train.init={}",
+        "eval {} search.beam=7",
+        "eval {} --fresh",
+        "eval {} --split valid",
+    ],
+)
 def test_what_needs_weights_is_refused_of_results(words: str, attnkit: Caller) -> None:
     done = attnkit(*words.format(GOOD).split(), stdin="two cats\n")
     assert done.code == 66
-    assert (
-        f"{GOOD}: {WEIGHTS}" in done.refusal or f"/bad/seed-1.results.tar.xz: {WEIGHTS}" in done.err
-    )
+    assert f"{GOOD}: {WEIGHTS}" in done.refusal or f"/bad/seed-1.results.tar.xz: {WEIGHTS}" in done.err

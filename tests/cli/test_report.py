@@ -20,8 +20,13 @@ from attnkit.scoring.evaluation import evaluate
 from attnkit.storage import files
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
-BAD = ["\x1b[31mein \u202eroter hund", "<b>zwei</b> </script><script>alert(1)", "",
-       "\u05d7\u05ea\u05d5\u05dc | [katzen]", "eine sehr rote katze und zwei hunde"]  # fmt: skip
+BAD = [
+    "\x1b[31mein \u202eroter hund",
+    "<b>zwei</b> </script><script>alert(1)",
+    "",
+    "\u05d7\u05ea\u05d5\u05dc | [katzen]",
+    "eine sehr rote katze und zwei hunde",
+]
 
 
 @pytest.fixture(scope="module")
@@ -106,11 +111,18 @@ def test_the_page_is_one_file_in_which_texts_stay_texts(attnkit: Any, tmp_path: 
     assert not [attributes for _, attributes in document.elements if "style" in attributes]
     text = content.decode()
     for words in (
-        "Results", "Learning curves", "Examples", "Attention maps", "Recipes", "Environment",
-        "good gains most over bad", "a &quot;dog&quot; &lt;/script&gt;&lt;b&gt;",
-        "changed after training began: train.lr 0.001 -&gt; 0.002 after step 5", "(empty)",
+        "Results",
+        "Learning curves",
+        "Examples",
+        "Attention maps",
+        "Recipes",
+        "Environment",
+        "good gains most over bad",
+        "a &quot;dog&quot; &lt;/script&gt;&lt;b&gt;",
+        "changed after training began: train.lr 0.001 -&gt; 0.002 after step 5",
+        "(empty)",
         "attnkit report runs/toy",
-    ):  # fmt: skip
+    ):
         assert words in text, words
 
 

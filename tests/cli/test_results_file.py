@@ -25,9 +25,7 @@ WEIGHTS = "results without weights; name the run that they are of, or train it a
 
 
 @pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Caller:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
     """The command in a folder with two scored runs below runs/, and their results below results/.
 
     The test rows are in a file, which is kept in the runs.
@@ -76,8 +74,7 @@ def test_the_table_is_that_of_the_runs_to_the_last_digit(here: Caller, format: s
     if format == "json":
         table = json.loads(results.out)
         assert {one["metric"] for one in table["comparisons"]} >= {"bleu", "chrf", "rouge1"}
-        assert all(one["p"] is not None for one in table["comparisons"]
-                   if one["metric"] != "perplexity")  # fmt: skip
+        assert all(one["p"] is not None for one in table["comparisons"] if one["metric"] != "perplexity")
 
 
 def test_metrics_are_added_from_the_outputs_where_the_corpus_is_at_hand(here: Caller) -> None:
@@ -151,8 +148,15 @@ def test_verify_says_what_it_checked_and_what_it_could_not(here: Caller) -> None
     done = here(*words)
     assert done.code == 0, done.err
     found = checks(done)
-    for name in ("manifest.json", "recipe.yaml", "scores.json", "data/test.json", "test bleu",
-                 "test rougeLsum", "test perplexity"):  # fmt: skip
+    for name in (
+        "manifest.json",
+        "recipe.yaml",
+        "scores.json",
+        "data/test.json",
+        "test bleu",
+        "test rougeLsum",
+        "test perplexity",
+    ):
         assert found[f"{GOOD_RESULTS} {name}"] == ("same", "")
     assert found[f"{GOOD_RESULTS} metrics.jsonl"] == ("same", "thinned from 199 records")
     for name in ("model.safetensors", "tokenizer.model"):
@@ -214,9 +218,7 @@ def test_the_list_of_runs(here: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_answers_to_questions_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_answers_to_questions_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     run = questioned.make_run(tmp_path)
     question_sets.evaluate(run, ["test"], run.recipe.eval)
     monkeypatch.chdir(tmp_path)
@@ -237,13 +239,10 @@ def test_answers_to_questions_are_kept(
     assert WEIGHTS in refused.refusal
 
 
-def test_windows_of_language_models_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_windows_of_language_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     run = trained.make_run(tmp_path, task="language-modeling")
     monkeypatch.chdir(tmp_path)
-    words = ("eval.lengths=[4,8]", "--metrics", "perplexity,accuracy", "--format", "json",
-             "--device", "cpu")  # fmt: skip
+    words = ("eval.lengths=[4,8]", "--metrics", "perplexity,accuracy", "--format", "json", "--device", "cpu")
     before = called(capsys, "eval", str(run.path.relative_to(tmp_path)), *words)
     assert before.code == 0, before.err
     called(capsys, "runs", "pack", "runs", "--results")

@@ -54,9 +54,7 @@ def test_every_run_is_a_line(runs: Path, here: Caller, monkeypatch: pytest.Monke
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("width", [30, 60, 80, 160])
-def test_the_table_fits_and_says_what_it_leaves_out(
-    width: int, runs: Path, command: Command
-) -> None:
+def test_the_table_fits_and_says_what_it_leaves_out(width: int, runs: Path, command: Command) -> None:
     shown = command("runs", COLUMNS=str(width)).stdout
     assert max(map(len, shown.splitlines())) <= width
     assert ("left out at 60 columns" in " ".join(shown.split())) == (width == 60)
@@ -83,9 +81,14 @@ def test_a_hundred_runs_call_less_than_nine_times_what_one_does(tmp_path: Path) 
 
     def calls(runs: int) -> int:
         done = subprocess.run(
-            [sys.executable, "-c", COUNTED], cwd=tmp_path, env=environment(), capture_output=True,
-            text=True, timeout=120, check=True,
-        )  # fmt: skip
+            [sys.executable, "-c", COUNTED],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
         assert done.stdout.count("seed-") == runs
         return int(done.stderr)
 
@@ -113,9 +116,15 @@ def test_cleaning_asks_at_a_terminal(answer: bytes, left: int, runs: Path) -> No
     ours, theirs = pty.openpty()
     os.write(ours, answer)
     done = subprocess.run(
-        [sys.executable, "-m", "attnkit", "runs", "clean"], stdin=theirs, capture_output=True,
-        text=True, env=environment(), cwd=runs.parent, timeout=60, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "attnkit", "runs", "clean"],
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=runs.parent,
+        timeout=60,
+        check=True,
+    )
     os.close(ours)
     os.close(theirs)
     assert "runs/toy/base/seed-2: 1 kB" in done.stderr

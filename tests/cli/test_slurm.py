@@ -35,9 +35,7 @@ ATTNKIT = f'#!/usr/bin/env bash\nexec {sys.executable} -m attnkit "$@"\n'
 TOLD = '#!/usr/bin/env bash\necho "$RANK/$WORLD_SIZE:" "$@"\nexit {code}\n'
 
 
-def submit(
-    script: Path, *, attnkit: str = ATTNKIT, nodes: int = 1
-) -> subprocess.CompletedProcess[str]:
+def submit(script: Path, *, attnkit: str = ATTNKIT, nodes: int = 1) -> subprocess.CompletedProcess[str]:
     """Run a batch script as a cluster would."""
     programs = script.parent / "bin"
     programs.mkdir(exist_ok=True)
@@ -45,20 +43,24 @@ def submit(
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     variables = {
-        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "SLURM_NNODES": str(nodes),
-        "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": str(20000 + os.getpid() % 20000),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "SLURM_NNODES": str(nodes),
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_ID": str(20000 + os.getpid() % 20000),
         "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+    }
     return subprocess.run(
-        ["bash", script.name], cwd=script.parent, env=environment(**variables), capture_output=True,
-        text=True, timeout=300,
-    )  # fmt: skip
+        ["bash", script.name],
+        cwd=script.parent,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.parametrize("words", [["--gpus", "0"], ["--nodes", "4", "--gpus", "8"]])
-def test_the_script_is_valid_and_says_what_the_job_needs(
-    words: list[str], here: Caller, tmp_path: Path
-) -> None:
+def test_the_script_is_valid_and_says_what_the_job_needs(words: list[str], here: Caller, tmp_path: Path) -> None:
     done = here("slurm", "quickstart", *words, "train.steps=3", "--save", "job.sh")
     assert done.code == 0, done.err
     assert "submit it: sbatch job.sh\n" in done.err
@@ -71,9 +73,7 @@ def test_the_script_is_valid_and_says_what_the_job_needs(
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x85", "\u2028", "\t", "\x1b"])
-def test_the_name_of_the_file_adds_no_line_to_the_script(
-    end: str, here: Caller, tmp_path: Path
-) -> None:
+def test_the_name_of_the_file_adds_no_line_to_the_script(end: str, here: Caller, tmp_path: Path) -> None:
     done = here("slurm", "quickstart", "--save", f"job{end}scancel c.sh")
     assert (done.code, [*tmp_path.iterdir()]) == (2, [])
     assert "would break a line of the script" in done.err
@@ -81,9 +81,17 @@ def test_the_name_of_the_file_adds_no_line_to_the_script(
 
 @pytest.mark.slow
 def test_two_nodes_train_one_run_together(here: Caller, tmp_path: Path) -> None:
-    small = ["train.steps=2", "data.size=300", "train.batch_tokens=400", "train.valid_every=0",
-             "train.precision=fp32", "eval.splits=[valid]", "search.max_length=3",
-             "data.valid_rows=20", "eval.bootstrap=0"]  # fmt: skip
+    small = [
+        "train.steps=2",
+        "data.size=300",
+        "train.batch_tokens=400",
+        "train.valid_every=0",
+        "train.precision=fp32",
+        "eval.splits=[valid]",
+        "search.max_length=3",
+        "data.valid_rows=20",
+        "eval.bootstrap=0",
+    ]
     more = ["--nodes", "2", "--gpus", "0", "--", "--variant", "linear", "--out", "runs"]
     done = here("slurm", "quickstart", *small, "--save", "job.sh", *more)
     assert done.code == 0, done.err
@@ -111,8 +119,6 @@ def test_any_longer_time_and_none_are_taken(here: Caller) -> None:
         assert here("slurm", "quickstart", "--time", time).code == 0, time
 
 
-def test_the_script_has_the_plug_ins_of_its_own_command(
-    here: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_script_has_the_plug_ins_of_its_own_command(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {"own": Path("own.py")})
     assert "train quickstart --plugin own.py ||" in here("slurm", "quickstart").out

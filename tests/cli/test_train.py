@@ -70,8 +70,11 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: 
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "attnkit", "train", "tiny.yaml"],
-        stdout=subprocess.DEVNULL, stderr=theirs, cwd=recipe.parent, env=environment(),
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        cwd=recipe.parent,
+        env=environment(),
+    )
     os.close(theirs)
     shown = b""
     sent = False
@@ -124,8 +127,7 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
 
 @pytest.mark.parametrize("flag", [[], ["--dry-run"]])
 @pytest.mark.parametrize(
-    ("text", "reason"),
-    [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")],
+    ("text", "reason"), [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")]
 )
 def test_a_faulty_test_file_is_told_before_anything_is_trained(
     recipe: Path,
@@ -172,10 +174,7 @@ def test_a_sweep_goes_on_with_one_value_more(
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
 def test_a_log_that_is_not_installed_is_refused_before_training(
-    more: list[str],
-    recipe: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    more: list[str], recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(recipe.parent)
     monkeypatch.setitem(sys.modules, "wandb", None)

@@ -42,10 +42,7 @@ class Terminal(io.StringIO):
 
 def row(variant: str, score: float) -> ScoreRow:
     scores = {"bleu": fixed_score("bleu", score, "nrefs:1")}
-    return score_row(
-        variant, scores, recipe="toy", sentences=100, parameters=37504,
-        run=f"runs/toy/{variant}/seed-1",
-    )  # fmt: skip
+    return score_row(variant, scores, recipe="toy", sentences=100, parameters=37504, run=f"runs/toy/{variant}/seed-1")
 
 
 def good(settings: Any, emit: events.Emit, **_: Any) -> None:
@@ -157,9 +154,7 @@ def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
     assert "\x1b[1m" not in terminal.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines(
-    train: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dumb_terminal_gets_lines(train: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(streams, "terminal", lambda stream: False)
     assert train(terminal=terminal) == 0
@@ -175,9 +170,7 @@ def test_an_interruption_stays_visible_on_the_board(train: Callable[..., int]) -
     assert "\x1b[?25h" in terminal.getvalue(), "the cursor is back"
 
 
-def test_a_stop_says_how_to_go_on(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stop_says_how_to_go_on(train: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     stop = errors.StoppedError("stopped by SIGTERM after step 40; run this to go on")
     assert train("--fresh", "train.steps=90", training=failing(stop)) == 75
     assert capsys.readouterr().err.splitlines()[-1] == (
@@ -186,9 +179,7 @@ def test_a_stop_says_how_to_go_on(
     )
 
 
-def test_no_memory_names_a_smaller_batch(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_memory_names_a_smaller_batch(train: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert train(training=failing(MemoryError())) == 71
     assert capsys.readouterr().err.splitlines()[-1] == (
         "attnkit: error: out of memory: half the batch at the same update is "
@@ -203,8 +194,7 @@ def test_options_may_be_repeated(train: Callable[..., int]) -> None:
         asked.append(settings)
 
     assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
-    assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"],
-                 training=record) == 0  # fmt: skip
+    assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"], training=record) == 0
     assert asked[0] == asked[1]
     assert asked[0].variants == ["vanilla", "linear"]
     assert asked[0].seeds == [3, 4]
@@ -218,8 +208,11 @@ def test_a_dry_run_trains_nothing_and_shows_the_plan(
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["variant", "seed", "state", "run", "steps", "parameters"]
     assert [line.split()[0:2] for line in lines[3:7]] == [
-        ["vanilla", "1"], ["vanilla", "2"], ["linear", "1"], ["linear", "2"],
-    ]  # fmt: skip
+        ["vanilla", "1"],
+        ["vanilla", "2"],
+        ["linear", "1"],
+        ["linear", "2"],
+    ]
     assert lines[3].split()[2:5] == ["new", "runs/toy/vanilla/seed-1", "100"]
     assert not (tmp_path / "runs").exists()
 
@@ -246,6 +239,7 @@ def test_a_dry_run_as_json_is_one_object_a_training(
     assert train("--dry-run", "--json", "--seed", "5") == 0
     planned = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(p["event"], p["variant"], p["seed"], p["steps"]) for p in planned] == [
-        ("planned", "vanilla", 5, 100), ("planned", "linear", 5, 100),
-    ]  # fmt: skip
+        ("planned", "vanilla", 5, 100),
+        ("planned", "linear", 5, 100),
+    ]
     assert all(p["parameters"] > 0 for p in planned)

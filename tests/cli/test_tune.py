@@ -49,8 +49,9 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
     names = [(row["variant"], row["state"], row["steps"]) for row in rows]
     assert names == [
         *((f"{v},lr={lr}", "new", 6) for v in ("one", "two") for lr in ("0.001", "0.003", "0.01")),
-        ("one", "new", 12), ("two", "new", 12),
-    ]  # fmt: skip
+        ("one", "new", 12),
+        ("two", "new", 12),
+    ]
     assert not (tmp_path / "runs").exists()
 
     done = here(*TUNE)
@@ -64,9 +65,7 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
     assert len(trials) == 6
     scored = here("eval", "runs/tiny", "--format", "json")
     found = json.loads(scored.out)["rows"]
-    assert [(row["variant"], row["tuned"]["value"]) for row in found] == [
-        ("one", "0.01"), ("two", "0.01"),
-    ]  # fmt: skip
+    assert [(row["variant"], row["tuned"]["value"]) for row in found] == [("one", "0.01"), ("two", "0.01")]
 
     again = here("train", "tiny.yaml")
     assert again.code == 0, again.err
@@ -97,10 +96,9 @@ def test_trials_side_by_side_score_as_one_after_the_other(here: Caller) -> None:
     one, side = here(*words), here(*words, "--jobs", "2", "--out", "side")
     assert (one.code, side.code) == (0, 0), side.err
     tuned = [
-        {event["variant"]: event for event in map(json.loads, text.splitlines())
-         if event["event"] == "tuned"}
+        {event["variant"]: event for event in map(json.loads, text.splitlines()) if event["event"] == "tuned"}
         for text in (one.out, side.out)
-    ]  # fmt: skip
+    ]
     assert tuned[0].keys() == tuned[1].keys() == {"one", "two"}
     for row in ("one", "two"):
         first, second = (some[row]["trials"] for some in tuned)
@@ -111,8 +109,17 @@ def test_trials_side_by_side_score_as_one_after_the_other(here: Caller) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_trial_is_gone_on_with(tiny: Path, here: Caller) -> None:
-    words = ["train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--variant", "one",
-             "train.steps=3000", "train.valid_every=0", "train.log_every=5"]  # fmt: skip
+    words = [
+        "train",
+        "tiny.yaml",
+        "--tune",
+        "train.lr=1e-3,1e-2",
+        "--variant",
+        "one",
+        "train.steps=3000",
+        "train.valid_every=0",
+        "train.log_every=5",
+    ]
     process = Warm(tiny, *words, "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
     done = process.ended()

@@ -90,26 +90,37 @@ def _damage(name: str) -> Callable[[Run], None]:
     ("damage", "cells"),
     [
         (_edit_score, {"test chrf": "scores.json says .*, scored again it is"}),
-        (_other_outputs, {"test chrf": "scored again it is",
-                          "test: 5 of 5 lines": "1 are decoded otherwise now: line 2"}),
+        (
+            _other_outputs,
+            {"test chrf": "scored again it is", "test: 5 of 5 lines": "1 are decoded otherwise now: line 2"},
+        ),
         (_damage("metrics.jsonl"), {"metrics.jsonl": "is not the file that was written"}),
         (_damage("recipe.yaml"), {"recipe.yaml": "is not the file"}),
         (_damage("manifest.json"), {"manifest.json": "not valid JSON"}),
-        (_damage("data/test.json"), {"data/test.json": "is not the file that was written",
-                                     "test": "its rows"}),
-        (_damage("data/test.jsonl"), {"data/test.jsonl": "is not what was scored",
-                                      "test": "its rows: data/test.jsonl: is not what was"}),
-        (_damage("outputs/test.hyp.txt"), {"test chrf": "test.hyp.txt was changed",
-                                           "test perplexity": "test.hyp.txt was changed"}),
-        (_damage("scores.json"), {"scores.json": "is not the file that was written",
-                                  "all": "scores.json: is not the file"}),
-        (_damage("model.safetensors"), {"model.safetensors": "is not the file that was written",
-                                        "test chrf": "model.safetensors: is not",
-                                        "test perplexity": "model.safetensors: is not"}),
+        (_damage("data/test.json"), {"data/test.json": "is not the file that was written", "test": "its rows"}),
+        (
+            _damage("data/test.jsonl"),
+            {"data/test.jsonl": "is not what was scored", "test": "its rows: data/test.jsonl: is not what was"},
+        ),
+        (
+            _damage("outputs/test.hyp.txt"),
+            {"test chrf": "test.hyp.txt was changed", "test perplexity": "test.hyp.txt was changed"},
+        ),
+        (
+            _damage("scores.json"),
+            {"scores.json": "is not the file that was written", "all": "scores.json: is not the file"},
+        ),
+        (
+            _damage("model.safetensors"),
+            {
+                "model.safetensors": "is not the file that was written",
+                "test chrf": "model.safetensors: is not",
+                "test perplexity": "model.safetensors: is not",
+            },
+        ),
     ],
-    ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores",
-         "weights"],
-)  # fmt: skip
+    ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores", "weights"],
+)
 def test_what_does_not_match_is_named_by_cell(
     attnkit: Any, damage: Callable[[Run], None], cells: dict[str, str]
 ) -> None:
@@ -126,12 +137,18 @@ def test_what_does_not_match_is_named_by_cell(
 @pytest.mark.parametrize("instead", ["nothing", "a folder", "another file", "a link"])
 @pytest.mark.parametrize(
     "name",
-    ["data/test.jsonl", "data/test.json", "metrics.jsonl", "scores.json", "tokenizer.model",
-     "model.safetensors", "outputs/test.hyp.txt", "outputs/test.stats.npz"],
-)  # fmt: skip
-def test_what_is_missing_or_replaced_is_named(
-    name: str, instead: str, root: Path, tmp_path: Path
-) -> None:
+    [
+        "data/test.jsonl",
+        "data/test.json",
+        "metrics.jsonl",
+        "scores.json",
+        "tokenizer.model",
+        "model.safetensors",
+        "outputs/test.hyp.txt",
+        "outputs/test.stats.npz",
+    ],
+)
+def test_what_is_missing_or_replaced_is_named(name: str, instead: str, root: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(root / "toy/base/seed-1", tmp_path / "seed-1"))
     assert not [one for one in verify(run, 0) if one.state == "different"]
     path = run / name
@@ -148,12 +165,8 @@ def test_what_is_missing_or_replaced_is_named(
     assert name in {one.cell for one in wrong} or all(named in one.text for one in wrong)
 
 
-def test_a_table_is_checked_by_the_ids_of_its_runs(
-    attnkit: Any, capsys: Any, tmp_path: Path
-) -> None:
-    table = json.loads(
-        called(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out
-    )
+def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Any, capsys: Any, tmp_path: Path) -> None:
+    table = json.loads(called(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out)
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table), encoding="utf-8")
     assert attnkit("runs", "--table", str(path)).code == 0
@@ -183,16 +196,27 @@ def _row(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "table",
     [
-        [], 5, {}, {"rows": 5}, {"rows": [5]}, _row(split=5), _row(run=5), _row(run_id=5),
-        _row(metrics=5), _row(metrics={"chrf": 5}), _row(metrics={"chrf": {"score": "1"}}),
-        _row(metrics={"chrf": {"score": 10**400}}), _row(metrics={"chrf": {}}),
-        _row(contexts=10**400), _row(contexts="x"), _row(run="\ud800"), _row(method=5),
+        [],
+        5,
+        {},
+        {"rows": 5},
+        {"rows": [5]},
+        _row(split=5),
+        _row(run=5),
+        _row(run_id=5),
+        _row(metrics=5),
+        _row(metrics={"chrf": 5}),
+        _row(metrics={"chrf": {"score": "1"}}),
+        _row(metrics={"chrf": {"score": 10**400}}),
+        _row(metrics={"chrf": {}}),
+        _row(contexts=10**400),
+        _row(contexts="x"),
+        _row(run="\ud800"),
+        _row(method=5),
     ],
     ids=repr,
-)  # fmt: skip
-def test_a_table_of_another_form_is_refused_in_one_line(
-    table: Any, root: Path, tmp_path: Path, capsys: Any
-) -> None:
+)
+def test_a_table_of_another_form_is_refused_in_one_line(table: Any, root: Path, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table), encoding="utf-8")
     words = (str(root / "toy/base"), "--lines", "0", "--table", str(path))
@@ -205,8 +229,11 @@ def test_a_table_of_another_form_is_refused_in_one_line(
 def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
     for path in (BASE, OTHER):
         manifest = json.loads((path / "manifest.json").read_bytes())
-        kept = {name: value for name, value in manifest["files"].items()
-                if name in ("recipe.yaml", "tokenizer.model", "model.safetensors")}  # fmt: skip
+        kept = {
+            name: value
+            for name, value in manifest["files"].items()
+            if name in ("recipe.yaml", "tokenizer.model", "model.safetensors")
+        }
         old = {key: value for key, value in manifest.items() if key not in ("sha256", "format")}
         (path / "manifest.json").write_text(json.dumps(old | {"files": kept}), encoding="utf-8")
     done = attnkit("runs")
@@ -217,9 +244,7 @@ def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
 
 
 @pytest.mark.slow
-def test_answers_to_questions_are_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_answers_to_questions_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     run = questioned.make_run(tmp_path)
     monkeypatch.chdir(tmp_path)
     table = called(capsys, "eval", str(run.path), "--device", "cpu", "--format", "json")

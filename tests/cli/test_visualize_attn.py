@@ -53,9 +53,7 @@ def show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any)
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("options", [(), ("--words", "--view", "numbers")], ids=str)
-def test_screens_fit_and_name_model_output_and_axes(
-    show: Any, run: Run, width: int, options: tuple[str, ...]
-) -> None:
+def test_screens_fit_and_name_model_output_and_axes(show: Any, run: Run, width: int, options: tuple[str, ...]) -> None:
     done = show(TEXT, *options, width=width)
     assert done.code == 0, done.err
     assert all(cell_len(line) <= width for line in done.out.splitlines())
@@ -86,9 +84,7 @@ def test_views_are_chosen_and_one_head_needs_no_grid(show: Any) -> None:
 
 
 @pytest.mark.slow
-def test_many_heads_are_thinned_unless_they_are_asked_for(
-    show: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_heads_are_thinned_unless_they_are_asked_for(show: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(visualize_attn, "MOST_MAPS", 1)
     monkeypatch.setattr(visualize_attn, "FEWEST_MAPS", 1)
     hint = "1 of 1 layers, 1 of 2 heads; --layer and --head choose others, --save maps.html has all"
@@ -115,9 +111,7 @@ def test_a_column_that_takes_most_can_be_hidden(
     assert hint not in hidden.err
     assert "first column hidden: <s>" in hidden.out
     assert "numbers are those of the whole maps" in hidden.out
-    numbers = [
-        done.out.partition("each head")[2].partition("numbers")[0] for done in (whole, hidden)
-    ]
+    numbers = [done.out.partition("each head")[2].partition("numbers")[0] for done in (whole, hidden)]
     assert numbers[0].strip() == numbers[1].strip()
     files = ("a.npz", "a.csv", "a.svg", "a.html")
     saved = (word for file in files for word in ("--save", file))

@@ -87,45 +87,110 @@ def tokenizer(old: bytes, new: bytes) -> Harm:
 SCORES, MANIFEST, ROWS, LOG = "scores.json", "manifest.json", "data/test.jsonl", "metrics.jsonl"
 SPACE = "\u2581".encode()
 CASES: dict[str, Harm] = {
-    **{f"rows {text[:40]}": line(ROWS, text) for text in (
-        "5", "[]", "{}", '{"source": "a"}', '{"source": 1, "target": "b"}', "null",
-        '{"source": "a", "target": "b", "gold": "x"}', '{"source": "\\ud800", "target": "b"}',
-        '{"source": "a", "target": "b", "references": "c"}', "[" * 100_000)},
-    **{f"without {keys}": entry(SCORES, keys, GONE) for keys in (
-        "test decode", "test search", "test search method", "test search beam",
-        "test decode seconds", "test digests", "test digests source", "test scoring",
-        "test metrics bleu score", "test metrics bleu signature", "test sentences")},
-    **{f"without hash of {name}": entry(MANIFEST, f"files {name}", GONE) for name in (
-        "model.safetensors", "tokenizer.model", "scores.json", "metrics.jsonl", "recipe.yaml",
-        "data/test.json")},
-    **{f"{name} {data[:12]!r}": outputs(data) for name, data in {
-        "few outputs": b"a\nb\n", "many outputs": b"a\n" * 9, "no outputs": b"",
-        "no UTF-8": b"\xff\n" * 5, "no end": b"a\nb\nc\nd\ne", "one line": b"a b c d e\n"}.items()},
-    **{f"piece {new!r}": tokenizer(old, new) for old, new in (
-        (SPACE, b"\xff\xfe\xfd"), (SPACE, b"\xc0\x80\x80"), (SPACE, b"\xed\xa0\x80"),
-        (b"", b"junk"), (b"", b"\xff" * 40), (b"", b'{"labels": 5}'))},
-    **{f"surrogate {name} {keys}": entry(name, keys, SURROGATE) for name, keys in (
-        (SCORES, "test"), (SCORES, "test search method"), (SCORES, "test metrics bleu signature"),
-        (MANIFEST, "recipe"), (MANIFEST, "variant"), (MANIFEST, "device"))},
-    **{f"log {text[:30]}": line(LOG, text) for text in (
-        "5", "{}", '{"step": "x"}', '{"step": 1, "loss": "\\ud800"}', '{"step": 1, "loss": 1e400}',
-        '{"step": 1, "seconds": []}')},
-}  # fmt: skip
+    **{
+        f"rows {text[:40]}": line(ROWS, text)
+        for text in (
+            "5",
+            "[]",
+            "{}",
+            '{"source": "a"}',
+            '{"source": 1, "target": "b"}',
+            "null",
+            '{"source": "a", "target": "b", "gold": "x"}',
+            '{"source": "\\ud800", "target": "b"}',
+            '{"source": "a", "target": "b", "references": "c"}',
+            "[" * 100_000,
+        )
+    },
+    **{
+        f"without {keys}": entry(SCORES, keys, GONE)
+        for keys in (
+            "test decode",
+            "test search",
+            "test search method",
+            "test search beam",
+            "test decode seconds",
+            "test digests",
+            "test digests source",
+            "test scoring",
+            "test metrics bleu score",
+            "test metrics bleu signature",
+            "test sentences",
+        )
+    },
+    **{
+        f"without hash of {name}": entry(MANIFEST, f"files {name}", GONE)
+        for name in (
+            "model.safetensors",
+            "tokenizer.model",
+            "scores.json",
+            "metrics.jsonl",
+            "recipe.yaml",
+            "data/test.json",
+        )
+    },
+    **{
+        f"{name} {data[:12]!r}": outputs(data)
+        for name, data in {
+            "few outputs": b"a\nb\n",
+            "many outputs": b"a\n" * 9,
+            "no outputs": b"",
+            "no UTF-8": b"\xff\n" * 5,
+            "no end": b"a\nb\nc\nd\ne",
+            "one line": b"a b c d e\n",
+        }.items()
+    },
+    **{
+        f"piece {new!r}": tokenizer(old, new)
+        for old, new in (
+            (SPACE, b"\xff\xfe\xfd"),
+            (SPACE, b"\xc0\x80\x80"),
+            (SPACE, b"\xed\xa0\x80"),
+            (b"", b"junk"),
+            (b"", b"\xff" * 40),
+            (b"", b'{"labels": 5}'),
+        )
+    },
+    **{
+        f"surrogate {name} {keys}": entry(name, keys, SURROGATE)
+        for name, keys in (
+            (SCORES, "test"),
+            (SCORES, "test search method"),
+            (SCORES, "test metrics bleu signature"),
+            (MANIFEST, "recipe"),
+            (MANIFEST, "variant"),
+            (MANIFEST, "device"),
+        )
+    },
+    **{
+        f"log {text[:30]}": line(LOG, text)
+        for text in (
+            "5",
+            "{}",
+            '{"step": "x"}',
+            '{"step": 1, "loss": "\\ud800"}',
+            '{"step": 1, "loss": 1e400}',
+            '{"step": 1, "seconds": []}',
+        )
+    },
+}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_wrong_content_is_one_line(
-    case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_content_is_one_line(case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures, which take most of the time, are drawn where what they show is wrong."""
     if case.split()[0] not in ("log", "surrogate"):
         monkeypatch.setattr("attnkit.show.figure.find_spec", lambda _: None)
     run = Path(shutil.copytree(root / "runs/toy/base/seed-1", tmp_path / "toy/base/seed-1"))
     CASES[case](run)
     for words in (
-        f"verify {run} --lines 1 --device cpu", f"generate {run} {root}/text --device cpu",
-        f"report {run} -o {tmp_path}/r.md --no-maps", f"plot {run}", f"runs {tmp_path}",
-        f"runs pack {run} --results -o {tmp_path}/packed", f"eval {run} --device cpu",
-    ):  # fmt: skip
+        f"verify {run} --lines 1 --device cpu",
+        f"generate {run} {root}/text --device cpu",
+        f"report {run} -o {tmp_path}/r.md --no-maps",
+        f"plot {run}",
+        f"runs {tmp_path}",
+        f"runs pack {run} --results -o {tmp_path}/packed",
+        f"eval {run} --device cpu",
+    ):
         found = one_line(words, *here(*words.split()))
         assert found.verdict != "FAULT", found

@@ -11,11 +11,7 @@ EXCUSES = {
     "map": ("its tokens have several values each",),
     "rows": ("it declares that its rows do not sum to 1",),
     "limits": ("it declares no limit in this role",),
-    "fast": (
-        "it has no fast path",
-        "it has one path in this role",
-        "its options take the plain path",
-    ),
+    "fast": ("it has no fast path", "it has one path in this role", "its options take the plain path"),
 }
 """The only reasons for which a contract may say nothing of a mechanism that ships."""
 
@@ -26,9 +22,7 @@ def test_each_contract_is_named_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("subject", "contracts"), CASES)
-def test_the_contracts_are_kept(
-    subject: Subject, contracts: list[Contract], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_contracts_are_kept(subject: Subject, contracts: list[Contract], monkeypatch: pytest.MonkeyPatch) -> None:
     for contract in contracts:
         with monkeypatch.context() as patch:
             if contract.name == "device":  # without values no search ends early; steps are alike

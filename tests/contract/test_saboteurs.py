@@ -51,9 +51,7 @@ def found(kind: type[Attention], role: Role, names: set[str]) -> set[str]:
 
 
 @EACH
-def test_the_contract_that_is_broken_says_so(
-    kind: type[Attention], role: Role, broken: set[str]
-) -> None:
+def test_the_contract_that_is_broken_says_so(kind: type[Attention], role: Role, broken: set[str]) -> None:
     assert found(kind, role, broken) == broken
 
 

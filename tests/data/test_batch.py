@@ -16,10 +16,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD
 
 Ids = list[list[int]]
 SEQUENCES = st.lists(
-    st.tuples(
-        st.lists(st.integers(4, 65_535), min_size=1, max_size=9),
-        st.lists(st.integers(4, 65_535), max_size=9),
-    ),
+    st.tuples(st.lists(st.integers(4, 65_535), min_size=1, max_size=9), st.lists(st.integers(4, 65_535), max_size=9)),
     min_size=1,
     max_size=12,
 )
@@ -56,9 +53,7 @@ def test_a_batch_by_hand() -> None:
 
 
 @given(SEQUENCES, st.data())
-def test_gathering_agrees_with_a_loop_over_rows(
-    rows: list[tuple[list[int], list[int]]], data: st.DataObject
-) -> None:
+def test_gathering_agrees_with_a_loop_over_rows(rows: list[tuple[list[int], list[int]]], data: st.DataObject) -> None:
     sources, targets = [[*source, EOS] for source, _ in rows], [target for _, target in rows]
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=6))
     batch = collate(pairs(sources, targets), np.array(chosen))

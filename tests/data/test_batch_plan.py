@@ -46,9 +46,7 @@ def test_batches_keep_both_budgets_and_only_single_rows_exceed_them(
     pairs: list[tuple[int, int]], budget: int, attention: int | None
 ) -> None:
     source, target = sides(pairs)
-    for batch in plan(
-        source, target, batch_tokens=budget, seed=1, epoch=0, attention_budget=attention
-    ):
+    for batch in plan(source, target, batch_tokens=budget, seed=1, epoch=0, attention_budget=attention):
         width = max(source[batch].max(), target[batch].max() + 1)
         if len(batch) > 1:
             assert len(batch) * width <= budget
@@ -76,11 +74,7 @@ def test_the_same_arguments_give_the_same_plan(
 
 def test_every_seed_and_epoch_has_another_plan() -> None:
     source, target = like_multi30k()
-    plans = [
-        plan(source, target, batch_tokens=4096, seed=seed, epoch=epoch)
-        for seed in (1, 2)
-        for epoch in (0, 1, 2)
-    ]
+    plans = [plan(source, target, batch_tokens=4096, seed=seed, epoch=epoch) for seed in (1, 2) for epoch in (0, 1, 2)]
     for first, second in combinations(plans, 2):
         batches = [{frozenset(batch.tolist()) for batch in batches} for batches in (first, second)]
         # Other rows meet; the very widest and narrowest alone may find themselves together again.
@@ -89,10 +83,7 @@ def test_every_seed_and_epoch_has_another_plan() -> None:
 
 def test_without_shuffling_there_is_one_plan() -> None:
     source, target = like_multi30k(2000)
-    first, second = (
-        plan(source, target, batch_tokens=1000, seed=seed, epoch=seed, shuffle=False)
-        for seed in (1, 2)
-    )
+    first, second = (plan(source, target, batch_tokens=1000, seed=seed, epoch=seed, shuffle=False) for seed in (1, 2))
     assert same(first, second)
     widths = [max(source[batch].max(), target[batch].max() + 1) for batch in first]
     assert widths == sorted(widths)

@@ -56,14 +56,20 @@ def card(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     texts = {"train.en": "a\nb\n", "train.de": "c\nd\n", "test.en": "e\n", "test.de": "f\n"}
     card = {
-        "name": "tiny", "title": "Tiny", "task": "translation", "format": "lines",
-        "languages": ["en", "de"], "licence": "none", "citation": "none", "homepage": None,
+        "name": "tiny",
+        "title": "Tiny",
+        "task": "translation",
+        "format": "lines",
+        "languages": ["en", "de"],
+        "licence": "none",
+        "citation": "none",
+        "homepage": None,
         "obtain": "from a friend",
         "splits": {
             split: {to: side(texts[f"{split}.{to}"], f"{split}.{to}") for to in ("en", "de")}
             for split in ("train", "test")
         },
-    }  # fmt: skip
+    }
     for name, text in texts.items():
         write(folder / "data" / "tiny" / name, text)
     monkeypatch.setattr(corpus_cards, "load", lambda name: corpus_cards.Card.model_validate(card))
@@ -128,12 +134,8 @@ def test_real_plain_text_has_the_documented_words(corpora: Path) -> None:
 
 
 def test_a_column_of_a_json_corpus_may_be_either_side(corpora: Path) -> None:
-    forth = Corpus.open(
-        DataConfig(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora
-    )
-    back = Corpus.open(
-        DataConfig(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora
-    )
+    forth = Corpus.open(DataConfig(corpus="tatoeba-enzh", source="en", target="zh"), "translation", data_dir=corpora)
+    back = Corpus.open(DataConfig(corpus="tatoeba-enzh", source="zh", target="en"), "translation", data_dir=corpora)
     for row, other in zip(forth.rows("test"), back.rows("test"), strict=True):
         assert (row.source, row.target) == (other.target, other.source)
     assert forth.fingerprint("test") != back.fingerprint("test")
@@ -146,9 +148,7 @@ def test_references_of_a_real_corpus_are_kept(corpora: Path) -> None:
 
 def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]) -> None:
     corpus = tiny(folder)
-    assert (corpus.name, corpus.languages, corpus.splits) == (
-        "tiny", ("en", "de"), ("train", "test")
-    )  # fmt: skip
+    assert (corpus.name, corpus.languages, corpus.splits) == ("tiny", ("en", "de"), ("train", "test"))
     assert list(corpus.rows("train")) == [Row("a", "c"), Row("b", "d")]
     data = DataConfig(corpus="tiny", target="de")
     one = Corpus.open(data, "language-modeling", data_dir=folder / "data", cache=folder)
@@ -157,9 +157,8 @@ def test_files_of_a_card_are_read_by_language(folder: Path, card: dict[str, Any]
 
 @pytest.mark.parametrize(
     ("head", "more"),
-    [("de\ten\n", {}), ("d\te\n", {"columns": {"en": "e", "de": "d"}}),
-     ("", {"columns": {"en": 2, "de": 1}})],
-)  # fmt: skip
+    [("de\ten\n", {}), ("d\te\n", {"columns": {"en": "e", "de": "d"}}), ("", {"columns": {"en": 2, "de": 1}})],
+)
 def test_columns_of_a_card_are_its_languages_or_what_it_says(
     folder: Path, card: dict[str, Any], head: str, more: dict[str, Any]
 ) -> None:
@@ -202,9 +201,7 @@ def test_a_missing_file_is_named_with_the_way_out(folder: Path, card: dict[str, 
         list(Corpus.open(data, "translation").rows("test"))
 
 
-def test_an_unknown_split_is_refused_with_those_there_are(
-    folder: Path, card: dict[str, Any]
-) -> None:
+def test_an_unknown_split_is_refused_with_those_there_are(folder: Path, card: dict[str, Any]) -> None:
     for use in (Corpus.fingerprint, lambda corpus, split: next(corpus.rows(split))):
         with pytest.raises(MissingInputError) as caught:
             use(tiny(folder), "tset")
@@ -217,9 +214,7 @@ def test_keys_that_do_not_fit_the_card_are_refused(folder: Path, card: dict[str,
     assert "data.target: tiny has no 'dee'; did you mean de?" in refused(RecipeError, data)
 
 
-def test_a_data_folder_that_is_not_there_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_folder_that_is_not_there_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTNKIT_DATA", str(folder / "absent"))
     assert refused(MissingInputError, DataConfig(corpus="multi30k", source="en", target="de")) == (
         f"{folder / 'absent'}: no such folder (ATTNKIT_DATA)"
@@ -246,9 +241,7 @@ def network(card: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, 
     return content
 
 
-def test_files_are_downloaded_once(
-    folder: Path, card: dict[str, Any], network: dict[str, bytes]
-) -> None:
+def test_files_are_downloaded_once(folder: Path, card: dict[str, Any], network: dict[str, bytes]) -> None:
     for language, text in (("en", b"a\n"), ("de", b"b\n")):
         url = f"https://example.org/train.{language}"
         card["splits"]["train"][language]["url"] = url
@@ -304,9 +297,7 @@ def test_generated_corpora_take_size_and_seed(folder: Path, toy: types.ModuleTyp
     assert next(model.rows("valid")) == Row("", "1 0")
 
 
-def test_the_fingerprint_of_a_generated_corpus_knows_its_version(
-    folder: Path, toy: types.ModuleType
-) -> None:
+def test_the_fingerprint_of_a_generated_corpus_knows_its_version(folder: Path, toy: types.ModuleType) -> None:
     def prints(**options: Any) -> tuple[str, str]:
         corpus = Corpus.open(DataConfig(corpus="toy-translation", **options), "translation")
         return corpus.fingerprint("train"), corpus.fingerprint("valid")
@@ -352,9 +343,7 @@ def test_plain_text_and_json_text_serve_language_models(folder: Path) -> None:
 def test_rows_caps_training_only_and_counts_tell(folder: Path) -> None:
     for split in ("train", "valid"):
         write(folder / f"{split}.txt", "a\r\nb\r\nc\r\n")
-    corpus = Corpus.open(
-        DataConfig(train="train.txt", valid="valid.txt", rows=2), "language-modeling"
-    )
+    corpus = Corpus.open(DataConfig(train="train.txt", valid="valid.txt", rows=2), "language-modeling")
     counts = Counts()
     assert len(list(corpus.rows("train", counts))) == 2
     assert len(list(corpus.rows("valid", counts))) == 3
@@ -428,9 +417,7 @@ def test_the_fingerprint_follows_content_and_options_only(folder: Path) -> None:
     assert len({first, of(train="x.txt"), *others}) == 4
 
 
-def test_a_file_that_stays_as_it_is_is_hashed_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_stays_as_it_is_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(folder / "x.txt", "a\nb\n")
     digests = [corpus_files.file_digest(path)]
     monkeypatch.setattr(corpus_files, "sha256_file", lambda _: "read again")
@@ -458,9 +445,7 @@ def test_the_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatc
     assert cache_dir() == Path("/c/.cache/attnkit")
 
 
-def test_no_home_folder_is_an_error_that_names_the_variable(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_home_folder_is_an_error_that_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     def none() -> Path:
         raise RuntimeError
 
@@ -477,16 +462,10 @@ def test_no_home_folder_is_an_error_that_names_the_variable(
         ("wmt14-en-de", "Aeno0 beno1 ceno2 . &amp; more", "Adeo0 bdeo1 cdeo2 . &amp; more"),
         ("wmt14-en-fr", "Aeno0 beno1 ceno2 . &amp; more", "Afro0 bfro1 cfro2 . &amp; more"),
         ("cnn-dailymail", "ao0 bo1 co2 . ao0 co1 eo2 go3 . ", "ao0 bo1 co2 . ao0 co1 eo2 go3 ."),
-        (
-            "personachat-official",
-            "i like to ski . i have a cat . __eop__ ao0 bo1 co2",
-            "ao0 co1 eo2 go3",
-        ),
+        ("personachat-official", "i like to ski . i have a cat . __eop__ ao0 bo1 co2", "ao0 co1 eo2 go3"),
     ],
 )
-def test_published_formats_of_large_corpora_are_read(
-    name: str, source: str, target: str, folder: Path
-) -> None:
+def test_published_formats_of_large_corpora_are_read(name: str, source: str, target: str, folder: Path) -> None:
     make_corpus(name, folder)
     card = corpus_cards.load(name)
     pair = card.languages if card.task == "translation" else (None, None)
@@ -500,9 +479,7 @@ def test_published_formats_of_large_corpora_are_read(
     assert rows[0].target == target
 
 
-LABELLED = [
-    {"source": "a", "target": "no"}, {"source": "b", "target": 1}, {"source": "c", "target": " no"},
-]  # fmt: skip
+LABELLED = [{"source": "a", "target": "no"}, {"source": "b", "target": 1}, {"source": "c", "target": " no"}]
 
 
 def labelled(folder: Path, rows: list[dict[str, object]], *labels: str) -> Corpus:
@@ -536,9 +513,7 @@ def test_any_white_space_in_a_label_is_a_space(tmp_path: Path, space: str) -> No
         (0.5, "rows.jsonl:2: field 'target' must be a string, not a number"),
     ],
 )
-def test_another_label_is_refused_with_its_line(
-    tmp_path: Path, target: object, message: str
-) -> None:
+def test_another_label_is_refused_with_its_line(tmp_path: Path, target: object, message: str) -> None:
     corpus = labelled(tmp_path, [LABELLED[0], {"source": "b", "target": target}], "no", "yes")
     with pytest.raises(DataError, match=re.escape(message)):
         list(corpus.rows("train"))
@@ -546,19 +521,14 @@ def test_another_label_is_refused_with_its_line(
 
 def test_labels_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     """Else rows that were encoded under other labels would be found in the cache."""
-    prints = {
-        labelled(tmp_path, LABELLED, *labels).fingerprint("train")
-        for labels in (("no", "yes"), ("yes", "no"))
-    }
+    prints = {labelled(tmp_path, LABELLED, *labels).fingerprint("train") for labels in (("no", "yes"), ("yes", "no"))}
     assert len(prints) == 2
 
 
 @pytest.mark.parametrize("name", ["sst2", "cola", "rte", "boolq", "copa", "wic"])
 def test_the_labels_of_a_card_are_those_of_its_files(name: str, corpora: Path) -> None:
     card = corpus_cards.load(name)
-    corpus = Corpus.open(
-        DataConfig(corpus=name, labels=card.labels), "classification", data_dir=corpora
-    )
+    corpus = Corpus.open(DataConfig(corpus=name, labels=card.labels), "classification", data_dir=corpora)
     for split in corpus.splits:
         assert {row.target for row in corpus.rows(split)} == {*card.labels}
 

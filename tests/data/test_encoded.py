@@ -39,9 +39,7 @@ def expected(tokenizer: Tokenizer, rows: list[Row], room: int) -> list[tuple[lis
     """The plain way: row by row; the first `room` ids of each side."""
     pairs = []
     for row in rows:
-        source, target = tokenizer.source.encode([row.source])[0], tokenizer.target.encode(
-            [row.target]
-        )[0]  # fmt: skip
+        source, target = tokenizer.source.encode([row.source])[0], tokenizer.target.encode([row.target])[0]
         pairs.append(([*source[:room], EOS], target[:room]))
     return pairs
 
@@ -52,9 +50,7 @@ def lists(split: Encoded) -> list[tuple[list[int], list[int]]]:
     return [(split.source[i].tolist(), split.target[i].tolist()) for i in range(len(split))]
 
 
-def test_rows_with_an_empty_side_are_dropped_and_counted(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_rows_with_an_empty_side_are_dropped_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
     split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=50, too_long="drop")
     kept = [ROWS[i] for i in (0, 2, 3, 5)]
     assert lists(split) == expected(tokenizer, kept, 50)
@@ -77,9 +73,7 @@ def test_longer_rows_are_truncated_and_counted(tokenizer: Tokenizer, tmp_path: P
     assert split.counts == Counts(rows=6, kept=4, empty=2, truncated=2, unknown=2)
 
 
-def test_the_second_call_reads_no_rows_and_returns_the_same(
-    tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_the_second_call_reads_no_rows_and_returns_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def rows(counts: Counts) -> object:
         for row in ROWS:
             counts.rows += 1
@@ -87,11 +81,9 @@ def test_the_second_call_reads_no_rows_and_returns_the_same(
             yield row
 
     counts = Counts()
-    first = encode(rows(counts), tokenizer, tmp_path, **SPLIT,
-                   counts=counts)  # fmt: skip
+    first = encode(rows(counts), tokenizer, tmp_path, **SPLIT, counts=counts)
     again = Counts()
-    second = encode(rows(again), tokenizer, tmp_path, **SPLIT,
-                    counts=again)  # fmt: skip
+    second = encode(rows(again), tokenizer, tmp_path, **SPLIT, counts=again)
     assert first.counts == second.counts
     assert (second.counts.rows, second.counts.breaks, second.counts.kept) == (6, 1, 4)
     assert again == Counts()
@@ -133,9 +125,7 @@ def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -
         split.target.ids[0] = 1
 
 
-@pytest.mark.parametrize(
-    "name", ["meta.json", "source.ids", "source.offsets", "target.ids", "target.offsets"]
-)
+@pytest.mark.parametrize("name", ["meta.json", "source.ids", "source.offsets", "target.ids", "target.offsets"])
 @pytest.mark.parametrize("damage", ["absent", "empty", "cut", "flipped", "longer"])
 def test_a_damaged_cache_is_noticed_rebuilt_and_reported(
     tokenizer: Tokenizer, tmp_path: Path, name: str, damage: str
@@ -166,28 +156,22 @@ def test_a_split_without_usable_rows_is_empty(tokenizer: Tokenizer, tmp_path: Pa
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path) -> None:
     rows = [Row("the old cat sees the older dog", "the old cat sees the older dog")] * 30
-    tokenizer = Tokenizer.train(
-        schema.TokenizerConfig.model_validate({"type": kind, "size": 40}), rows
-    )
+    tokenizer = Tokenizer.train(schema.TokenizerConfig.model_validate({"type": kind, "size": 40}), rows)
 
     def sampled(key: str, seed: int) -> Encoded:
-        return encode(rows, tokenizer, tmp_path, key=key, max_length=90, too_long="drop",
-                      sample=(0.3, seed))  # fmt: skip
+        return encode(rows, tokenizer, tmp_path, key=key, max_length=90, too_long="drop", sample=(0.3, seed))
 
     first, same, other = sampled("1", 1), sampled("1-again", 1), sampled("2", 2)
     assert lists(first) == lists(same)
     assert lists(first) != lists(other)
     assert [source[:-1] for source, _ in lists(first)] != [target for _, target in lists(first)]
-    assert {tuple(tokenizer.target.decode([target])) for _, target in lists(first)} == {
-        (rows[0].target,)
-    }
+    assert {tuple(tokenizer.target.decode([target])) for _, target in lists(first)} == {(rows[0].target,)}
 
 
 def test_a_stream_is_paragraphs_with_eos_behind_each(tokenizer: Tokenizer, tmp_path: Path) -> None:
     rows = [Row("", row.target) for row in ROWS]
     split = encode(rows, tokenizer, tmp_path, key="k", max_length=4, too_long="drop", stream=True)
-    plain = [i for ids in tokenizer.target.encode([row.target for row in rows])
-             if ids for i in [*ids, EOS]]  # fmt: skip
+    plain = [i for ids in tokenizer.target.encode([row.target for row in rows]) if ids for i in [*ids, EOS]]
     assert split.source is None
     assert np.asarray(split.target.ids).tolist() == plain
     assert split.counts == Counts(rows=6, kept=5, empty=1, unknown=1)

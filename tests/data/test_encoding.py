@@ -21,10 +21,7 @@ from attnkit.errors import DataError, MemoryLimitError, StoppedError
 from attnkit.recipe import schema
 from attnkit.recipe.schema import Recipe
 
-ROWS = [
-    Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0)))
-    for i in range(97)
-]
+ROWS = [Row("the cat sees " * (i % 5), "a dog and a long tree " * (i * 7 % 4 + (i % 9 > 0))) for i in range(97)]
 FILES = ("source.ids", "source.offsets", "target.ids", "target.offsets")
 
 
@@ -102,11 +99,7 @@ def test_a_killed_process_is_one_clear_line(
 @pytest.mark.parametrize("error", [DataError("train.en:2: malformed"), StoppedError("stopped")])
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_what_stops_an_encoding_leaves_nothing(
-    write: Callable[..., Encoded],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    jobs: int,
+    write: Callable[..., Encoded], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, jobs: int
 ) -> None:
     monkeypatch.setattr(encoding, "processes", lambda: jobs)
     with pytest.raises(type(error), match=str(error)):
@@ -121,14 +114,11 @@ def test_a_folder_of_another_tokenizer_is_not_taken(write: Callable[..., Encoded
     assert "is of another corpus, tokenizer or recipe: other" in str(write("third").note)
 
 
-def test_a_file_that_changes_while_it_is_encoded_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train", "valid"):
         for side, text in (("en", "the cat"), ("de", "a dog")):
             (tmp_path / f"{name}.{side}").write_text(f"{text}\n" * 40)
-    data = {name: [str(tmp_path / f"{name}.{side}") for side in ("en", "de")]
-            for name in ("train", "valid")}  # fmt: skip
+    data = {name: [str(tmp_path / f"{name}.{side}") for side in ("en", "de")] for name in ("train", "valid")}
     recipe = Recipe.model_validate({"task": "translation", "data": data, "tokenizer": {"size": 20}})
 
     def change(stage: str, done: int, total: int | None) -> None:
@@ -160,16 +150,18 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_kill_9_leaves_no_process(
-    write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
+def test_kill_9_leaves_no_process(write: Callable[..., Encoded], tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path)
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     root = str(Path(__file__).parents[2])
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, cwd=root, env=os.environ | {"PYTHONPATH": root},
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": root},
         start_new_session=True,
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     while int(process.stdout.readline()) < 50:
         pass

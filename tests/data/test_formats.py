@@ -19,15 +19,7 @@ from hypothesis import strategies as st
 
 from attnkit.data.dialogues import read_parlai
 from attnkit.data.fields import read_rows
-from attnkit.data.formats import (
-    BOM,
-    FREE,
-    LONGEST,
-    Stream,
-    read_lines,
-    read_pairs,
-    read_text,
-)
+from attnkit.data.formats import BOM, FREE, LONGEST, Stream, read_lines, read_pairs, read_text
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
 
@@ -57,9 +49,7 @@ def json_fails(folder: Path, line: str) -> str:
 
 @per_example
 @given(lines=st.lists(LINE, max_size=20), last=st.booleans(), packed=st.booleans())
-def test_n_lines_of_any_text_are_n_lines(
-    tmp_path: Path, lines: list[str], last: bool, packed: bool
-) -> None:
+def test_n_lines_of_any_text_are_n_lines(tmp_path: Path, lines: list[str], last: bool, packed: bool) -> None:
     text = "".join(line + "\n" for line in lines)
     if lines and lines[-1] and not last:
         text = text[:-1]
@@ -77,9 +67,7 @@ def test_n_lines_of_any_text_are_n_lines(
 
 @per_example
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_read_with_replacement_or_refused_with_a_place(
-    tmp_path: Path, data: bytes
-) -> None:
+def test_any_bytes_are_read_with_replacement_or_refused_with_a_place(tmp_path: Path, data: bytes) -> None:
     path = write(tmp_path, b"x" + data)
     counts = Counts()
     text = "\n".join(read_lines(path, "replace", counts))
@@ -140,9 +128,7 @@ def test_other_kinds_of_files_are_named(tmp_path: Path, data: bytes, what: str) 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
-def test_packed_text_is_known_by_its_bytes_not_its_name(
-    tmp_path: Path, pack: Callable[[bytes], bytes]
-) -> None:
+def test_packed_text_is_known_by_its_bytes_not_its_name(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     packed = pack(b"a\nb\n") + pack(b"c")
     assert list(read_lines(write(tmp_path, packed, "text"))) == ["a", "b", "c"]
     assert list(read_lines(write(tmp_path, b"a\nb\n", "text.gz"))) == ["a", "b"]
@@ -153,9 +139,7 @@ def test_packed_text_is_known_by_its_bytes_not_its_name(
 
 @pytest.mark.parametrize("fault", ["cut", "flipped", "header", "tail"])
 @pytest.mark.parametrize(("kind", "pack"), [("gzip", gzip.compress), ("xz", lzma.compress)])
-def test_damaged_packed_text_is_refused(
-    tmp_path: Path, kind: str, pack: Callable[[bytes], bytes], fault: str
-) -> None:
+def test_damaged_packed_text_is_refused(tmp_path: Path, kind: str, pack: Callable[[bytes], bytes], fault: str) -> None:
     packed = bytearray(pack(os.urandom(5000).hex().encode()))
     if fault == "cut":
         del packed[-9:]
@@ -183,8 +167,9 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
 
 
 def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
-    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "mode": lzma.MODE_FAST,
-                "mf": lzma.MF_HC3, "nice_len": 32}]  # fmt: skip
+    filters = [
+        {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 32}
+    ]
     small = lzma.compress(b"a\n", filters=[filters[0] | {"dict_size": 1 << 20}])
     assert list(read_lines(write(tmp_path, small))) == ["a"]
     monstrous = bytearray(small)
@@ -193,9 +178,9 @@ def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
     size = (monstrous[head] + 1) * 4
     place = monstrous.index(b"\x21\x01", head, head + size) + 2
     monstrous[place] = 38
-    monstrous[head + size - 4 : head + size] = zlib.crc32(
-        bytes(monstrous[head : head + size - 4])
-    ).to_bytes(4, "little")
+    monstrous[head + size - 4 : head + size] = zlib.crc32(bytes(monstrous[head : head + size - 4])).to_bytes(
+        4, "little"
+    )
     assert "damaged xz data (Memory usage limit" in fails(write(tmp_path, bytes(monstrous)))
 
 
@@ -252,12 +237,7 @@ def test_json_rows_are_read_with_references(tmp_path: Path) -> None:
         {"source": "", "target": "", "references": []},
     ]
     path = write(tmp_path, "\n".join(map(json.dumps, rows)), "rows.jsonl")
-    assert list(read_rows(path)) == [
-        Row("a", "b"),
-        Row("c", "d", ("d", "e")),
-        Row("f", "g", ("g", "h")),
-        Row("", ""),
-    ]
+    assert list(read_rows(path)) == [Row("a", "b"), Row("c", "d", ("d", "e")), Row("f", "g", ("g", "h")), Row("", "")]
 
 
 @per_example
@@ -315,9 +295,7 @@ def test_half_a_surrogate_pair_in_json_is_refused_or_replaced(tmp_path: Path) ->
         ('{"turns": [1], "target": "b"}', ":2: field 'turns[0]' must be a string, not a number"),
     ],
 )
-def test_malformed_rows_are_refused_with_their_place(
-    tmp_path: Path, line: str, message: str
-) -> None:
+def test_malformed_rows_are_refused_with_their_place(tmp_path: Path, line: str, message: str) -> None:
     assert json_fails(tmp_path, line).startswith(message)
 
 
@@ -335,9 +313,7 @@ ROWS = [{"source": "a\nb", "target": "ü"}, {"source": "c", "references": ["d", 
     ids=["array", "data", "beside others"],
 )
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda text: BOM.encode() + text])
-def test_a_json_document_has_the_rows_of_its_array(
-    tmp_path: Path, form: Any, indent: int | None, pack: Any
-) -> None:
+def test_a_json_document_has_the_rows_of_its_array(tmp_path: Path, form: Any, indent: int | None, pack: Any) -> None:
     text = json.dumps(form(ROWS), indent=indent, ensure_ascii=indent is None)
     counts = Counts()
     path = write(tmp_path, pack(text.encode()), "rows.json")
@@ -361,9 +337,7 @@ def test_a_document_of_one_long_line_is_read(tmp_path: Path) -> None:
     assert [row.source[:6].split()[0] for row in read_rows(path)] == [*map(str, range(3000))]
 
 
-def test_a_document_that_is_too_long_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.data.formats.WHOLE", 100)
     for indent in (None, 0):
         path = write(tmp_path, json.dumps(ROWS * 4, indent=indent), "rows.json")
@@ -375,10 +349,7 @@ def test_a_document_that_is_too_long_is_refused(
     ("text", "message"),
     [
         ('[{"source": "a", "target": "b"},\n {"source": "a"}]', ": row 2: no field 'target'"),
-        (
-            '{"data": [{"source": "a", "target": "b"}, 3]}',
-            ": row 2: must be a JSON object",
-        ),
+        ('{"data": [{"source": "a", "target": "b"}, 3]}', ": row 2: must be a JSON object"),
         ('[{"source": "a", "target": "b"},\n {"source" 1}]', ":2:12: not JSON: Expecting ':'"),
         ('[{"source": "a", "target": "b"}', ":1:32: not JSON: Expecting ',' delimiter"),
         ('{"train": [{}], "test": [{}]}', ": has several arrays of objects ('train', 'test');"),
@@ -387,9 +358,7 @@ def test_a_document_that_is_too_long_is_refused(
         ("[" * 100_000, ":1:1: not JSON that can be read"),
     ],
 )
-def test_faults_of_a_document_are_named_by_row_or_place(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_faults_of_a_document_are_named_by_row_or_place(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text, "rows.json")
     with pytest.raises(DataError) as caught:
         list(read_rows(path))
@@ -398,9 +367,7 @@ def test_faults_of_a_document_are_named_by_row_or_place(
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_an_array_in_a_file_of_json_lines_is_told_its_name(
-    tmp_path: Path, indent: int | None
-) -> None:
+def test_an_array_in_a_file_of_json_lines_is_told_its_name(tmp_path: Path, indent: int | None) -> None:
     path = write(tmp_path, json.dumps(ROWS, indent=indent), "rows.jsonl")
     with pytest.raises(DataError, match=r"jsonl:1:\d+: .* give it a name that ends in \.json"):
         list(read_rows(path))
@@ -478,8 +445,7 @@ def test_languages_are_told_from_names_of_fields(
         ),
         (
             {"id": 3, "en": "a", "out": "b"},
-            ":1: no field 'de' or 'target' for the target; the first row has 'en', 'out': "
-            "set data.target=out",
+            ":1: no field 'de' or 'target' for the target; the first row has 'en', 'out': set data.target=out",
         ),
         (
             {"id": 3, "words": ["a", "b"]},
@@ -488,9 +454,7 @@ def test_languages_are_told_from_names_of_fields(
         ),
     ],
 )
-def test_a_field_that_is_not_there_names_the_key_to_set(
-    tmp_path: Path, line: dict[str, Any], message: str
-) -> None:
+def test_a_field_that_is_not_there_names_the_key_to_set(tmp_path: Path, line: dict[str, Any], message: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line) + "\n")
     with pytest.raises(DataError) as caught:

@@ -9,13 +9,7 @@ import pytest
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.draw import Draw
-from attnkit.data.synthetic.known_source import (
-    END,
-    LINE,
-    SOURCES,
-    KnownSource,
-    known_source,
-)
+from attnkit.data.synthetic.known_source import END, LINE, SOURCES, KnownSource, known_source
 from attnkit.errors import UsageError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
@@ -84,9 +78,14 @@ def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> No
 
 @pytest.mark.parametrize(
     ("corpus", "before"),
-    [("toy-topics", ["dog", "bread"]), ("toy-topics", ["xyz"]), ("toy-chains", ["kami", "kami"]),
-     ("toy-chains", ["ka"]), ("toy-chains", ["dog"])],
-)  # fmt: skip
+    [
+        ("toy-topics", ["dog", "bread"]),
+        ("toy-topics", ["xyz"]),
+        ("toy-chains", ["kami", "kami"]),
+        ("toy-chains", ["ka"]),
+        ("toy-chains", ["dog"]),
+    ],
+)
 def test_words_that_no_line_has_are_refused(corpus: str, before: list[str]) -> None:
     found = known_source(corpus)
     assert found is not None

@@ -28,8 +28,7 @@ def test_operators(operator: str, values: list[int], answer: int) -> None:
 
 
 def test_lists_in_lists_have_their_value_as_an_argument() -> None:
-    known = {"MIN": min, "MAX": max, "MED": lambda values: int(median(values)),
-             "SM": lambda values: sum(values) % 10}  # fmt: skip
+    known = {"MIN": min, "MAX": max, "MED": lambda values: int(median(values)), "SM": lambda values: sum(values) % 10}
 
     def value(words: Iterator[str]) -> int | None:
         """Of the next digit or list; None at the end of a list."""

@@ -78,8 +78,7 @@ def test_queries_have_the_values_of_their_keys(name: str) -> None:
         places = [at for at, token in enumerate(target) if token != "_"]
         assert all(at >= 2 * pairs and at % 2 == 0 for at in places)
         assert [known[source[at]] for at in places] == answers
-        between = [s for s, t in zip(source[2 * pairs :], target[2 * pairs :], strict=True)
-                   if t == "_"]  # fmt: skip
+        between = [s for s, t in zip(source[2 * pairs :], target[2 * pairs :], strict=True) if t == "_"]
         assert ({*between} == {"0"}) == (name == "toy-mqar")
 
 
@@ -87,9 +86,7 @@ def test_the_map_to_memorize_is_one() -> None:
     known = dict[str, str]()
     for split in ("train", "test"):
         for source, target in rows("toy-mad-memorization-256", split):
-            for key, insert, before, value in zip(
-                source[::2], source[1::2], target[::2], target[1::2], strict=True
-            ):
+            for key, insert, before, value in zip(source[::2], source[1::2], target[::2], target[1::2], strict=True):
                 assert (insert, before) == ("255", "_")
                 assert known.setdefault(key, value) == value
 
@@ -137,17 +134,31 @@ def test_the_model_predicts_the_marked_positions_alone() -> None:
 def test_both_metrics_are_those_of_the_positions(shape: str) -> None:
     torch.manual_seed(0)
     tokenizer, found = made([("a b c", "_ x x"), ("b", "z"), ("c c", "_ x")])
-    recipe = Recipe.model_validate({
-        "task": "tagging", "data": {"corpus": "toy-parity"},
-        "model": {"shape": shape, "width": 8, "heads": 2, "ff": 0, "norm": "rms",
-                  "layers": {shape: 2, "decoder" if shape == "encoder" else "encoder": 0}},
-    })  # fmt: skip
+    recipe = Recipe.model_validate(
+        {
+            "task": "tagging",
+            "data": {"corpus": "toy-parity"},
+            "model": {
+                "shape": shape,
+                "width": 8,
+                "heads": 2,
+                "ff": 0,
+                "norm": "rms",
+                "layers": {shape: 2, "decoder" if shape == "encoder" else "encoder": 0},
+            },
+        }
+    )
     model = build_for(recipe, (len(tokenizer.source), len(tokenizer.target))).eval()
     assert isinstance(model, PositionTagger)
     scores = teacher_forced_scores(
-        ["accuracy", "balanced-accuracy"], model, tokenizer, found,
-        max_length=9, stream=False, objective=objective_of(recipe),
-    )  # fmt: skip
+        ["accuracy", "balanced-accuracy"],
+        model,
+        tokenizer,
+        found,
+        max_length=9,
+        stream=False,
+        objective=objective_of(recipe),
+    )
     source = encode_rows(found, tokenizer, 9, stream=False).source
     assert source is not None
     right = list[tuple[str, bool]]()
@@ -170,9 +181,7 @@ def test_both_metrics_are_those_of_the_positions(shape: str) -> None:
         ([("a b", "x y"), ("a b", "x")], "row 2 has 2 tokens and 1 targets"),
     ],
 )
-def test_rows_without_anything_to_learn_are_refused(
-    pairs: list[tuple[str, str]], message: str
-) -> None:
+def test_rows_without_anything_to_learn_are_refused(pairs: list[tuple[str, str]], message: str) -> None:
     tokenizer, found = made(pairs)
     encoded = encode_rows(found, tokenizer, 9, stream=False)
     with pytest.raises(DataError, match=message):
@@ -205,9 +214,7 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
 
 
-def test_longer_rows_than_the_model_reads_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_longer_rows_than_the_model_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe, out = tmp_path / "parity.yaml", tmp_path / "runs"
     recipe.write_text(RECIPE)
     words = (str(recipe), "eval.lengths=[128]", "--out", str(out), "--quiet")

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from attnkit.data import objectives
 from attnkit.data.batch import collate
 from attnkit.data.encoded import Blocks, Encoded, Ragged
-from attnkit.data.objectives import (
-    MASK,
-    apply_objective,
-    corrupt_spans,
-    mask_tokens,
-    noise_of,
-    sentinels,
-)
+from attnkit.data.objectives import MASK, apply_objective, corrupt_spans, mask_tokens, noise_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
 from attnkit.errors import DataError, OutputError
@@ -59,9 +52,7 @@ def parts(encoded: Encoded) -> tuple[list[int], list[int]]:
 
 
 @given(st.integers(1, 300), st.integers(1, 64), st.integers(0, 9), st.integers(0, 9))
-def test_windows_of_any_length_hide_the_same_tokens(
-    tokens: int, length: int, seed: int, epoch: int
-) -> None:
+def test_windows_of_any_length_hide_the_same_tokens(tokens: int, length: int, seed: int, epoch: int) -> None:
     text = random_text(tokens)
     seen, wanted = parts(mask_tokens(text, MASKING, length, (seed, epoch)))
     assert (seen, wanted) == parts(mask_tokens(text, MASKING, tokens, (seed, epoch)))
@@ -87,9 +78,7 @@ def test_shares_are_those_of_the_paper() -> None:
 
 def test_every_epoch_hides_other_tokens() -> None:
     text = random_text(600)
-    first, again, other = (
-        parts(mask_tokens(text, MASKING, 64, noise)) for noise in ((1, 1), (1, 1), (1, 2))
-    )
+    first, again, other = (parts(mask_tokens(text, MASKING, 64, noise)) for noise in ((1, 1), (1, 1), (1, 2)))
     assert first == again != other
 
 
@@ -104,10 +93,7 @@ def stream(tokens: int, *, ends: bool = False) -> Encoded:
 
 def rows_of(encoded: Encoded) -> list[tuple[list[int], list[int]]]:
     assert isinstance(encoded.source, Ragged)
-    return [
-        (encoded.source[row].tolist(), encoded.target[row].tolist())
-        for row in range(len(encoded))
-    ]  # fmt: skip
+    return [(encoded.source[row].tolist(), encoded.target[row].tolist()) for row in range(len(encoded))]
 
 
 def restored(source: list[int], target: list[int]) -> list[int]:
@@ -122,9 +108,7 @@ def restored(source: list[int], target: list[int]) -> list[int]:
 
 
 @given(st.integers(2, 200), st.integers(0, 9), st.integers(0, 9))
-def test_a_text_is_its_source_with_the_spans_of_its_target(
-    tokens: int, seed: int, epoch: int
-) -> None:
+def test_a_text_is_its_source_with_the_spans_of_its_target(tokens: int, seed: int, epoch: int) -> None:
     rows = rows_of(corrupt_spans(stream(tokens), VOCABULARY, LENGTH, (seed, epoch)))
     texts = [restored(source[:-1], target) for source, target in rows]
     whole = [token for text in texts for token in text]
@@ -172,8 +156,7 @@ def test_places_between_the_first_and_the_last_span_are_masked_about_equally_oft
 
 def test_noise_is_a_function_of_seed_and_epoch() -> None:
     one, again, other, later = (
-        rows_of(corrupt_spans(stream(400), VOCABULARY, LENGTH, noise))
-        for noise in ((1, 1), (1, 1), (2, 1), (1, 2))
+        rows_of(corrupt_spans(stream(400), VOCABULARY, LENGTH, noise)) for noise in ((1, 1), (1, 1), (2, 1), (1, 2))
     )
     assert one == again
     assert one != other
@@ -204,9 +187,7 @@ def test_noise_is_the_same_made_in_chunks_in_files(
 ) -> None:
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
     special = (MASK, *sentinels(16))
-    vocabulary = Tokenizer.train(
-        TokenizerConfig(type="char", size=60, special=special), ROWS
-    ).target
+    vocabulary = Tokenizer.train(TokenizerConfig(type="char", size=60, special=special), ROWS).target
     whole = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
     monkeypatch.setattr(objectives, "CHUNK", chunk)
     monkeypatch.setattr(objectives, "IN_MEMORY", 100)

@@ -24,9 +24,7 @@ WORDS = ["the", "old", "cat", "dog", "sees", "a", "red", "tree", "and", "sleeps"
 
 
 def lines(number: int, shift: int) -> list[str]:
-    return [
-        " ".join(WORDS[(i * k + shift) % 10] for k in range(1, 4 + i % 5)) for i in range(number)
-    ]
+    return [" ".join(WORDS[(i * k + shift) % 10] for k in range(1, 4 + i % 5)) for i in range(number)]
 
 
 def write_pairs(folder: Path, name: str, number: int) -> list[str]:
@@ -81,9 +79,7 @@ def test_the_second_call_reads_no_text(tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_setting_that_changes_ids_has_its_own_cache(tmp_path: Path) -> None:
     one = prepare(recipe(tmp_path), cache=tmp_path / "c")
     short = prepare(recipe(tmp_path, data={"max_length": 6}), cache=tmp_path / "c")
-    cut = prepare(
-        recipe(tmp_path, data={"max_length": 6, "too_long": "truncate"}), cache=tmp_path / "c"
-    )
+    cut = prepare(recipe(tmp_path, data={"max_length": 6, "too_long": "truncate"}), cache=tmp_path / "c")
     other = prepare(recipe(tmp_path, tokenizer={"type": "bpe", "size": 40}), cache=tmp_path / "c")
     fewer = prepare(recipe(tmp_path, data={"rows": 20}), cache=tmp_path / "c")
     assert len({p.digest for p in (one, short, cut, other, fewer)}) == 5
@@ -115,9 +111,7 @@ def test_fewer_pieces_than_asked_for_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_learning_from_a_part_of_the_text_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learning_from_a_part_of_the_text_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "subsample", lambda rows: subsample(rows, 1500))
     made = prepare(recipe(tmp_path), cache=tmp_path / "c")
     assert made.reports[1] == "tokenizer: learned from 30 of 60 rows"
@@ -182,12 +176,13 @@ def test_language_modelling_is_one_stream(tmp_path: Path) -> None:
     text = lines(50, 0)
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").write_text("\n\n".join(text) + "\n")
-    spec = Recipe.model_validate({
-        "task": "language-modeling",
-        "data": {"train": str(tmp_path / "train.txt"), "valid": str(tmp_path / "valid.txt"),
-                 "max_length": 16},
-        "tokenizer": {"size": 30},
-    })  # fmt: skip
+    spec = Recipe.model_validate(
+        {
+            "task": "language-modeling",
+            "data": {"train": str(tmp_path / "train.txt"), "valid": str(tmp_path / "valid.txt"), "max_length": 16},
+            "tokenizer": {"size": 30},
+        }
+    )
     made = prepare(spec, cache=tmp_path / "c")
     assert made.train.source is None
     ids = np.asarray(made.train.target.ids).tolist()
@@ -211,9 +206,7 @@ def test_an_existing_model_is_used_as_it_is(tmp_path: Path) -> None:
     spec = recipe(tmp_path, tokenizer={"model": str(tmp_path / "tokenizer.model")})
     made = prepare(spec, cache=tmp_path / "other")
     assert made.digest == own.digest
-    assert made.reports[0] == (
-        f"tokenizer: {tmp_path / 'tokenizer.model'}, {len(own.tokenizer.source)} pieces"
-    )
+    assert made.reports[0] == (f"tokenizer: {tmp_path / 'tokenizer.model'}, {len(own.tokenizer.source)} pieces")
 
 
 @pytest.mark.slow
@@ -236,11 +229,13 @@ def test_two_runs_at_once_agree(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_multi30k_is_prepared_and_found_again(corpora: Path, tmp_path: Path) -> None:
-    spec = Recipe.model_validate({
-        "task": "translation",
-        "data": {"corpus": "multi30k", "source": "en", "target": "de"},
-        "tokenizer": {"type": "bpe"},
-    })  # fmt: skip
+    spec = Recipe.model_validate(
+        {
+            "task": "translation",
+            "data": {"corpus": "multi30k", "source": "en", "target": "de"},
+            "tokenizer": {"type": "bpe"},
+        }
+    )
     cold = prepare(spec, data_dir=corpora, cache=tmp_path)
     assert cold.reports == [
         "tokenizer: bpe, shared, 8,000 pieces",
@@ -273,14 +268,10 @@ def test_splits_that_are_scored_are_read_to_their_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fetch", [True, False])
-def test_splits_of_a_card_are_fetched_or_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetch: bool
-) -> None:
+def test_splits_of_a_card_are_fetched_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fetch: bool) -> None:
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
     data = {"corpus": "multi30k", "source": "en", "target": "de"}
-    made = Recipe.model_validate(
-        {"task": "translation", "data": data, "eval": {"splits": ["test"]}}
-    )
+    made = Recipe.model_validate({"task": "translation", "data": data, "eval": {"splits": ["test"]}})
     if fetch:
         with pytest.raises((MissingInputError, UnavailableError), match="multi30k"):
             check_splits(made, cache=tmp_path, offline=True)
@@ -319,6 +310,4 @@ def test_counts_are_worded_in_the_singular_and_the_plural() -> None:
         "1 row read, 0 kept",
         "1 row dropped: the source or the target is empty",
     ]
-    assert Counts(rows=2, unknown=2).lines()[1:] == [
-        "2 unknown tokens: characters or words without a piece"
-    ]
+    assert Counts(rows=2, unknown=2).lines()[1:] == ["2 unknown tokens: characters or words without a piece"]

@@ -11,10 +11,7 @@ from attnkit.data.rows import Row
 from attnkit.errors import DataError
 from attnkit.recipe.schema import DataConfig
 
-ROWS = [
-    Row(f"Where is {n}?", f"town{n}", (), (f"{n} is in town{n}.", f"other {n}"), 0)
-    for n in range(12)
-]
+ROWS = [Row(f"Where is {n}?", f"town{n}", (), (f"{n} is in town{n}.", f"other {n}"), 0) for n in range(12)]
 PAIR = Row("Which?", "b", ("b",), ("first a", "then b"), None)
 
 
@@ -37,10 +34,7 @@ def test_a_passage_with_the_answer_is_no_other_passage() -> None:
 
 
 def test_a_question_without_gold_is_read_with_all_it_has() -> None:
-    assert (
-        training_row(PAIR, DataConfig(gold=1, other=0), "train", 0).source
-        == "first a then b Which?"
-    )
+    assert training_row(PAIR, DataConfig(gold=1, other=0), "train", 0).source == "first a then b Which?"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 12])
@@ -114,9 +108,7 @@ def test_questions_come_from_jsonl_with_all_and_are_read_with_one(tmp_path: Path
         ({"contexts": ["x", 3]}, r"'contexts\[1\]' must be a string, not a number"),
     ],
 )
-def test_bad_rows_are_refused_with_file_and_line(
-    tmp_path: Path, change: dict[str, object], text: str
-) -> None:
+def test_bad_rows_are_refused_with_file_and_line(tmp_path: Path, change: dict[str, object], text: str) -> None:
     corpus = opened(written(tmp_path, GOOD, GOOD | change))
     with pytest.raises(DataError, match=text):
         corpus.questions("test", 2)

@@ -24,9 +24,7 @@ TEXTS = st.lists(PARTS, min_size=1, max_size=12).map("".join)
 
 
 def learned(kind: str, lines: list[str], shared: bool = True, **settings: object) -> Tokenizer:
-    spec = TokenizerConfig.model_validate(
-        {"type": kind, "size": 3000, "shared": shared, **settings}
-    )
+    spec = TokenizerConfig.model_validate({"type": kind, "size": 3000, "shared": shared, **settings})
     return Tokenizer.train(spec, [Row(line, line[::-1]) for line in lines], controls=("<mask>",))
 
 
@@ -58,10 +56,7 @@ def test_a_marker_is_read_like_any_other_word(kind: str, shared: bool, marker: s
     """As many ids as with letters in the place of the marker's, none of them reserved."""
     lines = marked(marker, marker)
     tokenizer = learned(kind, lines, shared)
-    for vocabulary, side in (
-        (tokenizer.source, lines),
-        (tokenizer.target, [x[::-1] for x in lines]),
-    ):
+    for vocabulary, side in ((tokenizer.source, lines), (tokenizer.target, [x[::-1] for x in lines])):
         ids = vocabulary.encode(side)
         assert vocabulary.decode(ids) == [clean(line) for line in side]
         assert min(map(min, ids)) > 3
@@ -73,21 +68,23 @@ def test_reserved_spellings_cost_what_other_letters_cost(kind: str) -> None:
     """The same text with another letter in its markers has equally many pieces."""
     words = [line[4:-5].replace("s", "") for line in marked("<s>", "</s>")]
     with_reserved, plain = ([f"<{x}> {w} </{x}>" for w in words] for x in "sq")
-    sizes = [
-        [*map(len, learned(kind, x, size=40).source.encode(x))] for x in (with_reserved, plain)
-    ]
+    sizes = [[*map(len, learned(kind, x, size=40).source.encode(x))] for x in (with_reserved, plain)]
     assert sizes[0] == sizes[1]
 
 
-@pytest.mark.parametrize(("word", "parts"), [
-    ("Schal", ["Sc", "ha", "l"]), ("ha", ["ha"]), ("hahaman", ["ha", "ha", "man"]),
-    ("Mannha", ["Mann", "ha"]), ("mahan", ["ma", "ha", "n"]),
-    ("harmanha", ["ha", "r", "man", "ha"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("Schal", ["Sc", "ha", "l"]),
+        ("ha", ["ha"]),
+        ("hahaman", ["ha", "ha", "man"]),
+        ("Mannha", ["Mann", "ha"]),
+        ("mahan", ["ma", "ha", "n"]),
+        ("harmanha", ["ha", "r", "man", "ha"]),
+    ],
+)
 @pytest.mark.parametrize("kind", ["unigram", "bpe", "char"])
-def test_special_symbols_are_one_piece_wherever_they_stand(
-    kind: str, word: str, parts: list[str]
-) -> None:
+def test_special_symbols_are_one_piece_wherever_they_stand(kind: str, word: str, parts: list[str]) -> None:
     """Also where a unigram model knows likelier pieces across them."""
     lines = ["Schal Schule al mann man ha hat Mannha", "Sch al ma han harm"] * 30
     vocabulary = learned(kind, lines, size=80, special=("man", "ha")).source
@@ -111,8 +108,10 @@ def test_a_model_of_words_keeps_words_with_special_symbols_in_them() -> None:
     lines = ["Schal Schule mann man ha hat"] * 3
     vocabulary = learned("word", lines, size=80, special=("man", "ha", "__rare__")).source
     assert vocabulary.pieces(vocabulary.encode(["Schal ha __rare__"])[0]) == [
-        "\u2581Schal", "\u2581ha", "\u2581__rare__"
-    ]  # fmt: skip
+        "\u2581Schal",
+        "\u2581ha",
+        "\u2581__rare__",
+    ]
     assert vocabulary.id_of("ha") == vocabulary.encode(["ha"])[0][0]
 
 
@@ -170,10 +169,18 @@ def test_models_of_others_are_read_as_sentencepiece_reads_them() -> None:
     """They put a space before a text, and control tokens are spelled plainly."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["Schal man ha Schule", "ha al man"] * 20), model_writer=model,
-        vocab_size=40, pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2,
-        user_defined_symbols=["ha", "<mask>"], hard_vocab_limit=False, num_threads=1,
-    )  # fmt: skip
+        sentence_iterator=iter(["Schal man ha Schule", "ha al man"] * 20),
+        model_writer=model,
+        vocab_size=40,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+        user_defined_symbols=["ha", "<mask>"],
+        hard_vocab_limit=False,
+        num_threads=1,
+    )
     vocabulary, direct = Vocabulary(model.getvalue()), sentencepiece.SentencePieceProcessor()
     direct.LoadFromSerializedProto(model.getvalue())
     for text in ("Schal ha man", "hahaSchal", "a </s> b"):
@@ -205,11 +212,21 @@ def test_other_settings_of_sentencepiece_are_kept(settings: dict[str, object]) -
     """No spelling reaches a control token or a byte, and ids are sentencepiece's own."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat <q> dog < > 0 x 4 1 c t l A"] * 20), model_writer=model,
-        model_type="bpe", vocab_size=400, pad_id=0, unk_id=1, bos_id=2, eos_id=3, minloglevel=2,
-        user_defined_symbols=["<q>"], hard_vocab_limit=False, num_threads=1,
-        normalization_rule_name="identity", **settings,
-    )  # fmt: skip
+        sentence_iterator=iter(["the cat <q> dog < > 0 x 4 1 c t l A"] * 20),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=400,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+        user_defined_symbols=["<q>"],
+        hard_vocab_limit=False,
+        num_threads=1,
+        normalization_rule_name="identity",
+        **settings,
+    )
     vocabulary, direct = Vocabulary(model.getvalue()), sentencepiece.SentencePieceProcessor()
     direct.LoadFromSerializedProto(model.getvalue())
     space = settings.get("add_dummy_prefix", True) is False

@@ -37,9 +37,7 @@ def all_segmentations(text: str) -> dict[tuple[int, ...], float]:
 def test_unigram_sampling_follows_the_powers_of_the_probabilities(alpha: float) -> None:
     weights = {ids: math.exp(alpha * log) for ids, log in all_segmentations("abcab").items()}
     number = 20_000
-    drawn = Counter(
-        map(tuple, UnigramSampler(LATTICE, UNKNOWN, alpha).draws("abcab", number, Random(1)))
-    )
+    drawn = Counter(map(tuple, UnigramSampler(LATTICE, UNKNOWN, alpha).draws("abcab", number, Random(1))))
     assert set(drawn) <= set(weights)
     for ids, weight in weights.items():
         share = weight / sum(weights.values())
@@ -62,9 +60,7 @@ def test_dropout_follows_the_algorithm() -> None:
         assert abs(drawn[ids] / number - share) < 5 * math.sqrt(share / number)
 
 
-@pytest.mark.parametrize(
-    "segmenter", [UnigramSampler(LATTICE, UNKNOWN, 0.1), BpeDropout(MERGES, UNKNOWN, 0.9)]
-)
+@pytest.mark.parametrize("segmenter", [UnigramSampler(LATTICE, UNKNOWN, 0.1), BpeDropout(MERGES, UNKNOWN, 0.9)])
 def test_characters_without_a_piece_are_unknown_once_in_a_row(segmenter: Segmenter) -> None:
     (ids,) = sample(["a##"], segmenter, {}, 1)
     # The mark of the word's start is no piece here either.

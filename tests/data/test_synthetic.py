@@ -99,9 +99,10 @@ class Made(NamedTuple):
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(module, marks=pytest.mark.slow) for module in MODULES],
+    scope="module",
+    params=[pytest.param(module, marks=pytest.mark.slow) for module in MODULES],
     ids=lambda module: module.__name__.split(".")[-1],
-)  # fmt: skip
+)
 def made(request: pytest.FixtureRequest) -> Made:
     module = request.param
     return Made(module, {split: with_combinations(module, split) for split in module.SIZES})
@@ -127,9 +128,7 @@ def test_the_same_bytes_everywhere(module: ModuleType) -> None:
 
 
 def test_seed_and_split_change_the_rows(made: Made) -> None:
-    drawn = [
-        tuple(made.module.rows(split, 20, seed)) for split in made.module.SIZES for seed in (1, 2)
-    ]
+    drawn = [tuple(made.module.rows(split, 20, seed)) for split in made.module.SIZES for seed in (1, 2)]
     assert len(set(drawn)) == 6
     assert list(made.module.rows("valid", 20, 1)) == made.rows("valid")[:20]
 
@@ -159,10 +158,7 @@ def test_no_held_out_source_occurs_in_train(made: Made) -> None:
 
 
 def test_no_combination_occurs_in_two_splits(made: Made) -> None:
-    found = {
-        split: {combination for _, used in rows for combination in used}
-        for split, rows in made.splits.items()
-    }
+    found = {split: {combination for _, used in rows for combination in used} for split, rows in made.splits.items()}
     assert found["train"].isdisjoint(found["valid"] | found["test"])
     assert found["valid"].isdisjoint(found["test"])
 
@@ -199,11 +195,7 @@ def test_the_largest_amount_of_the_event_makes_the_headline() -> None:
             checked += 1
         if "mayor of" in row.target:
             winner = re.findall(r"[A-Z]\w+ [A-Z]\w+", row.target)[0].split(" ", 1)[-1]
-            votes = {
-                int(amount): sentence
-                for sentence in here.split(". ")
-                for amount in re.findall(r"\d+", sentence)
-            }
+            votes = {int(amount): sentence for sentence in here.split(". ") for amount in re.findall(r"\d+", sentence)}
             assert winner in votes[max(votes)]
             checked += 1
     assert checked > 100

@@ -29,10 +29,7 @@ def write(folder: Path, content: str | bytes, name: str) -> Path:
     return path
 
 
-@given(
-    rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6),
-    ends=st.sampled_from(["\n", "\r\n"]),
-)
+@given(rows=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6), ends=st.sampled_from(["\n", "\r\n"]))
 def test_what_a_csv_writer_wrote_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]], ends: str
 ) -> None:
@@ -73,9 +70,7 @@ def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
         ("a,c\nx,y\n", ":2: no field 'b'; fields here: 'a', 'c'"),
     ],
 )
-def test_a_malformed_table_is_refused_with_its_line(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_a_malformed_table_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text, "x.csv")
     with pytest.raises(DataError) as caught:
         list(read_rows(path, "csv", **NAMED))
@@ -96,9 +91,7 @@ def test_words_to_add_can_be_pasted(tmp_path: Path) -> None:
         list(read_rows(path, "csv", usual=("source", "target")))
 
 
-@pytest.mark.parametrize(
-    ("source", "target"), [("en", "de"), ("translation.en", "translation.de"), ("x.y.z", "de")]
-)
+@pytest.mark.parametrize(("source", "target"), [("en", "de"), ("translation.en", "translation.de"), ("x.y.z", "de")])
 def test_fields_are_named_by_path_or_by_language(tmp_path: Path, source: str, target: str) -> None:
     row = {"id": "1", "translation": {"en": "a", "de": "b"}, "x": {"y": {"z": "a"}}}
     path = write(tmp_path, json.dumps(row), "x.jsonl")
@@ -111,9 +104,7 @@ def test_parquet_has_rows_with_types(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
-    rows = [
-        {"translation": {"en": f"a\n{n}", "de": "b"}, "references": ["b", "c"]} for n in range(5)
-    ]
+    rows = [{"translation": {"en": f"a\n{n}", "de": "b"}, "references": ["b", "c"]} for n in range(5)]
     path = tmp_path / "x.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     found = list(read_rows(path, "parquet", source="en", target="de", usual=("source", "target")))
@@ -122,9 +113,7 @@ def test_parquet_has_rows_with_types(tmp_path: Path) -> None:
         list(read_rows(write(tmp_path, b"PAR1", "x.parquet"), "parquet"))
 
 
-def test_parquet_without_pyarrow_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UnavailableError, match=r"pip install 'attnkit\[parquet\]'"):
         list(read_rows(tmp_path / "x.parquet", "parquet"))
@@ -156,9 +145,7 @@ def test_a_split_shares_no_source_and_loses_no_row(
     split = {"valid": sizes[0], "test": sizes[1]}
     corpus = opened(folder, split=split, seed=seed)
     rows = {name: list(corpus.rows(name)) for name in corpus.splits}
-    assert sorted(r.target for some in rows.values() for r in some) == sorted(
-        f"t{at}" for at in range(len(sources))
-    )
+    assert sorted(r.target for some in rows.values() for r in some) == sorted(f"t{at}" for at in range(len(sources)))
     owners = [{row.source for row in some} for some in rows.values()]
     assert sum(map(len, owners)) == len(set.union(*owners))
     for name, size in split.items():
@@ -215,8 +202,9 @@ def test_recipes_of_one_file(tmp_path: Path) -> None:
 def test_recipes_without_a_split_are_as_before() -> None:
     recipe = load("quickstart").variants["linear"]
     assert "split" not in dump(recipe).partition("eval:")[0]
-    assert digest(recipe) == digest(recipe.model_copy(update={"data": DataConfig(**{
-        **recipe.data.model_dump(), "split": {}})}))  # fmt: skip
+    assert digest(recipe) == digest(
+        recipe.model_copy(update={"data": DataConfig(**{**recipe.data.model_dump(), "split": {}})})
+    )
 
 
 @pytest.fixture

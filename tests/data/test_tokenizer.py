@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.rows import Row
-from attnkit.data.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
-    Tokenizer,
-    Vocabulary,
-    clean,
-    subsample,
-)
+from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, Vocabulary, clean, subsample
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import schema
 from attnkit.text import RESERVED
@@ -92,10 +83,18 @@ def test_a_piece_with_a_line_break_decodes_to_one_line() -> None:
     """An existing model may have been trained on text with line breaks inside."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b", "b a"] * 9), model_writer=model, vocab_size=20, pad_id=0,
-        unk_id=1, bos_id=2, eos_id=3, user_defined_symbols=["\n", "\u2028"], minloglevel=2,
-        hard_vocab_limit=False, num_threads=1,
-    )  # fmt: skip
+        sentence_iterator=iter(["a b", "b a"] * 9),
+        model_writer=model,
+        vocab_size=20,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        user_defined_symbols=["\n", "\u2028"],
+        minloglevel=2,
+        hard_vocab_limit=False,
+        num_threads=1,
+    )
     vocabulary = Vocabulary(model.getvalue())
     broken = [4, 5, *vocabulary.encode(["a"])[0], 4]
     assert vocabulary.pieces(broken[:2]) == ["\n", "\u2028"]
@@ -177,9 +176,7 @@ def test_no_text_at_all_is_an_error_of_the_data() -> None:
 def test_very_long_lines_and_words_are_learned_from(kind: str) -> None:
     """sentencepiece alone takes minutes for such a line, and fails on such a word."""
     long = [Row("cat dog " * 30_000, "x" * 70_000)]
-    tokenizer = Tokenizer.train(
-        schema.TokenizerConfig.model_validate({"type": kind}), rows(9) + long
-    )
+    tokenizer = Tokenizer.train(schema.TokenizerConfig.model_validate({"type": kind}), rows(9) + long)
     assert tokenizer.source.decode(tokenizer.source.encode(["cat dog"])) == ["cat dog"]
 
 
@@ -205,9 +202,13 @@ def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.model"
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(row.source for row in rows()), model_writer=file, vocab_size=60,
-            minloglevel=2, hard_vocab_limit=False, num_threads=1,
-        )  # fmt: skip
+            sentence_iterator=iter(row.source for row in rows()),
+            model_writer=file,
+            vocab_size=60,
+            minloglevel=2,
+            hard_vocab_limit=False,
+            num_threads=1,
+        )
     with pytest.raises(DataError) as caught:
         Tokenizer.train(schema.TokenizerConfig(model=str(path)), [])
     assert str(caught.value) == (
@@ -246,11 +247,13 @@ def test_sampling_is_the_same_in_every_process(tmp_path: Path) -> None:
     )
     outputs = {
         subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True,
+            [sys.executable, "-c", code, str(tmp_path)],
+            check=True,
+            capture_output=True,
             env=os.environ | {"PYTHONHASHSEED": str(seed)},
         ).stdout
         for seed in (1, 2)
-    }  # fmt: skip
+    }
     expected = Tokenizer.load(tmp_path).source.sample(["the old cat"] * 20, alpha=0.2, seed=5)
     assert outputs == {f"{expected}\n".encode()}
 
@@ -265,10 +268,18 @@ def test_a_model_that_leaves_the_first_word_unmarked_refuses_to_sample(tmp_path:
     path = tmp_path / "tokenizer.model"
     with path.open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(row.source for row in rows()), model_writer=file, vocab_size=60,
-            minloglevel=2, hard_vocab_limit=False, num_threads=1, pad_id=0, unk_id=1, bos_id=2,
-            eos_id=3, add_dummy_prefix=False,
-        )  # fmt: skip
+            sentence_iterator=iter(row.source for row in rows()),
+            model_writer=file,
+            vocab_size=60,
+            minloglevel=2,
+            hard_vocab_limit=False,
+            num_threads=1,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            add_dummy_prefix=False,
+        )
     vocabulary = Tokenizer.load(tmp_path).source
     with pytest.raises(RecipeError, match="does not mark the start of every word"):
         vocabulary.sample(["the cat"], alpha=0.5, seed=1)

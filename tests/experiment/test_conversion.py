@@ -17,19 +17,10 @@ from attnkit.experiment.conversion import _Conversion, changed_places, convert, 
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
 from attnkit.train.averaging import weights_of
-from attnkit.train.events import (
-    Event,
-    ProgressEvent,
-    ScoredEvent,
-    SkippedEvent,
-    StartedEvent,
-)
+from attnkit.train.events import Event, ProgressEvent, ScoredEvent, SkippedEvent, StartedEvent
 from attnkit.train.signals import StopSignals
 
-PARTS = {
-    "mixture": ("scaled-dot", "synthesizer-random"),
-    "interleaved": ("local", "scaled-dot"),
-}
+PARTS = {"mixture": ("scaled-dot", "synthesizer-random"), "interleaved": ("local", "scaled-dot")}
 DECODER = {"shape": "decoder", "layers": Layers(encoder=0, decoder=1)}
 DEEP = {"layers": Layers(encoder=1, decoder=2)}
 OTHER = {"heads": 1, "positions": "none", "ff": 1024, "layers": Layers(encoder=1, decoder=1)}
@@ -53,9 +44,7 @@ def answer(run: Run) -> torch.Tensor:
 
 @pytest.mark.sampled(13)
 @pytest.mark.parametrize("word", mechanisms.names())
-def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(
-    word: str, tmp_path: Path
-) -> None:
+def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(word: str, tmp_path: Path) -> None:
     run = make_run(tmp_path, layers=Layers(encoder=2, decoder=2))
     options = {"parts": PARTS[word]} if word in PARTS else {}
     able = mechanisms.resolve_capabilities(word, options)
@@ -102,8 +91,7 @@ def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
     assert all(torch.equal(new[name], old[name]) for name in facts["kept"])
     assert facts["transfer"] == facts["layers_with_averaged_maps"] == 0
     (change,) = swapped.manifest["changes"]
-    assert change == {"step": 3, "key": "model.attention.encoder", "old": "synthesizer-random",
-                      "new": "additive"}  # fmt: skip
+    assert change == {"step": 3, "key": "model.attention.encoder", "old": "synthesizer-random", "new": "additive"}
 
 
 @pytest.mark.sampled(5)
@@ -184,9 +172,7 @@ def test_averaged_maps_are_those_of_a_plain_loop(shape: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("place", "error"), [("decoder", 1e-5), ("encoder", 0.03)])
-def test_a_random_synthesizer_begins_as_the_averaged_maps(
-    place: str, error: float, tmp_path: Path
-) -> None:
+def test_a_random_synthesizer_begins_as_the_averaged_maps(place: str, error: float, tmp_path: Path) -> None:
     """Where the old maps are a table too, it is the same model; nearly, if texts differ in length.
 
     The table is another one by what all entries of a row have in common.
@@ -210,10 +196,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     again = happened(convert, settings(run, "linear"))
     assert sum(isinstance(event, SkippedEvent) for event in again) == 3
     assert [file.stat().st_mtime_ns for file in files] == before
-    for words, other, key in (
-        ((), {"transfer": 3}, "transfer: 2 -> 3"),
-        (("train.lr=1e-4",), {}, "train.lr: "),
-    ):
+    for words, other, key in (((), {"transfer": 3}, "transfer: 2 -> 3"), (("train.lr=1e-4",), {}, "train.lr: ")):
         with pytest.raises(RecipeError, match="was converted otherwise") as refused:
             happened(convert, settings(run, "linear", *words, **other))
         assert key in str(refused.value)

@@ -55,9 +55,7 @@ def made(folder: Path, *overrides: str) -> Recipe:
         ("model.type=convolutional", "model.ff=1024"),
     ],
 )
-def test_parameters_are_those_of_the_model_that_is_built(
-    folder: Path, overrides: tuple[str, ...]
-) -> None:
+def test_parameters_are_those_of_the_model_that_is_built(folder: Path, overrides: tuple[str, ...]) -> None:
     recipe = made(folder, *overrides)
     counted = cost.parameters(recipe, (300, 300))
     model = models.build(recipe.model, (300, 300), recipe.data.max_length)
@@ -105,9 +103,7 @@ def kept_by_a_real_run(recipe: Recipe, shape: cost.BatchShape) -> int:
         ("model.type=convolutional", "model.ff=1024"),
     ],
 )
-def test_memory_of_activations_is_what_a_real_run_holds(
-    folder: Path, overrides: tuple[str, ...]
-) -> None:
+def test_memory_of_activations_is_what_a_real_run_holds(folder: Path, overrides: tuple[str, ...]) -> None:
     recipe = made(folder, *overrides)
     shape = cost.BatchShape(6, 20, 23)
     weights = 5 * 4 * cost.parameters(recipe, (300, 300)).total
@@ -126,9 +122,7 @@ def test_memory_of_weights_counts_every_copy(folder: Path) -> None:
     assert low - 6 * weights < 0.7 * (plain - 5 * weights)
 
 
-def test_padding_is_that_of_the_tensors_of_the_first_epoch(
-    recipe: Recipe, prepared: PreparedData
-) -> None:
+def test_padding_is_that_of_the_tensors_of_the_first_epoch(recipe: Recipe, prepared: PreparedData) -> None:
     found = cost.padding(recipe, prepared)
     planned = cost.batches(recipe, prepared)
     made = [collate(prepared.train, rows) for rows in planned]

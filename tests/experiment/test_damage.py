@@ -50,9 +50,7 @@ def finished_run(folder: Path) -> Run:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.model", "metrics.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"{}"], ids=["emptied", "swapped"])
-def test_training_a_finished_run_looks_at_its_files(
-    tmp_path: Path, name: str, damage: bytes
-) -> None:
+def test_training_a_finished_run_looks_at_its_files(tmp_path: Path, name: str, damage: bytes) -> None:
     """It said "already trained" and printed the old scores."""
     run = finished_run(tmp_path)
     whole = (run.path / name).read_bytes()
@@ -88,12 +86,9 @@ def test_a_pipe_among_the_outputs_is_not_waited_for(tmp_path: Path) -> None:
         ({"changes": [{"step": 1}]}, "changes.0.key is missing"),
     ],
 )
-def test_wrong_types_in_a_manifest_are_named(
-    tmp_path: Path, entries: dict[str, Any], message: str
-) -> None:
+def test_wrong_types_in_a_manifest_are_named(tmp_path: Path, entries: dict[str, Any], message: str) -> None:
     """Without the manifest's own hash, as of earlier versions."""
-    run = Run.create(tmp_path / "run", small_recipe(write_corpus(tmp_path)),
-                     name="small", variant="base", seed=1)  # fmt: skip
+    run = Run.create(tmp_path / "run", small_recipe(write_corpus(tmp_path)), name="small", variant="base", seed=1)
     path = run.path / "manifest.json"
     value = json.loads(path.read_bytes())
     del value["sha256"], value["format"]
@@ -104,13 +99,13 @@ def test_wrong_types_in_a_manifest_are_named(
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("method", [], r"method should be .greedy., .beam. or .sample., is \[\]"),
-     ("beam", "5", "beam should be a valid integer"),
-     ("seed", -1, "seed should be greater than or equal to 0")],
-)  # fmt: skip
-def test_wrong_types_in_scores_are_named(
-    tmp_path: Path, key: str, value: Any, message: str
-) -> None:
+    [
+        ("method", [], r"method should be .greedy., .beam. or .sample., is \[\]"),
+        ("beam", "5", "beam should be a valid integer"),
+        ("seed", -1, "seed should be greater than or equal to 0"),
+    ],
+)
+def test_wrong_types_in_scores_are_named(tmp_path: Path, key: str, value: Any, message: str) -> None:
     """Even where the hashes agree: the scores would become those of another search."""
     run = finished_run(tmp_path)
     path = run.path / "scores.json"
@@ -122,10 +117,7 @@ def test_wrong_types_in_scores_are_named(
         run.scores()
 
 
-def damaged_checkpoint(
-    folder: Path,
-    change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object],
-) -> None:
+def damaged_checkpoint(folder: Path, change: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]) -> None:
     """Stop a training after a checkpoint, and write another in its place, rightly signed."""
     made = job(folder, small_recipe(write_corpus(folder), steps=4, valid_every=2))
     training = Training(made)
@@ -138,13 +130,9 @@ def damaged_checkpoint(
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize(
-    "key", ["step", "epoch", "position", "tokens", "seconds", "best", "worse", "recent"]
-)
+@pytest.mark.parametrize("key", ["step", "epoch", "position", "tokens", "seconds", "best", "worse", "recent"])
 @pytest.mark.parametrize("value", ["3", {}, -1.5], ids=["text", "object", "negative"])
-def test_wrong_types_in_the_state_of_a_checkpoint_are_named(
-    tmp_path: Path, key: str, value: Any
-) -> None:
+def test_wrong_types_in_the_state_of_a_checkpoint_are_named(tmp_path: Path, key: str, value: Any) -> None:
     if (key, value) == ("best", -1.5):
         pytest.skip("a score may be negative")
     damaged_checkpoint(tmp_path, lambda _, state: state["counters"].update({key: value}))
@@ -208,9 +196,7 @@ def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: 
         tmp_path / "damaged", lambda run: flip(run.checkpoints / "step-2/tensors.safetensors")
     )
     run_through(made)
-    weights = [
-        load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")
-    ]
+    weights = [load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
     assert "changes" not in Run.open(made.run.path).manifest
 
@@ -245,6 +231,13 @@ def test_a_whole_run_verifies_and_nothing_is_written(tmp_path: Path) -> None:
     found = list(verify(run.path))
     assert {check.state for check in found} == {"same"}, found
     cells = {check.cell for check in found}
-    assert {"manifest.json", "model.safetensors", "metrics.jsonl", "scores.json", "test bleu",
-            "checkpoints/step-5", "test: 20 of 40 lines"} <= cells  # fmt: skip
+    assert {
+        "manifest.json",
+        "model.safetensors",
+        "metrics.jsonl",
+        "scores.json",
+        "test bleu",
+        "checkpoints/step-5",
+        "test: 20 of 40 lines",
+    } <= cells
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before

@@ -70,14 +70,16 @@ def refusal(*overrides: str, variants: Sequence[str] = ("plain",)) -> AttnkitErr
 
 def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(folder: Path) -> None:
     begun(variants=("plain", "random"))
-    trained("second.yaml", "train.steps=1", "train.lr=1e-12", "train.warmup=0",
-            "train.schedule=constant")  # fmt: skip
+    trained("second.yaml", "train.steps=1", "train.lr=1e-12", "train.warmup=0", "train.schedule=constant")
     for variant in ("plain", "random"):
         first, second = run_of("first", variant), run_of("second", variant)
         assert second.manifest["init"] == {
-            "run": f"runs/first/{variant}/seed-1", "recipe": "first", "variant": variant,
-            "seed": 1, "weights": first.manifest["files"]["model.safetensors"],
-        }  # fmt: skip
+            "run": f"runs/first/{variant}/seed-1",
+            "recipe": "first",
+            "variant": variant,
+            "seed": 1,
+            "weights": first.manifest["files"]["model.safetensors"],
+        }
         assert second.tokenizer().digest == first.tokenizer().digest
         torch.testing.assert_close(second.weights(), first.weights(), rtol=0, atol=1e-6)
 
@@ -117,9 +119,7 @@ def test_what_is_missing_is_told_with_the_command_that_makes_it(folder: Path) ->
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_refused_before_training(
-    folder: Path, overrides: list[str], message: str
-) -> None:
+def test_what_does_not_fit_is_refused_before_training(folder: Path, overrides: list[str], message: str) -> None:
     begun()
     with pytest.raises(AttnkitError, match=message):
         trained("second.yaml", *overrides, variants=("plain",))
@@ -171,9 +171,7 @@ def test_a_stopped_training_ends_as_one_left_alone_without_the_first_run(folder:
     assert run_of("second").manifest["files"]["model.safetensors"] == whole
 
 
-def test_other_weights_under_the_same_name_do_not_continue_a_run_without_checkpoint(
-    folder: Path,
-) -> None:
+def test_other_weights_under_the_same_name_do_not_continue_a_run_without_checkpoint(folder: Path) -> None:
     begun()
     trained("second.yaml", variants=("plain",))
     run = run_of("second")
@@ -224,6 +222,4 @@ def test_a_run_does_not_start_from_itself(folder: Path) -> None:
     for fresh in (False, True):
         with pytest.raises(RecipeError, match="would be trained itself; use another --out"):
             trained("first.yaml", "train.init=first.yaml", variants=("plain",), fresh=fresh)
-    assert all(
-        torch.equal(tensor, before[name]) for name, tensor in run_of("first").weights().items()
-    )
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run_of("first").weights().items())

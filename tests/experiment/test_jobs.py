@@ -114,8 +114,7 @@ def scores(scored: events.Event) -> list[Any]:
     assert isinstance(scored, events.ScoredEvent)
     found = scored.comparison.json()
     rows = [(row["variant"], row["seed"], row["split"], row["metrics"]) for row in found["rows"]]
-    compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in
-                found["comparisons"]]  # fmt: skip
+    compared = [{k: v for k, v in one.items() if "per_second" not in k} for one in found["comparisons"]]
     return [rows, found["baseline"], json.dumps(compared, default=str)]
 
 
@@ -127,9 +126,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], lis
     return weights(recipe.parent / "runs"), scores(scored)
 
 
-def test_two_jobs_give_what_one_gives(
-    tmp_path: Path, alone: tuple[dict[str, str], list[Any]]
-) -> None:
+def test_two_jobs_give_what_one_gives(tmp_path: Path, alone: tuple[dict[str, str], list[Any]]) -> None:
     told = session(write_recipe(tmp_path))
     assert (weights(tmp_path / "runs"), scores(told[-1])) == alone
     assert told[0] == events.NoteEvent("2 runs at a time, 1 thread each")
@@ -137,9 +134,7 @@ def test_two_jobs_give_what_one_gives(
     of_runs = [event for event in told if isinstance(event, events.ProgressEvent)]
     assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
     assert len(of_runs) == 80
-    manifests = [
-        Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")
-    ]
+    manifests = [Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")]
     assert [manifest["threads"] for manifest in manifests] == [1, 1]
     assert not multiprocessing.active_children()
 
@@ -210,9 +205,11 @@ def test_runs_that_fail_do_not_take_the_others_with_them(
     monkeypatch.chdir(tmp_path)
     failing = "model.attention: {{name: failing-dot, how: {}}}"
     variants = {
-        "good": "", "wild": "train.lr: 1e30, train.warmup: 1",
-        "killed": failing.format("killed"), "faulty": failing.format("fault"),
-    }  # fmt: skip
+        "good": "",
+        "wild": "train.lr: 1e30, train.warmup: 1",
+        "killed": failing.format("killed"),
+        "faulty": failing.format("fault"),
+    }
     write_recipe(tmp_path, "".join(f"  {name}: {{{text}}}\n" for name, text in variants.items()))
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
     code = main(["train", "tiny.yaml", "--plugin", str(plugin), "--jobs", "2"])
@@ -259,15 +256,10 @@ def _raise(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "advice"),
-    [(250 << 20, "use --jobs 2"), (150 << 20, "use --jobs 1"), (1 << 20, "use smaller batches")],
+    ("free", "advice"), [(250 << 20, "use --jobs 2"), (150 << 20, "use --jobs 1"), (1 << 20, "use smaller batches")]
 )
 def test_more_jobs_than_memory_allows_are_refused_before_training(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    free: int,
-    advice: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int, advice: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(jobs, "free_memory", lambda: free)
@@ -279,9 +271,7 @@ def test_more_jobs_than_memory_allows_are_refused_before_training(
     assert not list(tmp_path.glob("runs/**/manifest.json"))
 
 
-def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost, "largest_memory", lambda *_: _raise(ValueError("no storage")))
     told = list[events.Event]()
     experiment: Any = SimpleNamespace(device=torch.device("cpu"))
@@ -302,8 +292,7 @@ def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) 
     """It was refused when its turn came, after hours of other trainings."""
     recipe = write_recipe(tmp_path)
     made = load(recipe, ["train.steps=1"])
-    Run.create(tmp_path / "runs/tiny/two/seed-1", made.variants["two"], name="tiny",
-               variant="two", seed=1)  # fmt: skip
+    Run.create(tmp_path / "runs/tiny/two/seed-1", made.variants["two"], name="tiny", variant="two", seed=1)
     for count in (1, 2):
         words = ["train", str(recipe), "--out", str(tmp_path / "runs"), "--jobs", str(count)]
         assert main([*words, "--quiet"]) == 78
@@ -311,14 +300,9 @@ def test_a_run_of_another_recipe_is_refused_before_any_training(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_precision_is_chosen_once_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precision_is_chosen_once_before_the_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(
-        "attnkit.experiment.cost.choose_precision",
-        lambda *_: asked.append(1) or ("bf16", "measured"),
-    )
+    monkeypatch.setattr("attnkit.experiment.cost.choose_precision", lambda *_: asked.append(1) or ("bf16", "measured"))
     recipe = write_recipe(tmp_path)
     recipe.write_text(recipe.read_text().replace("fp32", "auto").replace("steps: 40", "steps: 2"))
     told = session(recipe)
@@ -361,9 +345,12 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
     words = ["train", str(endless(write_recipe(tmp_path))), "--jobs", "2", "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "attnkit", *words, "--out", str(tmp_path / "runs")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, env=environment(),
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment(),
+    )
     assert process.stdout is not None
     seen = set()
     for line in process.stdout:
@@ -399,9 +386,7 @@ def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", [None, "SIGTERM"])
-@pytest.mark.parametrize(
-    "error", [EOFError, ConnectionResetError, ConnectionRefusedError, BrokenPipeError]
-)
+@pytest.mark.parametrize("error", [EOFError, ConnectionResetError, ConnectionRefusedError, BrokenPipeError])
 def test_a_server_of_processes_that_was_killed_is_no_bug(
     error: type[Exception], told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

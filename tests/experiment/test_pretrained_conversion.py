@@ -19,14 +19,7 @@ from helpers.pretrained import network, tokenizer
 from helpers.small import StopAt
 from safetensors import SafetensorError
 
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    OutputError,
-    OutputPathError,
-    StoppedError,
-    UsageError,
-)
+from attnkit.errors import AttnkitError, DataError, OutputError, OutputPathError, StoppedError, UsageError
 from attnkit.experiment import pretrained_conversion as converting
 from attnkit.experiment.pretrained_conversion import PretrainedSettings, convert, nll, recipe_of
 from attnkit.huggingface import open_model, surgery
@@ -44,16 +37,20 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def settings(
-    folder: Path, attention: str = "linear", words: Sequence[str] = (), **given: Any
-) -> PretrainedSettings:
+def settings(folder: Path, attention: str = "linear", words: Sequence[str] = (), **given: Any) -> PretrainedSettings:
     text = folder.parent / "text.txt"
     if not text.exists():
         text.write_text(STORY * 40, encoding="utf-8")
     chosen: dict[str, Any] = {
-        "model": str(folder), "text": text, "test": None,
-        "length": 16, "transfer": 3, "tune": 2, "out": folder.parent / "out", "device": "cpu",
-    }  # fmt: skip
+        "model": str(folder),
+        "text": text,
+        "test": None,
+        "length": 16,
+        "transfer": 3,
+        "tune": 2,
+        "out": folder.parent / "out",
+        "device": "cpu",
+    }
     recipe = recipe_of(attention, ["train.lr=1e-3", "train.batch_tokens=64", *words])
     return PretrainedSettings(recipe=recipe, **chosen | given)
 
@@ -100,8 +97,7 @@ def test_transfer_lowers_the_error_of_the_layers_and_leaves_the_rest(
     first, last = (float(number) for number in note.partition(" error ")[2].split(" -> "))
     assert last < 0.5 * first
     before = dict(open_model(model, device="cpu").model.named_parameters())
-    after = dict(open_model(model.parent / "out" / "model-local", device="cpu").model
-                 .named_parameters())  # fmt: skip
+    after = dict(open_model(model.parent / "out" / "model-local", device="cpu").model.named_parameters())
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed
     assert all(".self_attn." in name for name in changed)
@@ -137,9 +133,7 @@ def test_a_text_of_windows_is_read_as_any_other(model: Path) -> None:
     assert read(model, f"\ufeff{STORY}\r\n\r\n{STORY}".encode()) == plain
 
 
-def test_of_a_long_text_the_first_part_is_read(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_long_text_the_first_part_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (STORY + "\u00fc").encode()
     whole = read(model, STORY.encode())
     monkeypatch.setattr(converting, "MOST_TEXT", len(text) - 1)  # inside the last character
@@ -201,9 +195,7 @@ def test_a_full_disk_leaves_nothing(model: Path, monkeypatch: pytest.MonkeyPatch
     assert not [*chosen.out.iterdir()]
 
 
-def test_a_model_given_as_a_dot_has_the_name_of_its_folder(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_given_as_a_dot_has_the_name_of_its_folder(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (model / "inside").mkdir()
     for place, given in ((model, "."), (model / "inside", "..")):
         monkeypatch.chdir(place)

@@ -63,16 +63,11 @@ def files(folder: Path) -> dict[str, bytes]:
     return {name: (run / name).read_bytes() for name in names}
 
 
-def test_a_fresh_start_without_data_leaves_the_old_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fresh_start_without_data_leaves_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """--fresh removed the run first, and then found that there was nothing to train on."""
     session(tmp_path)
     before = files(tmp_path)
-    monkeypatch.setattr(
-        "attnkit.experiment.experiment.prepare",
-        lambda *_, **__: _raise(MissingInputError("no data")),
-    )
+    monkeypatch.setattr("attnkit.experiment.experiment.prepare", lambda *_, **__: _raise(MissingInputError("no data")))
     with pytest.raises(MissingInputError, match="no data"):
         session(tmp_path, fresh=True)
     assert files(tmp_path) == before
@@ -90,9 +85,7 @@ def test_a_fresh_start_clears_what_is_left_of_a_run_without_manifest(tmp_path: P
     assert Run.open(tmp_path / "runs/small/base/seed-1").finished
 
 
-def test_a_change_that_does_not_fit_the_checkpoint_leaves_the_run_as_it_was(
-    tmp_path: Path,
-) -> None:
+def test_a_change_that_does_not_fit_the_checkpoint_leaves_the_run_as_it_was(tmp_path: Path) -> None:
     """--allow-change stored the wider recipe and took back `finished` before it met the weights."""
     session(tmp_path)
     before = files(tmp_path)
@@ -132,8 +125,7 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
     assert result.json()["rows"][0]["changes"] == run.manifest["changes"]
     notes = comparison_table(result).notes
     assert any(
-        note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr")
-        for note in notes
+        note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr") for note in notes
     )
 
 
@@ -167,10 +159,7 @@ def test_what_would_be_done_is_what_is_done(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("before", "now", "expected"),
-    [(3, 3, False), (3, 2, False), (3, 5, True), (3, 0, True)],
-)
+@pytest.mark.parametrize(("before", "now", "expected"), [(3, 3, False), (3, 2, False), (3, 5, True), (3, 0, True)])
 def test_a_run_that_ended_by_patience_goes_on_with_more_of_it(
     tmp_path: Path, before: int, now: int, expected: bool
 ) -> None:
@@ -200,18 +189,13 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
 ) -> None:
     """What came first decided for those that say auto, without a measurement."""
     asked = []
-    monkeypatch.setattr(
-        "attnkit.experiment.cost.choose_precision",
-        lambda *_: asked.append(1) or ("fp32", "measured"),
-    )
+    monkeypatch.setattr("attnkit.experiment.cost.choose_precision", lambda *_: asked.append(1) or ("fp32", "measured"))
     folder = write_corpus(tmp_path)
     kinds = {"fixed": "bf16", "free": "auto", "other": "auto"}
     made = {name: small_recipe(folder, steps=2, precision=kind) for name, kind in kinds.items()}
     file = RecipeFile("small", tmp_path / "small.yaml", made, None, {})
     for chosen in (names, tuple(kinds)):  # in one session, and in a second one
-        happened(
-            train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen)
-        )
+        happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
     runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
     found = {name: run.manifest["precision"] for name, run in runs.items()}
     assert found == {"fixed": "bf16", "free": "fp32", "other": "fp32"}
@@ -254,10 +238,14 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
     assert run.manifest["hashes"] == hashes
     assert [one.json() for one in PublishedFigures.of_runs([run, run])] == [
         {
-            "recipe": "small", "source": "two", "comparable": False, "why": "x", "split": None,
+            "recipe": "small",
+            "source": "two",
+            "comparable": False,
+            "why": "x",
+            "split": None,
             "scores": {"base": {"bleu": 27.0}},
         }
-    ]  # fmt: skip
+    ]
     assert published_session(tmp_path, None).manifest["published"] is None
     run.update(published={"source": 5})
     with pytest.raises(DataError, match=r"manifest.json: published: source should be a valid str"):
@@ -305,9 +293,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
     def again(folder: str) -> str:
         file = load(tmp_path / folder / "r.yaml")
-        return texts(
-            happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
-        )
+        return texts(happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu")))
 
     again("old")
     told = again("new")
@@ -323,9 +309,7 @@ def test_data_may_move_but_not_change(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("fate", ["moved", "replaced", "of another run", "a copy"])
-def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
-    tmp_path: Path, fate: str
-) -> None:
+def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(tmp_path: Path, fate: str) -> None:
     """Nothing is written to another folder of that name, and the one that was moved resumes."""
     (tmp_path / "other").mkdir()
     session(tmp_path / "other", log_every=1)
@@ -344,9 +328,7 @@ def test_a_folder_that_goes_away_during_its_training_ends_it_in_one_line(
             shutil.copytree(moved, run)
         before.update({path: path.is_file() and path.read_bytes() for path in run.rglob("*")})
 
-    with pytest.raises(
-        OutputPathError, match=r"seed-1: was moved or removed while .* move it back"
-    ):
+    with pytest.raises(OutputPathError, match=r"seed-1: was moved or removed while .* move it back"):
         session(tmp_path, log_every=1, valid_every=2, watch=move)
     assert before == {path: path.is_file() and path.read_bytes() for path in run.rglob("*")}
     if fate == "moved":
@@ -368,9 +350,7 @@ def test_a_run_that_is_being_trained_says_so(tmp_path: Path) -> None:
         Run.open(tmp_path / "runs/small/base/seed-1").weights()
 
 
-def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_is_obeyed_while_a_library_prepares_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learning a tokenizer takes long and reports nothing."""
     released = threading.Event()
     monkeypatch.setattr("attnkit.experiment.experiment.prepare", lambda *_, **__: released.wait(60))
@@ -384,8 +364,7 @@ def test_a_signal_is_obeyed_while_a_library_prepares_the_data(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["attnkit.data.tokenizer.Tokenizer.save",
-                                   "attnkit.runs.Run.write_tokenizer"])  # fmt: skip
+@pytest.mark.parametrize("place", ["attnkit.data.tokenizer.Tokenizer.save", "attnkit.runs.Run.write_tokenizer"])
 def test_a_run_whose_tokenizer_could_not_be_written_gets_it_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -82,9 +82,7 @@ def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
         assert (chosen.value, chosen.monitor) == (best, "loss")
         assert {one["value"] for one in chosen.trials} == {*losses}
     rows = told[-1].comparison.rows  # type: ignore[attr-defined]
-    assert [(row.variant, row.system.tuned.key) for row in rows] == [
-        ("one", "train.lr"), ("two", "train.lr"),
-    ]  # fmt: skip
+    assert [(row.variant, row.system.tuned.key) for row in rows] == [("one", "train.lr"), ("two", "train.lr")]
     names = [run.variant for run in find_runs([recipe.parent / "runs"])]
     assert names == ["one", "two"]  # trials are no rows
     assert len(find_runs([recipe.parent / "runs"], trials=True)) == 6
@@ -104,9 +102,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     told = happened(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
     started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
     assert started == [4, 4]
-    assert (
-        run_of(recipe, "two", seed=4).manifest["tuned"] == run_of(recipe, "two").manifest["tuned"]
-    )
+    assert run_of(recipe, "two", seed=4).manifest["tuned"] == run_of(recipe, "two").manifest["tuned"]
 
 
 @pytest.mark.slow
@@ -125,9 +121,7 @@ def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> 
 def test_runs_that_other_trials_chose_are_refused_before_any_trial(recipe: Path) -> None:
     session(recipe, planned(recipe))
     other = planned(recipe, "train.lr=1e-3,1e-2,3e-2")
-    with pytest.raises(
-        RecipeError, match=r"\(train\.lr=0\.001,0\.01 -> train\.lr=0\.001,0\.01,0\."
-    ):
+    with pytest.raises(RecipeError, match=r"\(train\.lr=0\.001,0\.01 -> train\.lr=0\.001,0\.01,0\."):
         session(recipe, other)
     assert not (recipe.parent / "runs/tiny/one/tune/train.lr=0.03").exists()
     with pytest.raises(RecipeError, match=r"train\.lr=0\.001,0\.01 -> .* in 4 steps"):
@@ -161,9 +155,7 @@ def test_a_trial_that_diverges_loses_and_is_not_repeated(recipe: Path) -> None:
 
 
 def test_where_all_trials_diverge_nothing_else_is_trained(recipe: Path) -> None:
-    with pytest.raises(
-        DivergedError, match=r"one: every trial of train\.lr diverged \(1e\+30, 1e\+"
-    ):
+    with pytest.raises(DivergedError, match=r"one: every trial of train\.lr diverged \(1e\+30, 1e\+"):
         session(recipe, planned(recipe, "train.lr=1e30,1e31"))
     assert not (recipe.parent / "runs/tiny/one/seed-3").exists()
 
@@ -185,12 +177,15 @@ def test_the_choice_is_by_the_monitor_then_by_the_loss_then_by_the_order(
     by_value = dict(zip(values, scores, strict=True))
     monkeypatch.setattr(Run, "open", Run)
     monkeypatch.setattr(
-        tuning, "_outcome",
+        tuning,
+        "_outcome",
         lambda run, value: tuning.TunedTrial(
-            value=value, score=by_value[value][0], loss=by_value[value][1],
+            value=value,
+            score=by_value[value][0],
+            loss=by_value[value][1],
             diverged=None if by_value[value][1] else "NaN",
         ),
-    )  # fmt: skip
+    )
     how = TrainingSettings(file=plan.file, out=recipe.parent, trials=plan.trials)
     assert plan.entry(how, "two").value == values[best]
 
@@ -201,8 +196,9 @@ def test_rows_that_a_word_fixes_and_single_rows_are_left_alone(recipe: Path) -> 
     single = planned(recipe, "variants.two.model.attention.encoder.features=4,8")
     assert list(single.rows) == ["two"]
     assert [trial.folder for trial in single.trials.values()] == [
-        "model.attention.encoder.features=4", "model.attention.encoder.features=8",
-    ]  # fmt: skip
+        "model.attention.encoder.features=4",
+        "model.attention.encoder.features=8",
+    ]
     assert single.rows["two"]["8"] == "variants.two.model.attention.encoder.features=8"
 
 
@@ -214,12 +210,9 @@ def test_data_without_validation_is_refused(recipe: Path, monkeypatch: pytest.Mo
 
 
 @given(
-    steps=st.integers(1, 10_000), share=st.floats(0.0001, 1), warmup=st.integers(0, 20_000),
-    every=st.integers(0, 5000),
-)  # fmt: skip
-def test_a_shortened_schedule_keeps_its_proportions(
-    steps: int, share: float, warmup: int, every: int
-) -> None:
+    steps=st.integers(1, 10_000), share=st.floats(0.0001, 1), warmup=st.integers(0, 20_000), every=st.integers(0, 5000)
+)
+def test_a_shortened_schedule_keeps_its_proportions(steps: int, share: float, warmup: int, every: int) -> None:
     train = TrainConfig(steps=steps, warmup=warmup, valid_every=every, log_every=7, patience=3)
     fewer = max(1, int(steps * share))
     short = tuning.shortened(train, fewer)
@@ -250,9 +243,7 @@ def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
 
 def test_a_variant_may_be_called_tune(recipe: Path) -> None:
     """Only what the manifest calls a trial is one."""
-    recipe.write_text(
-        recipe.read_text().replace("one: {{}}", "tune: {{}}").replace("one:", "tune:")
-    )
+    recipe.write_text(recipe.read_text().replace("one: {{}}", "tune: {{}}").replace("one:", "tune:"))
     folder = recipe.parent / "tune"
     folder.mkdir()
     moved = Path(shutil.copy(recipe, folder / "tune.yaml"))

@@ -31,11 +31,7 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert all(one.passed for one in checks)
     said = json.loads((folder / "export.json").read_text("utf-8"))
     assert said["checks"] == [one._asdict() for one in checks]
-    assert (said["split"], said["to"], said["weights"]) == (
-        "test",
-        "huggingface",
-        run.manifest["files"][MODEL],
-    )
+    assert (said["split"], said["to"], said["weights"]) == ("test", "huggingface", run.manifest["files"][MODEL])
     card = (folder / "README.md").read_text("utf-8")
     assert "# toy base" in card
     assert "| test | BLEU | 12.35 |" in card
@@ -46,12 +42,8 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert [*folder.parent.iterdir()] == [folder]
 
 
-@pytest.mark.parametrize(
-    "target", ["huggingface", "ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)]
-)
-def test_the_card_can_be_followed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
-) -> None:
+@pytest.mark.parametrize("target", ["huggingface", "ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_the_card_can_be_followed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     """Long texts are cut as in the run; a single answer may come alone or in a list."""
     folder = tmp_path / "model"
     exporting.export(run, target, folder)
@@ -70,9 +62,7 @@ def test_the_card_can_be_followed(
         assert found in (expected, [expected])
 
 
-def test_what_answers_otherwise_leaves_nothing(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_answers_otherwise_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = to_huggingface._weights
 
     def wrong(model: Any) -> Any:

@@ -43,13 +43,7 @@ def test_ids_are_equal(kind: str, special: tuple[str, ...], lines: list[str]) ->
 def test_text_comes_back(kind: str) -> None:
     vocabulary, fast = pair(kind, SPECIAL)
     size = len(vocabulary)
-    rows = [
-        [*range(4, size)],
-        [],
-        [EOS],
-        [size - 1, 4, 4, 5],
-        vocabulary.encode([ROWS[4].target])[0],
-    ]
+    rows = [[*range(4, size)], [], [EOS], [size - 1, 4, 4, 5], vocabulary.encode([ROWS[4].target])[0]]
     assert fast.batch_decode(rows, skip_special_tokens=True) == vocabulary.decode(rows)
 
 

@@ -19,8 +19,10 @@ from attnkit.search import translate
 
 peer("ctranslate2")
 to_ctranslate2 = pytest.importorskip("attnkit.export.to_ctranslate2")
-MORE = [{"positions": "rope", "activation": "swiglu", "tie": "none"},
-        {"positions": "sinusoidal", "activation": "geglu", "norm": "post"}]  # fmt: skip
+MORE = [
+    {"positions": "rope", "activation": "swiglu", "tie": "none"},
+    {"positions": "sinusoidal", "activation": "geglu", "norm": "post"},
+]
 
 
 def exported(model: Model, chosen: Recipe, folder: Path, weights: str | None = None) -> Any:
@@ -42,18 +44,18 @@ def test_log_probabilities_are_equal(options: dict[str, Any], tmp_path: Path) ->
     assert len(found) > 2 * LENGTH
 
 
-@pytest.mark.parametrize("search", [{"beam": 3}, {"method": "greedy"}, {"beam": 4, "n_best": 3},
-                                    {"beam": 2, "length_penalty": 0.0}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "search",
+    [{"beam": 3}, {"method": "greedy"}, {"beam": 4, "n_best": 3}, {"beam": 2, "length_penalty": 0.0}],
+    ids=str,
+)
 def test_outputs_and_scores_are_equal(search: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(tie="none", positions="learned")
     spec = chosen.search.model_copy(update={"max_length": LENGTH} | search)
     model = decided(build(chosen))
     texts = [row.source for row in ROWS] + ["", "cats  \t and dogs " * 8]
     engine = exported(model, chosen, tmp_path)
-    ours, theirs = (
-        [*translate(one, tokenizer(), texts, spec, max_source=LENGTH)] for one in (model, engine)
-    )
+    ours, theirs = ([*translate(one, tokenizer(), texts, spec, max_source=LENGTH)] for one in (model, engine))
     assert [[text for text, _ in row] for row in theirs] == [[text for text, _ in r] for r in ours]
     scores = [pytest.approx(score, abs=1e-4) for row in ours for _, score in row]
     assert [score for row in theirs for _, score in row] == scores

@@ -53,9 +53,16 @@ def test_decoders_have_equal_logits(options: dict[str, Any], tmp_path: Path) -> 
     torch.testing.assert_close(found[ids != PAD], expected[ids != PAD], atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("search", [{"beam": 3}, {"method": "greedy"}, {"beam": 2, "min_length": 3},
-                                    {"beam": 4, "length_penalty": 0.3, "no_repeat_ngram": 2}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"beam": 3},
+        {"method": "greedy"},
+        {"beam": 2, "min_length": 3},
+        {"beam": 4, "length_penalty": 0.3, "no_repeat_ngram": 2},
+    ],
+    ids=str,
+)
 def test_outputs_are_equal(search: dict[str, Any], tmp_path: Path) -> None:
     chosen = recipe(tie="none", positions="learned")
     spec = chosen.search.model_copy(update={"max_length": LENGTH} | search)

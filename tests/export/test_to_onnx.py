@@ -32,9 +32,7 @@ def differ(model: Model, graphs: Any, source: Any, ids: Any) -> None:
     with torch.no_grad():
         expected = model(source, ids)
     read = source if ids is None else ids
-    torch.testing.assert_close(
-        graphs(source, ids)[read != PAD], expected[read != PAD], atol=1e-5, rtol=1e-5
-    )
+    torch.testing.assert_close(graphs(source, ids)[read != PAD], expected[read != PAD], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
@@ -48,10 +46,7 @@ def test_an_encoder_decoder(tmp_path: Path) -> None:
     for rows, longest in ((1, 2), (3, 9), (2, LENGTH)):
         differ(model, graphs, *batch(chosen, rows, longest))
     texts = [row.source for row in ROWS]
-    ours, theirs = (
-        [*translate(one, tokenizer(), texts, chosen.search, max_source=LENGTH)]
-        for one in (model, graphs)
-    )
+    ours, theirs = ([*translate(one, tokenizer(), texts, chosen.search, max_source=LENGTH)] for one in (model, graphs))
     assert [row[0][0] for row in theirs] == [row[0][0] for row in ours]
     assert b"attnkit/" not in (tmp_path / "decoder.onnx").read_bytes()  # places in the source
 

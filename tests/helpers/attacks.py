@@ -53,8 +53,7 @@ def one_line(kind: str, code: int, err: str) -> Case:
 
 def subjects(folder: Path) -> list[Path]:
     """A finished and a stopped run, by the helper of the tests."""
-    made = [mutations.subject(folder / name, finished=name == "finished")
-            for name in ("finished", "stopped")]  # fmt: skip
+    made = [mutations.subject(folder / name, finished=name == "finished") for name in ("finished", "stopped")]
     return [mutations.run_in(one.folder / "runs") for one in made]
 
 
@@ -125,12 +124,17 @@ def crafted(folder: Path, draw: random.Random) -> Iterator[Case]:
             sign_rows(path)
         with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
             mutations._sign(path)  # what cannot be signed is refused by its hash
-        words = draw.choice((
-            ("verify", str(copy), "--device", "cpu", "--lines", "1"), ("eval", str(copy)),
-            ("report", str(copy), "-o", page), ("plot", str(copy)), ("runs", str(copy)),
-            ("generate", str(copy), str(folder / "finished/input.txt"), "--device", "cpu"),
-            ("runs", "pack", str(copy), "--results", "-o", packed),
-        ))  # fmt: skip
+        words = draw.choice(
+            (
+                ("verify", str(copy), "--device", "cpu", "--lines", "1"),
+                ("eval", str(copy)),
+                ("report", str(copy), "-o", page),
+                ("plot", str(copy)),
+                ("runs", str(copy)),
+                ("generate", str(copy), str(folder / "finished/input.txt"), "--device", "cpu"),
+                ("runs", "pack", str(copy), "--results", "-o", packed),
+            )
+        )
         case = one_line(f"{path.name}, {words[0]}", *here(*words))
         yield case._replace(detail=f"{case.detail} {lines[at][:300]}" if case.detail else "")
 

@@ -16,7 +16,7 @@ from attnkit.recipe.score_options import LayerOptions, ScoreOptions
 SHARED = (*LayerOptions._fields, *ScoreOptions._fields)
 REQUIRED_WITH: dict[tuple[str, str], dict[str, Any]] = {
     # an inverse of many landmarks is too ill-conditioned for identities
-    ("nystrom", "exact"): {"landmarks": 4},
+    ("nystrom", "exact"): {"landmarks": 4}
 }
 """What else is set beside a choice."""
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -37,10 +37,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"patterns": ("start", "end", "left", "first")},
         {"patterns": ("next", "right", "last"), "residual_scores": True, "entropy_scale": True},
     ],
-    "synthesizer-dense": [
-        {"residual_scores": True, "entropy_scale": True},
-        {"reads": "slice", "layers": 1},
-    ],
+    "synthesizer-dense": [{"residual_scores": True, "entropy_scale": True}, {"reads": "slice", "layers": 1}],
     "synthesizer-factorized-dense": [{"factors": (50, 12), "layout": "tile"}],
     "synthesizer-factorized-random": [{"rank": 3}],
     "linear": [{"feature_map": "exp", "features": 10}, {"feature_map": "taylor", "features": 3}],
@@ -50,12 +47,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"features": 9, "kernel": "hyperbolic", "redraw_every": 1},
     ],
     "atrous": [{"rate": 3}, {"rate": 1000, "residual_scores": True}],
-    "local": [
-        {"window": 3},
-        {"window": 0},
-        {"window": 5, "entropy_scale": True},
-        {"window": 3, "side": "behind"},
-    ],
+    "local": [{"window": 3}, {"window": 0}, {"window": 5, "entropy_scale": True}, {"window": 3, "side": "behind"}],
     "sparse": [{"rate": 3}, {"rate": 8, "residual_scores": "mean", "key_norm": True}],
     "nystrom": [{"landmarks": 5}, {"landmarks": 7, "conv": 3}, {"landmarks": 3, "pinv": "none"}],
     "linformer": [{"rank": 3}],
@@ -196,16 +188,13 @@ def cases() -> Iterator[Case]:
                 yield from _split(subject, breakable(word, chosen), QUICK, rare)
 
 
-def _split(
-    subject: Subject, names: set[str], quick: set[str], rare: bool = False
-) -> Iterator[Case]:
+def _split(subject: Subject, names: set[str], quick: set[str], rare: bool = False) -> Iterator[Case]:
     """Those that a plain `pytest` runs, and the others."""
     able = possible(subject)
     kept = [
         contract
         for contract in CONTRACTS
-        if contract.name in names
-        and (contract.name == "limits" or able and subject.role in contract.roles)
+        if contract.name in names and (contract.name == "limits" or able and subject.role in contract.roles)
     ]
     slow = (pytest.mark.slow, pytest.mark.every) if rare else (pytest.mark.slow,)
     for fast, marks in ((True, ()), (False, slow)):

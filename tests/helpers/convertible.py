@@ -40,9 +40,7 @@ def settings(
     """A conversion of such a run."""
     recipe = converted_recipe(run, attention, tune, words, check_options)
     out = run.path.parents[2]
-    return ConversionSettings(
-        run=run, recipe=recipe, transfer=transfer, tune=tune, out=out, device="cpu", **more
-    )
+    return ConversionSettings(run=run, recipe=recipe, transfer=transfer, tune=tune, out=out, device="cpu", **more)
 
 
 def stages(run: Run, name: str, which: Sequence[str] = ("swapped", "transferred", "tuned")) -> Any:

@@ -62,9 +62,7 @@ class FailingDisk(Faulty):
 def fill(path: Path) -> None:
     """Leave less space than a checkpoint takes where `path` is."""
     root = next(
-        parent
-        for parent in path.parents
-        if (parent / "recipe.yaml").exists() and (parent / "train.source").exists()
+        parent for parent in path.parents if (parent / "recipe.yaml").exists() and (parent / "train.source").exists()
     )
     filler = root / "filler"
     if not filler.exists():
@@ -131,9 +129,7 @@ def result(out: Path) -> tuple[str, str, str]:
     return sha256_file(run.path / "model.safetensors"), run.log.digest(), outputs
 
 
-def verdict(
-    recipe: Path, out: Path, at: int, kind: str, place: str, wanted: tuple[str, str, str]
-) -> Verdict:
+def verdict(recipe: Path, out: Path, at: int, kind: str, place: str, wanted: tuple[str, str, str]) -> Verdict:
     """A training with one fault, and the one that goes on afterwards."""
     faults = []
     fault = ERRORS[kind]

@@ -10,15 +10,7 @@ from attnkit import models
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from attnkit.models import Model
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import (
-    AttentionConfig,
-    DataConfig,
-    Layers,
-    ModelConfig,
-    Roles,
-    SearchConfig,
-    TrainConfig,
-)
+from attnkit.recipe.schema import AttentionConfig, DataConfig, Layers, ModelConfig, Roles, SearchConfig, TrainConfig
 from attnkit.recipe.schema import TokenizerConfig as Pieces
 from helpers.trained import ROWS
 
@@ -30,13 +22,7 @@ PRODUCTS: list[dict[str, Any]] = [
         {"positions": "sinusoidal", "tie": "all", "activation": "relu"},
         {"positions": "learned", "tie": "decoder", "activation": "gelu", "bias": False},
         {"positions": "none", "tie": "none", "activation": "silu", "attention": "dot"},
-        {
-            "positions": "learned",
-            "tie": "none",
-            "activation": "relu",
-            "shared": False,
-            "init_std": 0.3,
-        },
+        {"positions": "learned", "tie": "none", "activation": "relu", "shared": False, "init_std": 0.3},
     )
 ]
 """Architectures of plain transformers."""
@@ -52,9 +38,7 @@ def recipe(shape: str = "encoder-decoder", attention: Any = "scaled-dot", **mode
     """A recipe of a tiny model; `attention` is a word for all places, or a mapping of places."""
     if isinstance(attention, str):
         attention = dict.fromkeys(("encoder", "decoder", "cross"), attention)
-    chosen = {
-        place: {"name": one} if isinstance(one, str) else one for place, one in attention.items()
-    }
+    chosen = {place: {"name": one} if isinstance(one, str) else one for place, one in attention.items()}
     roles = Roles(**{place: AttentionConfig(**one) for place, one in chosen.items()})
     causal = shape == "decoder"
     return Recipe(
@@ -62,12 +46,11 @@ def recipe(shape: str = "encoder-decoder", attention: Any = "scaled-dot", **mode
         data=DataConfig(test="lines.jsonl", max_length=LENGTH),
         tokenizer=Pieces(shared=model.pop("shared", True)),
         model=ModelConfig(
-            shape=shape, width=16, heads=2, ff=24, attention=roles,
-            **{"layers": Layers(encoder=2, decoder=1), **model},
+            shape=shape, width=16, heads=2, ff=24, attention=roles, **{"layers": Layers(encoder=2, decoder=1), **model}
         ),
         train=TrainConfig(objective="causal" if causal else "seq2seq"),
         search=SearchConfig(beam=3, max_length=8),
-    )  # fmt: skip
+    )
 
 
 def build(chosen: Recipe, seed: int = 3) -> Model:
@@ -75,9 +58,7 @@ def build(chosen: Recipe, seed: int = 3) -> Model:
     pieces = tokenizer(chosen.tokenizer.shared)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = models.build(
-            chosen.model, (len(pieces.source), len(pieces.target)), chosen.data.max_length
-        )
+        model = models.build(chosen.model, (len(pieces.source), len(pieces.target)), chosen.data.max_length)
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.dim() == 1:

@@ -24,12 +24,7 @@ class Faulty(Filesystem):
     """
 
     def __init__(
-        self,
-        at: int = 0,
-        fault: int | type[Killed] = errno.EIO,
-        *,
-        lasting: bool = False,
-        power_loss: bool = False,
+        self, at: int = 0, fault: int | type[Killed] = errno.EIO, *, lasting: bool = False, power_loss: bool = False
     ) -> None:
         self.count = 0
         self._at = at

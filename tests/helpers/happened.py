@@ -12,10 +12,7 @@ class Enough(BaseException):
 
 
 def happened(
-    function: Callable[..., object],
-    *arguments: Any,
-    watch: Callable[[Event], object] = lambda _: None,
-    **options: Any,
+    function: Callable[..., object], *arguments: Any, watch: Callable[[Event], object] = lambda _: None, **options: Any
 ) -> list[Event]:
     """All events of function(*arguments, emit=...); `watch` is called with each, too."""
     told: list[Event] = []

@@ -13,13 +13,15 @@ HASHES = {"data": "d", "tokenizer": "t"}
 
 def recipe(seed: int = 1, attention: str = "scaled-dot", **train: Any) -> Recipe:
     """A recipe whose values differ from the default where they are given."""
-    return Recipe.model_validate({
-        "task": "translation",
-        "data": {"corpus": "toy-translation"},
-        "model": {"attention": dict.fromkeys(("encoder", "decoder", "cross"), {"name": attention})},
-        "train": {"steps": 100, "seeds": (seed,), **train},
-        "eval": {"metrics": ("bleu", "chrf")},
-    })  # fmt: skip
+    return Recipe.model_validate(
+        {
+            "task": "translation",
+            "data": {"corpus": "toy-translation"},
+            "model": {"attention": dict.fromkeys(("encoder", "decoder", "cross"), {"name": attention})},
+            "train": {"steps": 100, "seeds": (seed,), **train},
+            "eval": {"metrics": ("bleu", "chrf")},
+        }
+    )
 
 
 def make_logged(
@@ -41,15 +43,28 @@ def make_logged(
     entries = {"hashes": HASHES, "parameters": 1000, "baseline": "base"} | manifest
     run = Run.create(path, chosen, name=name, variant=variant, seed=seed, **entries)
     for number, loss in enumerate(losses, start=1):
-        run.log.append({
-            "step": 10 * number, "epoch": 0, "loss": loss, "lr": 1e-3, "grad_norm": 0.5,
-            "tokens": 1000 * number, "tokens_per_second": 100.0, "seconds": 10.0 * number,
-        })  # fmt: skip
+        run.log.append(
+            {
+                "step": 10 * number,
+                "epoch": 0,
+                "loss": loss,
+                "lr": 1e-3,
+                "grad_norm": 0.5,
+                "tokens": 1000 * number,
+                "tokens_per_second": 100.0,
+                "seconds": 10.0 * number,
+            }
+        )
         if number % 2 == 0:
-            run.log.append({
-                "step": 10 * number, "valid_loss": loss + 0.5, "monitor": chosen.train.monitor,
-                "value": loss + 0.5, "valid_seconds": 10.0 * number,
-            })  # fmt: skip
+            run.log.append(
+                {
+                    "step": 10 * number,
+                    "valid_loss": loss + 0.5,
+                    "monitor": chosen.train.monitor,
+                    "value": loss + 0.5,
+                    "valid_seconds": 10.0 * number,
+                }
+            )
     checkpoint = run.checkpoints / f"step-{10 * len(losses)}"
     checkpoint.mkdir(parents=True)
     (checkpoint / "tensors.safetensors").write_bytes(b"x" * 1000)

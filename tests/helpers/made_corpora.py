@@ -26,9 +26,7 @@ def make_corpus(name: str, root: Path) -> None:
 
 def _words(number: int, mark: str = "") -> str:
     """A sentence of 3 to 7 words."""
-    return " ".join(
-        f"{'abcdefghij'[(number * k + k) % 10]}{mark}o{k}" for k in range(number % 5 + 3)
-    )
+    return " ".join(f"{'abcdefghij'[(number * k + k) % 10]}{mark}o{k}" for k in range(number % 5 + 3))
 
 
 def _aligned(language: str, rows: int, start: int) -> Iterator[str]:
@@ -40,9 +38,7 @@ def _segments(lines: list[str]) -> Iterator[str]:
     """An .sgm file of WMT: markup around each line, which is one document here."""
     yield '<refset setid="newstest2014" srclang="any" trglang="xx">'
     yield '<doc docid="1" sysid="ref">\n<p>'
-    yield from (
-        f'<seg id="{number}">{line} &amp; more</seg>' for number, line in enumerate(lines, 1)
-    )
+    yield from (f'<seg id="{number}">{line} &amp; more</seg>' for number, line in enumerate(lines, 1))
     yield "</p>\n</doc>\n</refset>"
 
 

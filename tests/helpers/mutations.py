@@ -174,16 +174,20 @@ def mutate(run: Path, other: Path, draw: random.Random) -> str:
     paths = sorted(path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     path = draw.choice(paths)
     kinds: dict[str, Callable[[Path, Path, random.Random], object]] = {
-        "bit": _bit, "splice": _splice, "truncation": _truncate, "empty": _empty,
-        "missing": lambda path, *_: path.unlink(), "swap": _swap, "of another run": _replace,
-        "pipe": _pipe, "folder": _folder,
-    }  # fmt: skip
+        "bit": _bit,
+        "splice": _splice,
+        "truncation": _truncate,
+        "empty": _empty,
+        "missing": lambda path, *_: path.unlink(),
+        "swap": _swap,
+        "of another run": _replace,
+        "pipe": _pipe,
+        "folder": _folder,
+    }
     if path.suffix == ".json":
-        kinds |= {"wrong type": _wrong_type, "wrong type, signed": _signed_type,
-                  "extra key": _extra_key}  # fmt: skip
+        kinds |= {"wrong type": _wrong_type, "wrong type, signed": _signed_type, "extra key": _extra_key}
     if path.suffix == ".safetensors":
-        kinds |= {"NaN": _nan, "shape": _shape, "missing tensor": _no_tensor,
-                  "extra tensor": _more_tensors}  # fmt: skip
+        kinds |= {"NaN": _nan, "shape": _shape, "missing tensor": _no_tensor, "extra tensor": _more_tensors}
     kind = draw.choice(sorted(kinds))
     kinds[kind](path, other / path.relative_to(run), draw)
     if kind in ("NaN", "shape", "missing tensor", "extra tensor") and draw.random() < 0.7:

@@ -45,9 +45,7 @@ class Document(HTMLParser):
 
     @property
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            next(text for attributes, text in self.raw if "type" in attributes)
-        )
+        found: dict[str, Any] = json.loads(next(text for attributes, text in self.raw if "type" in attributes))
         return found
 
 

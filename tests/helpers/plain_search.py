@@ -90,15 +90,11 @@ def sources(rows: int, size: int = 9, seed: int = 0, longest: int = 5) -> Tensor
 def clocks(seed: int, lines: Sequence[int], draws: int, length: int, size: int) -> np.ndarray:
     """The waiting times of sampling [lines, draws, length, size]."""
     generators = [
-        [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)]
-        for line in lines
+        [np.random.Generator(np.random.PCG64((seed, line, draw))) for draw in range(draws)] for line in lines
     ]
     return np.array(
         [
-            [
-                [one.standard_exponential(size, dtype=np.float32) for _ in range(length)]
-                for one in row
-            ]
+            [[one.standard_exponential(size, dtype=np.float32) for _ in range(length)] for one in row]
             for row in generators
         ]
     )
@@ -150,9 +146,7 @@ def exhaustive(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[l
     return [a for group in (complete, cut) for a in sorted(group, key=lambda a: -a[1])]
 
 
-def plain_beam(
-    model: Model, source: Tensor, spec: SearchConfig
-) -> list[tuple[list[int], float, bool]]:
+def plain_beam(model: Model, source: Tensor, spec: SearchConfig) -> list[tuple[list[int], float, bool]]:
     """Beam search over lists; stops only when K hypotheses have finished."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []

@@ -6,15 +6,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from attnkit.huggingface import quiet
 
@@ -24,8 +16,7 @@ TEXTS = [
     "Gr\u00fc\u00dfe aus K\u00f6ln! Ein M\u00e4dchen liest \u2014 \u4f60\u597d \u4e16\u754c.",
 ] * 4
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
-NAMES = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
-         "mask_token": "<mask>"}  # fmt: skip
+NAMES = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
 SIZE = 340
 """Rows of every model's embeddings."""
 WIDTH, LAYERS, HEADS = 32, 3, 4
@@ -39,9 +30,7 @@ def trained(kind: str) -> Tokenizer:
         made = Tokenizer(models.BPE())
         made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         made.decoder = decoders.ByteLevel()
-        trainer: Any = trainers.BpeTrainer(
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **common
-        )
+        trainer: Any = trainers.BpeTrainer(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), **common)
     elif kind == "metaspace":
         made = Tokenizer(models.Unigram())
         made.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -67,21 +56,39 @@ def tokenizer(kind: str = "byte-level", template: str = "$A") -> Any:
     made = Tokenizer.from_str(trained(kind).to_str())
     if template != "$A":
         special = [(name, made.token_to_id(name)) for name in ("<s>", "</s>")]
-        made.post_processor = processors.TemplateProcessing(
-            single=template, pair=None, special_tokens=special
-        )
+        made.post_processor = processors.TemplateProcessing(single=template, pair=None, special_tokens=special)
     return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **NAMES)
 
 
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-SEQ2SEQ = {"d_model": WIDTH, "encoder_layers": 2, "decoder_layers": LAYERS, "encoder_ffn_dim": 48,
-           "encoder_attention_heads": 2, "decoder_attention_heads": HEADS, "decoder_ffn_dim": 48,
-           "max_position_embeddings": 64, "decoder_start_token_id": 2,
-           "forced_eos_token_id": None}  # fmt: skip
-PLAIN = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
-         "intermediate_size": 48, "max_position_embeddings": 64}  # fmt: skip
-T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": LAYERS, "num_decoder_layers": LAYERS,
-      "num_heads": HEADS, "decoder_start_token_id": 0}  # fmt: skip
+SEQ2SEQ = {
+    "d_model": WIDTH,
+    "encoder_layers": 2,
+    "decoder_layers": LAYERS,
+    "encoder_ffn_dim": 48,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": HEADS,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 64,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}
+PLAIN = {
+    "hidden_size": WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+}
+T5 = {
+    "d_model": WIDTH,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_layers": LAYERS,
+    "num_decoder_layers": LAYERS,
+    "num_heads": HEADS,
+    "decoder_start_token_id": 0,
+}
 GPT2 = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "n_positions": 64}
 SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bart": ("Bart", "ForConditionalGeneration", SEQ2SEQ),
@@ -91,31 +98,47 @@ SETTINGS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("Llama", "ForCausalLM", PLAIN | {"num_key_value_heads": 2}),
     "gpt-neox": ("GPTNeoX", "ForCausalLM", PLAIN),
     "bloom": ("Bloom", "ForCausalLM", {"hidden_size": WIDTH, "n_layer": LAYERS, "n_head": HEADS}),
-    "mpt": ("Mpt", "ForCausalLM",
-            {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": 64}),
-    "mistral": ("Mistral", "ForCausalLM", PLAIN | {"num_key_value_heads": 2, "sliding_window": 3,
-                                                  "head_dim": 8}),
-    "gpt-oss": ("GptOss", "ForCausalLM",
-                PLAIN | {"num_key_value_heads": 2, "head_dim": 8, "num_local_experts": 2,
-                         "num_experts_per_tok": 1, "sliding_window": 4}),
-    "gemma2": ("Gemma2", "ForCausalLM",
-               PLAIN | {"num_key_value_heads": 2, "head_dim": 8}),
-    "jamba": ("Jamba", "ForCausalLM",
-              PLAIN | {"num_hidden_layers": 4, "num_key_value_heads": 2, "attn_layer_period": 2,
-                       "attn_layer_offset": 1, "num_experts": 2, "num_experts_per_tok": 1,
-                       "use_mamba_kernels": False, "mamba_d_state": 4, "mamba_dt_rank": 4}),
+    "mpt": ("Mpt", "ForCausalLM", {"d_model": WIDTH, "n_layers": LAYERS, "n_heads": HEADS, "max_seq_len": 64}),
+    "mistral": ("Mistral", "ForCausalLM", PLAIN | {"num_key_value_heads": 2, "sliding_window": 3, "head_dim": 8}),
+    "gpt-oss": (
+        "GptOss",
+        "ForCausalLM",
+        PLAIN
+        | {
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "num_local_experts": 2,
+            "num_experts_per_tok": 1,
+            "sliding_window": 4,
+        },
+    ),
+    "gemma2": ("Gemma2", "ForCausalLM", PLAIN | {"num_key_value_heads": 2, "head_dim": 8}),
+    "jamba": (
+        "Jamba",
+        "ForCausalLM",
+        PLAIN
+        | {
+            "num_hidden_layers": 4,
+            "num_key_value_heads": 2,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "use_mamba_kernels": False,
+            "mamba_d_state": 4,
+            "mamba_dt_rank": 4,
+        },
+    ),
     "bert": ("Bert", "ForMaskedLM", PLAIN),
     "roberta": ("Roberta", "ForMaskedLM", PLAIN),
     "albert": ("Albert", "ForMaskedLM", PLAIN | {"embedding_size": 16}),
-}  # fmt: skip
+}
 
 
 def network(name: str, **changed: Any) -> Any:
     """A model with random weights."""
     prefix, suffix, settings = SETTINGS[name]
-    config = getattr(transformers, f"{prefix}Config")(
-        **{"vocab_size": SIZE, **IDS, **settings, **changed}
-    )
+    config = getattr(transformers, f"{prefix}Config")(**{"vocab_size": SIZE, **IDS, **settings, **changed})
     torch.manual_seed(1)
     made = getattr(transformers, prefix + suffix)(config).eval()
     for parameter in made.parameters():  # far from even weights

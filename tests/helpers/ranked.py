@@ -115,9 +115,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
     corpus = Corpus.open(run.recipe.data, run.recipe.task)
     for reader in (open_run(run), open_model(pretrained, device="cpu")):
         model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, {})
-        spec = run.recipe.contexts.model_copy(
-            update={"counts": (2,), "methods": ("entropy", "concat")}
-        )
+        spec = run.recipe.contexts.model_copy(update={"counts": (2,), "methods": ("entropy", "concat")})
         for condition in question_sets.conditions(corpus, "test", spec):
             asked = question_sets.AskedQuestions(model, condition)
             found.append(asked.decode(run.recipe.search)[0])

@@ -32,9 +32,7 @@ class Heard(NamedTuple):
 def cases() -> Iterator[tuple[str, str]]:
     """Every mechanism in every role that it can have: (word, role)."""
     for word in mechanisms.names():
-        known = mechanisms.resolve_capabilities(
-            word, PARTS if mechanisms.facts(word).composite else {}
-        )
+        known = mechanisms.resolve_capabilities(word, PARTS if mechanisms.facts(word).composite else {})
         if known.encoder:
             yield word, "encoder"
         if known.causal:
@@ -81,12 +79,7 @@ def build(section: schema.ModelConfig, seed: int = 1, length: int = LENGTH) -> M
     return model.eval()
 
 
-def run_of(
-    folder: Path,
-    section: schema.ModelConfig,
-    task: str = "translation",
-    special: tuple[str, ...] = (),
-) -> Run:
+def run_of(folder: Path, section: schema.ModelConfig, task: str = "translation", special: tuple[str, ...] = ()) -> Run:
     """A finished run of such a model, in a folder of its own."""
     folder.mkdir(exist_ok=True)
     causal = task == "language-modeling"

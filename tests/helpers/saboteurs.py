@@ -10,17 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnkit.attention import (
-    AttentionCall,
-    Kernel,
-    Mask,
-    Out,
-    Scored,
-    Shape,
-    State,
-    one_head,
-    visible_softmax,
-)
+from attnkit.attention import AttentionCall, Kernel, Mask, Out, Scored, Shape, State, one_head, visible_softmax
 from attnkit.contract import Role
 from attnkit.mechanisms.parallax import Parallax
 from attnkit.mechanisms.path import Path

@@ -27,8 +27,7 @@ def capture(plain: dict[str, Any], arrays: dict[str, Any], prefix: str) -> Captu
 
 def one(kind: Any, plain: dict[str, Any], weights: np.ndarray) -> AttentionMaps:
     layers = tuple(
-        MapLayer(**{**layer, "distance": layer["distance"] and tuple(layer["distance"])})
-        for layer in plain["layers"]
+        MapLayer(**{**layer, "distance": layer["distance"] and tuple(layer["distance"])}) for layer in plain["layers"]
     )
     queries, keys = (tuple(Token(*token) for token in plain[axis]) for axis in ("queries", "keys"))
     return AttentionMaps(

@@ -20,8 +20,11 @@ def score_row(variant: str, scores: Mapping[str, Score] | None = None, **more: A
 
 def changed(row: ScoreRow, **more: Any) -> ScoreRow:
     """The same with other values of fields, those of its system and costs among them."""
-    cost = {name[6:]: more.pop(name) for name in [*more] if name.removeprefix("train_") in COST
-            and name.startswith("train_")}  # fmt: skip
+    cost = {
+        name[6:]: more.pop(name)
+        for name in [*more]
+        if name.removeprefix("train_") in COST and name.startswith("train_")
+    }
     of_system = {name: more.pop(name) for name in [*more] if name in SYSTEM}
     system = replace(row.system, cost=replace(row.system.cost, **cost), **of_system)
     return replace(row, **{"system": system, **more})
@@ -34,15 +37,11 @@ def fixed_score(metric: str, value: float, signature: str) -> Score:
 
 def fixed_difference(value: float, p: float, corrected: float, **more: Any) -> Difference:
     """A tested difference of two systems with two seeds each, a point of which is sure."""
-    plain = Difference(
-        value, value - 1, value + 1, p, corrected, (2, 2), 1.0, False, "higher", 2
-    )  # fmt: skip
+    plain = Difference(value, value - 1, value + 1, p, corrected, (2, 2), 1.0, False, "higher", 2)
     return replace(plain, **more)
 
 
-def against(
-    baseline: ScoreRow, row: ScoreRow, metric: str, tested: Difference | None, *why: str
-) -> SystemDifference:
+def against(baseline: ScoreRow, row: ScoreRow, metric: str, tested: Difference | None, *why: str) -> SystemDifference:
     """A row against its baseline."""
     value = tested.value if tested else None
     return SystemDifference(row, baseline, metric, value, tested, why, (2, 2), 1000)

@@ -10,9 +10,7 @@ from attnkit.scoring import evaluation
 from helpers.trained import make_run
 
 
-def scored_run(
-    folder: Path, variant: str, outputs: Sequence[str], metrics: Sequence[str] = ("chrf", "bleu")
-) -> Run:
+def scored_run(folder: Path, variant: str, outputs: Sequence[str], metrics: Sequence[str] = ("chrf", "bleu")) -> Run:
     """A run below folder/runs/toy that wrote these texts for `helpers.trained.ROWS`."""
     run = make_run(folder, variant)
     answers = [[(text, 0.0)] for text in outputs]

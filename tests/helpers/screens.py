@@ -14,9 +14,24 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u20
 COLOURS = ("truecolor", "256", "standard", None)
 WIDTHS = st.sampled_from((20, 40, 80, 200)) | st.integers(8, 120)
 PIECES = st.text(max_size=14) | st.sampled_from(
-    ("", "\x1b[31m", "\u202eabc", "\ufeff", "\u6f22\u5b57", "e\u0301", "\u0301", "\U0001f469\u200d"
-     "\U0001f467", "[bold]", "</s>", "\t", "a\nb", "\r", "\u2028", "\U0001f1e9\U0001f1ea")
-)  # fmt: skip
+    (
+        "",
+        "\x1b[31m",
+        "\u202eabc",
+        "\ufeff",
+        "\u6f22\u5b57",
+        "e\u0301",
+        "\u0301",
+        "\U0001f469\u200d\U0001f467",
+        "[bold]",
+        "</s>",
+        "\t",
+        "a\nb",
+        "\r",
+        "\u2028",
+        "\U0001f1e9\U0001f1ea",
+    )
+)
 
 
 class Ascii(Console):
@@ -25,16 +40,21 @@ class Ascii(Console):
     encoding = "ascii"
 
 
-def drawn(
-    thing: RenderableType, width: int, colour: str | None = None, ascii_only: bool = False
-) -> str:
+def drawn(thing: RenderableType, width: int, colour: str | None = None, ascii_only: bool = False) -> str:
     """What a console of this width writes."""
     out = io.StringIO()
     kind = Ascii if ascii_only else Console
     kind(
-        file=out, width=width, force_terminal=True, color_system=colour, legacy_windows=False,
-        markup=False, emoji=False, highlight=False, _environ={},
-    ).print(thing)  # fmt: skip
+        file=out,
+        width=width,
+        force_terminal=True,
+        color_system=colour,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+        _environ={},
+    ).print(thing)
     return out.getvalue()
 
 
@@ -42,9 +62,7 @@ def tokens(text: str) -> tuple[Token, ...]:
     return tuple(Token(piece, at, at) for at, piece in enumerate(text.split()))
 
 
-def made(
-    queries: str, keys: str, layers: int = 2, heads: int = 4, word: str = "scaled-dot"
-) -> AttentionMaps:
+def made(queries: str, keys: str, layers: int = 2, heads: int = 4, word: str = "scaled-dot") -> AttentionMaps:
     """Cross attention in which head h of layer l looks at the key l + h + t after query t alone."""
     axes = tokens(queries), tokens(keys)
     weights = np.zeros((layers, heads, len(axes[0]), len(axes[1])), np.float32)

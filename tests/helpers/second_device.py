@@ -113,11 +113,7 @@ def run(func: Any, args: tuple, kwargs: dict) -> Any:
     assert all(x.device != DEVICE or isinstance(x, Elsewhere) for x in tensors), func
     packet = func.overloadpacket
     mixable = packet in COPIES or (packet in INDEXING and there[0])
-    if (
-        not mixable
-        and any(there)
-        and any(x.dim() and not isinstance(x, Elsewhere) for x in tensors)
-    ):
+    if not mixable and any(there) and any(x.dim() and not isinstance(x, Elsewhere) for x in tensors):
         raise RuntimeError(f"{func}: tensors on two devices")
     if func is torch.ops.aten.copy_.default:
         on_second = there[0]

@@ -9,9 +9,19 @@ from pathlib import Path
 import attnkit
 
 OF_THE_SCREEN = (
-    "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM", "COLUMNS", "LINES",
-    "LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8",
-)  # fmt: skip
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+    "TERM",
+    "COLUMNS",
+    "LINES",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LANG",
+    "PYTHONIOENCODING",
+    "PYTHONUTF8",
+)
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -11,14 +11,7 @@ import torch
 
 from attnkit.data.preparation import prepare
 from attnkit.recipe import Recipe
-from attnkit.recipe.schema import (
-    DataConfig,
-    Layers,
-    ModelConfig,
-    SearchConfig,
-    TokenizerConfig,
-    TrainConfig,
-)
+from attnkit.recipe.schema import DataConfig, Layers, ModelConfig, SearchConfig, TokenizerConfig, TrainConfig
 from attnkit.runs import Run
 from attnkit.train.events import Emit, Event
 from attnkit.train.fit import TrainingJob, fit
@@ -58,9 +51,7 @@ def small_recipe(data: DataConfig, **train: Any) -> Recipe:
         task="translation",
         data=data,
         tokenizer=TokenizerConfig(type="word", size=40),
-        model=ModelConfig(
-            width=16, heads=2, ff=32, layers=Layers(encoder=1, decoder=1), dropout=0.2
-        ),
+        model=ModelConfig(width=16, heads=2, ff=32, layers=Layers(encoder=1, decoder=1), dropout=0.2),
         train=TrainConfig(**settings | train),
         search=SearchConfig(max_length=12),
     )
@@ -101,9 +92,7 @@ def job(folder: Path, recipe: Recipe, stop: StopAt | None = None, **more: Any) -
 
 
 def run_through(
-    made: TrainingJob,
-    train: Callable[[TrainingJob], object] = fit,
-    watch: Callable[[Event], object] = lambda _: None,
+    made: TrainingJob, train: Callable[[TrainingJob], object] = fit, watch: Callable[[Event], object] = lambda _: None
 ) -> list[Event]:
     """All events of a training; see `happened`."""
 

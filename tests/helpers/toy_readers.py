@@ -18,15 +18,21 @@ SIZE = len(tokenizer().target)
 
 
 VARIANTS = {
-    **{position: {"positions": position} for position in
-       ("sinusoidal", "learned", "rope", "alibi", "relative", "none")},
-    **{word: {"attention": {role: {"name": word} for role in ("encoder", "decoder", "cross")}}
-       for word in mechanisms.names()
-       if mechanisms.facts(word).causal and mechanisms.facts(word).cross
-       and not mechanisms.facts(word).composite},
-    **{word: {"attention": {"decoder": {"name": word}}} for word in mechanisms.names()
-       if mechanisms.facts(word).causal and not mechanisms.facts(word).cross},
-}  # fmt: skip
+    **{
+        position: {"positions": position}
+        for position in ("sinusoidal", "learned", "rope", "alibi", "relative", "none")
+    },
+    **{
+        word: {"attention": {role: {"name": word} for role in ("encoder", "decoder", "cross")}}
+        for word in mechanisms.names()
+        if mechanisms.facts(word).causal and mechanisms.facts(word).cross and not mechanisms.facts(word).composite
+    },
+    **{
+        word: {"attention": {"decoder": {"name": word}}}
+        for word in mechanisms.names()
+        if mechanisms.facts(word).causal and not mechanisms.facts(word).cross
+    },
+}
 
 
 @cache

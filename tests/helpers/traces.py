@@ -30,6 +30,4 @@ def made(pool: str = "entropy") -> Trace:
     end = TracedToken("", 2 if pool == "entropy" else None, (1.0, 1.0, 0.5), end=True)
     rule = Rule(pool)  # type: ignore[arg-type]
     source = Source(2, (0.4, 0.0, 0.6))
-    return Trace(
-        "runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end), source
-    )
+    return Trace("runs/lm", "Where?", "Paris lies on the Seine", CONTEXTS, rule, (*tokens, end), source)

@@ -34,9 +34,7 @@ def recipe(data: DataConfig, task: str = "translation", **sections: Any) -> Reci
     return Recipe(
         task=task,
         data=data.model_copy(update={"max_length": LENGTH}),
-        model=ModelConfig(
-            shape=shape, width=16, layers=Layers(encoder=1, decoder=1), heads=2, ff=32
-        ),
+        model=ModelConfig(shape=shape, width=16, layers=Layers(encoder=1, decoder=1), heads=2, ff=32),
         train=TrainConfig(objective="causal" if causal else "seq2seq"),
         search=SearchConfig(beam=2, max_length=8),
         **sections,

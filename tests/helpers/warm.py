@@ -60,9 +60,8 @@ class Warm:
 
 
 def _command(
-    words: tuple[str, ...], folder: Path, env: dict[str, str], writer: Connection, errors: Path,
-    notice: float,
-) -> None:  # fmt: skip
+    words: tuple[str, ...], folder: Path, env: dict[str, str], writer: Connection, errors: Path, notice: float
+) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # which a server that trainings started blocks
     os.chdir(folder)
     os.dup2(writer.fileno(), 1)

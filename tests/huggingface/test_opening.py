@@ -16,14 +16,7 @@ import torch
 import transformers
 from helpers import pretrained
 
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    MissingInputError,
-    OutputError,
-    UnavailableError,
-    UsageError,
-)
+from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputError, UnavailableError, UsageError
 from attnkit.huggingface import open_model, quiet
 
 
@@ -157,9 +150,7 @@ def test_a_name_that_can_be_nothing_is_refused(name: str, message: str, calls: l
 
 def test_a_place_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    assert refused(MissingInputError, tmp_path / "file").endswith(
-        "file: a file; give the directory of a model"
-    )
+    assert refused(MissingInputError, tmp_path / "file").endswith("file: a file; give the directory of a model")
     assert "no config.json: give the directory of a run" in refused(MissingInputError, tmp_path)
     (tmp_path / "adapter_config.json").write_text("{}")
     assert "only an adapter: merge it" in refused(MissingInputError, tmp_path)
@@ -170,7 +161,8 @@ def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
     assert "config.json: model_type is missing" in refused(DataError, gpt2)
     deep = "[" * 100_000 + "]" * 100_000
     for text, said in (
-        ("[]", "must hold a JSON object"), ("{", "not valid JSON: Expecting property name"),
+        ("[]", "must hold a JSON object"),
+        ("{", "not valid JSON: Expecting property name"),
         ('{"model_type": 5}', "model_type should be a valid string, is 5"),
         ('{"model_type": "gpt2", "architectures": 5}', "architectures should be a valid list"),
         ('{"model_type": "gpt2", "architectures": [5]}', "should be a valid string, is 5"),
@@ -178,7 +170,7 @@ def test_settings_that_say_nothing_are_refused(gpt2: Path) -> None:
         ('{"model_type": "gpt2", "sliding_window": "x"}', "sliding_window should be a valid int"),
         ('{"model_type": "\\ud800"}', "not valid JSON"),
         (f'{{"model_type": "gpt2", "x": {deep}}}', "not valid JSON: maximum recursion"),
-    ):  # fmt: skip
+    ):
         (gpt2 / "config.json").write_text(text)
         assert said in refused(DataError, gpt2), text[:60]
     (gpt2 / "config.json").write_text('{"model_type": "gpt2", "n_head": "many"}')
@@ -189,9 +181,7 @@ def test_an_unknown_type_names_the_nearest(gpt2: Path) -> None:
     change(gpt2, model_type="gpt22")
     version = transformers.__version__
     message = refused(DataError, gpt2)
-    assert message.endswith(
-        f"transformers {version} knows no model of type 'gpt22'; did you mean gpt2?"
-    )
+    assert message.endswith(f"transformers {version} knows no model of type 'gpt22'; did you mean gpt2?")
 
 
 def test_a_model_of_no_text_is_refused(tmp_path: Path) -> None:
@@ -231,9 +221,19 @@ def test_pickled_weights_are_refused(gpt2: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pytorch_model.bin", "../gpt2/x.safetensors", "/tmp/x.safetensors", "a/b.safetensors",
-             "..", "", "x.safetensors\n", ".hidden.safetensors", "x.pt"],
-)  # fmt: skip
+    "name",
+    [
+        "pytorch_model.bin",
+        "../gpt2/x.safetensors",
+        "/tmp/x.safetensors",
+        "a/b.safetensors",
+        "..",
+        "",
+        "x.safetensors\n",
+        ".hidden.safetensors",
+        "x.pt",
+    ],
+)
 def test_an_index_leads_to_no_pickle_and_to_no_other_folder(name: str, gpt2: Path) -> None:
     marker = gpt2 / "ran"
     for file in ("pytorch_model.bin", "x.pt"):
@@ -256,13 +256,12 @@ def test_an_index_leads_to_no_pickle_and_to_no_other_folder(name: str, gpt2: Pat
         ("config.json", {"n_head": 10**400}, 65),
         ("config.json", {"is_encoder_decoder": {}, "n_embd": "x"}, 65),
         ("config.json", {"activation_function": "none"}, 65),
-        ("config.json", {"quantization_config": 5}, 65), ("config.json", {"dtype": 5}, 0),
+        ("config.json", {"quantization_config": 5}, 65),
+        ("config.json", {"dtype": 5}, 0),
         ("generation_config.json", {"eos_token_id": "x"}, 0),
     ],
-)  # fmt: skip
-def test_settings_with_wrong_content_cost_one_line(
-    file: str, change: dict[str, Any], code: int, gpt2: Path
-) -> None:
+)
+def test_settings_with_wrong_content_cost_one_line(file: str, change: dict[str, Any], code: int, gpt2: Path) -> None:
     read = json.loads((gpt2 / file).read_text(encoding="utf-8"))
     (gpt2 / file).write_text(json.dumps(read | change), encoding="utf-8")
     if not code:
@@ -288,9 +287,11 @@ def test_damaged_or_foreign_weights_are_refused(gpt2: Path, originals: Any) -> N
 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
-    [(KeyError("x"), DataError, "cannot be opened: KeyError: 'x'"),
-     (PermissionError(13, "Permission denied"), MissingInputError, "cannot be read: Permission")],
-)  # fmt: skip
+    [
+        (KeyError("x"), DataError, "cannot be opened: KeyError: 'x'"),
+        (PermissionError(13, "Permission denied"), MissingInputError, "cannot be read: Permission"),
+    ],
+)
 def test_errors_of_libraries_say_their_kind_and_those_of_the_disk_stay(
     gpt2: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: Any, message: str
 ) -> None:
@@ -313,14 +314,10 @@ def test_a_tokenizer_must_be_there_and_fit(gpt2: Path) -> None:
     more = {f"zzz{number}": 320 + number for number in range(40)}
     read["model"]["vocab"] |= more
     (gpt2 / "tokenizer.json").write_text(json.dumps(read), encoding="utf-8")
-    assert "has 361 pieces, but the model embeds 340: they do not belong" in refused(
-        DataError, gpt2
-    )
+    assert "has 361 pieces, but the model embeds 340: they do not belong" in refused(DataError, gpt2)
 
 
-def test_a_package_that_is_missing_or_old_is_named(
-    gpt2: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_that_is_missing_or_old_is_named(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advice = "Hugging Face models need transformers >= 5: pip install 'attnkit[hf]'"
     monkeypatch.setattr("attnkit.huggingface.opening.version", lambda _: "4.57.1")
     assert refused(UnavailableError, gpt2) == f"{advice} (here: 4.57.1)"
@@ -388,9 +385,7 @@ def test_a_hub_model_that_is_not_in_the_cache_needs_the_network(
     assert bool(calls) == (variable is None)
 
 
-def test_a_directory_wins_over_a_hub_name(
-    gpt2: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_wins_over_a_hub_name(gpt2: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(gpt2.parent)
     assert open_model("gpt2", device="cpu").path == Path("gpt2")
     assert calls == []
@@ -411,16 +406,31 @@ def test_only_settings_vocabularies_and_safe_weights_are_downloaded(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
     assert open_model("a/b", device="cpu").revision == originals("gpt2").name
     assert (asked["name"], asked["local_files_only"]) == ("a/b", False)
-    wanted = ["config.json", "tokenizer.json", "merges.txt", "spiece.model", "source.spm",
-              "model.safetensors", "model-00001-of-00002.safetensors",
-              "model.safetensors.index.json", "generation_config.json"]  # fmt: skip
-    others = ["pytorch_model.bin", "modeling_own.py", "consolidated.safetensors", "tf_model.h5",
-              "original/model.safetensors", "onnx/model.onnx", "custom_generate/generate.py",
-              "model.fp16.safetensors", "training_args.bin", "weights.pkl"]  # fmt: skip
+    wanted = [
+        "config.json",
+        "tokenizer.json",
+        "merges.txt",
+        "spiece.model",
+        "source.spm",
+        "model.safetensors",
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "generation_config.json",
+    ]
+    others = [
+        "pytorch_model.bin",
+        "modeling_own.py",
+        "consolidated.safetensors",
+        "tf_model.h5",
+        "original/model.safetensors",
+        "onnx/model.onnx",
+        "custom_generate/generate.py",
+        "model.fp16.safetensors",
+        "training_args.bin",
+        "weights.pkl",
+    ]
     taken = huggingface_hub.utils.filter_repo_objects(
-        [*wanted, *others],
-        allow_patterns=asked["allow_patterns"],
-        ignore_patterns=asked["ignore_patterns"],
+        [*wanted, *others], allow_patterns=asked["allow_patterns"], ignore_patterns=asked["ignore_patterns"]
     )
     assert list(taken) == wanted
 

@@ -124,9 +124,7 @@ def test_no_mechanism_sees_later_tokens_and_gradients_are_finite(word: str) -> N
         ("lokal", {}, "did you mean local"),
     ],
 )
-def test_what_a_trained_model_has_no_weights_for_is_refused(
-    word: str, options: dict[str, Any], text: str
-) -> None:
+def test_what_a_trained_model_has_no_weights_for_is_refused(word: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         converted(word, **options)
 
@@ -159,12 +157,9 @@ def saved(folder: Path, word: str, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("word", "options"),
-    [("linear", {}), ("performer", {"features": 8}), ("synthesizer-random", {})],
+    ("word", "options"), [("linear", {}), ("performer", {"features": 8}), ("synthesizer-random", {})]
 )
-def test_a_saved_model_opens_as_it_was_and_merges_contexts(
-    word: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_saved_model_opens_as_it_was_and_merges_contexts(word: str, options: dict[str, Any], tmp_path: Path) -> None:
     model = saved(tmp_path, word, **options)
     opened = open_model(tmp_path, device="cpu")
     torch.testing.assert_close(logits(opened.model, ids()), logits(model, ids()))
@@ -175,9 +170,7 @@ def test_a_saved_model_opens_as_it_was_and_merges_contexts(
         transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
 
 
-def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(
-    tmp_path: Path,
-) -> None:
+def test_the_window_baseline_is_refused_where_keys_are_found_by_their_distance(tmp_path: Path) -> None:
     """Windows share their positions, but lie one after the other in the cache."""
     refusals = list[str]()
     for word in ("local", "linear"):

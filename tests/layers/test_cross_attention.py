@@ -35,9 +35,7 @@ def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
     if each.state is None:
         return
     step = tokens(ROWS * BEAMS, 1)
-    one, each = (
-        layer(step, mask(rows, 1), state=out.state) for rows, out in ((1, one), (ROWS, each))
-    )
+    one, each = (layer(step, mask(rows, 1), state=out.state) for rows, out in ((1, one), (ROWS, each)))
     torch.testing.assert_close(one.y, each.y)
 
 
@@ -50,9 +48,7 @@ def test_a_mask_of_one_row_is_that_of_all_rows(layer: MultiHead) -> None:
         (3, 3, None, "needs a memory"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(
-    x: int, of_mask: int, memory: int | None, message: str
-) -> None:
+def test_rows_that_do_not_fit_are_refused(x: int, of_mask: int, memory: int | None, message: str) -> None:
     layer = MultiHead.build("scaled-dot", 16, 4, 32, cross=True).double()
     with pytest.raises(ValueError, match=message):
         layer(tokens(x, 2), mask(of_mask, 2), None if memory is None else tokens(memory, KEYS))

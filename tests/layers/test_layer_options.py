@@ -32,11 +32,7 @@ def inputs(length: int) -> Tensor:
 @pytest.mark.parametrize(("gate", "width"), [("head", 1), ("element", 4)])
 def test_an_output_gate_scales_what_the_heads_answer(gate: str, width: int, cross: bool) -> None:
     layer, x, memory = made("dot", output_gate=gate, cross=cross), inputs(5), inputs(7)
-    mask = (
-        Mask.cross(torch.ones(2, 7, dtype=torch.bool), 5)
-        if cross
-        else Mask.packed(5, x.device, causal=True)
-    )
+    mask = Mask.cross(torch.ones(2, 7, dtype=torch.bool), 5) if cross else Mask.packed(5, x.device, causal=True)
     source = memory if cross else x
     assert layer.gate is not None
     assert layer.v is not None

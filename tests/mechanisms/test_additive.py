@@ -18,9 +18,7 @@ def plain(left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
 def parts(heads: int = 2, rows: int = 3, queries: int = 5, keys: int = 4) -> list[Tensor]:
     made = torch.Generator().manual_seed(1)
     shapes = [(heads, rows, queries, 3), (heads, rows, keys, 3), (heads, 3)]
-    return [
-        torch.randn(shape, generator=made, dtype=torch.float64).requires_grad_() for shape in shapes
-    ]
+    return [torch.randn(shape, generator=made, dtype=torch.float64).requires_grad_() for shape in shapes]
 
 
 @pytest.mark.parametrize("block", [1, 12, 40, 60, 130, 2**18])
@@ -53,9 +51,7 @@ def test_products_of_exponentials_and_sigmoids_equal_the_formula(largest: float)
 
 
 @pytest.mark.parametrize("options", [{}, {"hidden": 5}])
-def test_scores_are_those_of_the_formula_with_matrices_of_each_head(
-    options: dict[str, int],
-) -> None:
+def test_scores_are_those_of_the_formula_with_matrices_of_each_head(options: dict[str, int]) -> None:
     mechanism = MultiHead.build("additive", 8, 2, 10, **options).double().mechanism
     q, k = torch.randn(3, 2, 6, 4).double(), torch.randn(3, 2, 7, 4).double()
     mask = Mask.cross(torch.ones(3, 7, dtype=torch.bool), 6)

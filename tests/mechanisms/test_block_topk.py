@@ -12,9 +12,7 @@ def drawn(length: int, heads: int = 2) -> list[torch.Tensor]:
     return [torch.randn(2, heads, length, 4, generator=generator).double() for _ in "qkv"]
 
 
-def seen(
-    q: torch.Tensor, k: torch.Tensor, block: int, blocks: int, *, causal: bool
-) -> torch.Tensor:
+def seen(q: torch.Tensor, k: torch.Tensor, block: int, blocks: int, *, causal: bool) -> torch.Tensor:
     """The definition, query by query, for rows without pads."""
     length = q.shape[2]
     visible = torch.zeros(*q.shape[:2], length, length, dtype=torch.bool)
@@ -23,10 +21,7 @@ def seen(
         own = i // block
         visible[row, head, i, own * block : (own + 1) * block] = True
         others = [n for n in range(count) if (n < own if causal else n != own)]
-        means = {
-            n: (q[row, head, i] @ k[row, head, n * block : (n + 1) * block].mean(0)).item()
-            for n in others
-        }
+        means = {n: (q[row, head, i] @ k[row, head, n * block : (n + 1) * block].mean(0)).item() for n in others}
         for n in sorted(others, key=means.__getitem__, reverse=True)[:blocks]:
             visible[row, head, i, n * block : (n + 1) * block] = True
     return visible.tril() if causal else visible

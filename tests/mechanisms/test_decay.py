@@ -26,9 +26,7 @@ def formula(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, state: Tensor) -> Ten
 def test_chunks_are_the_formula_forward_and_backward(length: int, wide: int, rate: float) -> None:
     generator = torch.Generator().manual_seed(length)
     sizes = [(length, 5), (length, 5), (length, 4), (length, wide), (5, 4)]
-    q, k, v, logs, state = (
-        torch.randn(2, 3, *size, generator=generator).double() for size in sizes
-    )
+    q, k, v, logs, state = (torch.randn(2, 3, *size, generator=generator).double() for size in sizes)
     given = [x.requires_grad_() for x in (q, k, v, -logs.abs() * rate, state)]
     y, _ = chunked(*given)
     wanted = formula(*given)

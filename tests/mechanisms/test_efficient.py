@@ -17,10 +17,7 @@ def plain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, valid: torch.Tensor
 @pytest.mark.parametrize("length", [1, 2, 33, 70])
 def test_answers_and_gradients_are_those_of_two_softmaxes(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
-    given = [
-        torch.randn(3, 2, length, 4, generator=generator, dtype=torch.float64).requires_grad_()
-        for _ in range(3)
-    ]
+    given = [torch.randn(3, 2, length, 4, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
     valid = torch.ones(3, length, dtype=torch.bool)
     valid[1, length // 2 :] = False
     y = Efficient(Shape(2, 4, 99))(*given, Mask.of(valid, length, causal=False)).y

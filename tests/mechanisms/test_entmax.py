@@ -102,9 +102,7 @@ def test_a_learned_alpha_begins_at_one_and_a_half_and_is_learned() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1.2, 1.5, 1.9, 2.0])
-def test_a_device_that_is_not_asked_takes_enough_steps(
-    alpha: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_not_asked_takes_enough_steps(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     scores = torch.randn(2, 3, 2, 4096, dtype=torch.float64)
     asked = of(scores, alpha)
     monkeypatch.setattr(entmax, "readable", lambda _: False)

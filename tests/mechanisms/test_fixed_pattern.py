@@ -32,9 +32,7 @@ def one_hot(*targets: int) -> Tensor:
         ("last", (4, 4, 4, 4, 4)),
     ],
 )
-def test_a_pattern_of_one_token_falls_on_the_nearest_at_the_edge(
-    name: str, targets: tuple[int, ...]
-) -> None:
+def test_a_pattern_of_one_token_falls_on_the_nearest_at_the_edge(name: str, targets: tuple[int, ...]) -> None:
     assert torch.equal(maps(name)[0], one_hot(*targets))
 
 

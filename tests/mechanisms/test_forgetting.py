@@ -30,17 +30,14 @@ def test_it_is_the_sum_of_the_definition(length: int) -> None:
 
 
 @pytest.mark.parametrize("heads", [3, 1])
-def test_the_fused_kernel_is_the_plain_path_with_its_gradients(
-    heads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_fused_kernel_is_the_plain_path_with_its_gradients(heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v, gates = drawn(300)
     given = [x.requires_grad_() for x in (q, k[:, :heads], v[:, :heads], gates)]
     made = Forgetting(Shape(3, 4, 300), key_heads=heads)
     right, any_ = torch.ones(2, 300, dtype=torch.bool), torch.ones(2, 300, dtype=torch.bool)
     right[0, 280:], any_[0, :7], any_[1, 100:130] = False, False, False
     packed = Mask.packed(300, q.device, causal=True)
-    for mask, valid in ((packed, right), (Mask.of(right, 300, True), right),
-                        (Mask.of(any_, 300, True), any_)):  # fmt: skip
+    for mask, valid in ((packed, right), (Mask.of(right, 300, True), right), (Mask.of(any_, 300, True), any_)):
         found = []
         for limit in (0, 10**9):
             monkeypatch.setattr("attnkit.ops.fast_cpu.PLAIN_UP_TO", limit)

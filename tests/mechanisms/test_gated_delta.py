@@ -15,9 +15,7 @@ from attnkit.mechanisms.gated_delta import GatedDelta, chunked, undecayed
 Decay: TypeAlias = Literal["scalar", "channel", "none"]
 
 
-def formula(
-    q: Tensor, k: Tensor, v: Tensor, decay: Tensor, erase: Tensor, write: Tensor, state: Tensor
-) -> Tensor:
+def formula(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, erase: Tensor, write: Tensor, state: Tensor) -> Tensor:
     """S_t = (I - k (b * k)^T) Diag(a_t) S + w k v^T, as the papers with gates a channel write it.
 
     With one number for a, and one for b and w, that is the transpose of the first paper's
@@ -48,9 +46,7 @@ def recurrence(length: int, decays: int, erases: int, rate: float = 2) -> list[T
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("rate", [0.05, 2.0, 100.0])
 @pytest.mark.parametrize(("decays", "erases"), [(1, 1), (5, 1), (1, 5), (5, 5)])
-@pytest.mark.parametrize(
-    ("length", "size"), [(1, 32), (2, 32), (32, 32), (33, 32), (150, 32), (65, 64), (150, 64)]
-)
+@pytest.mark.parametrize(("length", "size"), [(1, 32), (2, 32), (32, 32), (33, 32), (150, 32), (65, 64), (150, 64)])
 def test_chunks_are_the_formula_forward_and_backward(
     length: int, size: int, decays: int, erases: int, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

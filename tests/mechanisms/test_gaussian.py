@@ -15,9 +15,7 @@ def kernel(width: int) -> torch.nn.Module:
     return MultiHead.build("gaussian", width, 1, 8).mechanism
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["64", "32", "b16"]
-)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=["64", "32", "b16"])
 def test_a_waist_of_57_weighs_the_mean_of_its_two_neighbours(dtype: torch.dtype) -> None:
     mask = Mask.cross(torch.ones(1, 3, dtype=torch.bool), 1)
     q, k, v = (x.to(dtype) for x in (one_head((57,)), KEYS, VALUES))

@@ -83,9 +83,7 @@ def test_a_place_can_do_what_all_parts_can() -> None:
 
 def test_every_layer_is_tried_before_training() -> None:
     section = schema.ModelConfig(
-        attention=schema.Roles(
-            encoder=schema.AttentionConfig(name="interleaved", parts=["dot", "dot"])
-        )
+        attention=schema.Roles(encoder=schema.AttentionConfig(name="interleaved", parts=["dot", "dot"]))
     )
     recipe = schema.Recipe(task="translation", data=schema.DataConfig(corpus="x"), model=section)
     with pytest.raises(UsageError, match="local: window must be at least 0, got -1"):

@@ -42,9 +42,7 @@ def test_an_antipodal_key_alone_is_still_all_of_the_answer() -> None:
 def test_exp_gives_the_worked_number() -> None:
     x = one_head((1, 0), (0, 2), (1, 1))
     maps = weights(x, x, feature_map="exp")
-    torch.testing.assert_close(
-        maps[0, 0, 0], torch.tensor([0.293285, 0.353357, 0.353357]).double(), atol=1e-6, rtol=0
-    )
+    torch.testing.assert_close(maps[0, 0, 0], torch.tensor([0.293285, 0.353357, 0.353357]).double(), atol=1e-6, rtol=0)
 
 
 def test_softmax_answers_what_exp_answers_and_not_the_double_softmax() -> None:

@@ -54,9 +54,7 @@ def test_without_decay_it_fits_the_values_of_all_keys_best(causal: bool) -> None
             seen = t + 1 if causal else int(valid[row].sum())
             for head in range(3):
                 root = gates[row, head, :seen].sigmoid().sqrt()
-                rows = torch.cat(
-                    (F.normalize(k[row, head, :seen], dim=-1) * root, ridge[head].sqrt().diag())
-                )
+                rows = torch.cat((F.normalize(k[row, head, :seen], dim=-1) * root, ridge[head].sqrt().diag()))
                 aims = F.pad(v[row, head, :seen] * root, (0, 0, 0, 4))
                 fit = torch.linalg.lstsq(rows, aims).solution
                 expected = F.normalize(q[row, head, t], dim=0) @ fit

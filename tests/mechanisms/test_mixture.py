@@ -117,9 +117,7 @@ def test_a_mixture_can_do_what_all_its_parts_can(
     layer = build(*parts)
     own = layer.mechanism
     assert (own.uses, own.cross, own.limit, own.positions) == (uses, cross, limit, positions)
-    assert [name for name in "qkv" if getattr(layer, name) is not None] == list(
-        uses.replace("x", "")
-    )
+    assert [name for name in "qkv" if getattr(layer, name) is not None] == list(uses.replace("x", ""))
     if not cross:
         assert "its part synthesizer-" in own.why
         with pytest.raises(UsageError, match="cannot be cross attention: its part synth"):

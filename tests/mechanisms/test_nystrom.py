@@ -41,12 +41,9 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, landmarks: int) -> Tensor:
     """The method for one head of one sentence without pads, as the equations say it."""
     length = q.shape[0]
     segment = torch.arange(length) * landmarks // length
-    q_marks, k_marks = (
-        torch.stack([x[segment == number].mean(0) for number in range(landmarks)]) for x in (q, k)
-    )
+    q_marks, k_marks = (torch.stack([x[segment == number].mean(0) for number in range(landmarks)]) for x in (q, k))
     first, middle, last = (
-        (a @ b.T / WIDTH**0.5).softmax(-1)
-        for a, b in ((q, k_marks), (q_marks, k_marks), (q_marks, k))
+        (a @ b.T / WIDTH**0.5).softmax(-1) for a, b in ((q, k_marks), (q_marks, k_marks), (q_marks, k))
     )
     return first @ torch.linalg.pinv(middle) @ (last @ v)
 
@@ -157,9 +154,7 @@ def test_the_convolution_goes_over_real_positions() -> None:
     mechanism.filter = None
     added = with_it - mechanism.weights(q, k, v, mask)[:, :, valid[0]][..., valid[0]]
     for head in range(HEADS):
-        expected = sum(
-            torch.diag(taps[head, 1 + shift].expand(6 - abs(shift)), shift) for shift in (-1, 0, 1)
-        )
+        expected = sum(torch.diag(taps[head, 1 + shift].expand(6 - abs(shift)), shift) for shift in (-1, 0, 1))
         torch.testing.assert_close(added[0, head], expected)
 
 

@@ -252,9 +252,7 @@ def test_training_scoring_and_generating_need_the_plug_in_of_the_run(
     Path("in.txt").write_text("The man sees a dog.\n")
     for words in (("eval", run), ("generate", run, "in.txt")):
         assert attnkit(*words) == 66
-        assert f"{run}: was trained with the mechanism my-half: add --plugin {mine}" in (
-            capsys.readouterr().err
-        )
+        assert f"{run}: was trained with the mechanism my-half: add --plugin {mine}" in (capsys.readouterr().err)
         assert attnkit(*words, "--plugin", mine) == 0
         assert "has changed" not in capsys.readouterr().err
     mine.write_text(MINE + "\n")

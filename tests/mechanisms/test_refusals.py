@@ -56,13 +56,18 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mixture", {"parts": ("dot", "selective")}, "selective cannot be a part of mixture"),
     ("mixture", {"parts": ("dot", {"name": PART, "rnak": 3})}, "'rnak'; did you mean rank"),
     ("mixture", {"parts": ("dot", {"name": PART, "rank": 0})}, "rank must be at least 1, got 0"),
-    ("mixture", {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
-     "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian"),
-    ("mixture", {"parts": ("gaussian", {"name": "dot", "key_heads": 1})},
-     "key_heads belongs to the layer as a whole"),
+    (
+        "mixture",
+        {"parts": ("dot", {"name": "gaussian", "key_norm": True})},
+        "key_norm belongs to the layer as a whole: set it on mixture instead of on gaussian",
+    ),
+    ("mixture", {"parts": ("gaussian", {"name": "dot", "key_heads": 1})}, "key_heads belongs to the layer as a whole"),
     ("mixture", {"parts": ("dot", {"name": "gaussian", "rank": 1})}, "option 'rank'; it has none"),
-    ("mixture", {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
-     "mixture: combine: sigmoid takes exactly two parts, got 3"),
+    (
+        "mixture",
+        {"parts": ("dot", "gaussian", "additive"), "combine": "sigmoid"},
+        "mixture: combine: sigmoid takes exactly two parts, got 3",
+    ),
     ("nystrom", {"conv": 4}, "conv must be an odd number of positions, got 4"),
     ("nystrom", {"landmarks": 0}, "landmarks must be at least 1, got 0"),
     ("performer", {"features": -3}, "features must be at least 1, got -3"),
@@ -76,11 +81,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("synthesizer-random", {"scale": 0}, "scale must be above 0, got 0"),
     (PART, {"rank": 0}, "rank must be at least 1, got 0"),
     ("synthesizer-factorized-dense", {"layout": "tiel"}, "one of outer, tile, got 'tiel'"),
-    ("synthesizer-factorized-dense", {"factors": (4, 4)},
-     r"two that multiply to the 64 positions of the layer, such as \[8, 8\], got \[4, 4\]"),
+    (
+        "synthesizer-factorized-dense",
+        {"factors": (4, 4)},
+        r"two that multiply to the 64 positions of the layer, such as \[8, 8\], got \[4, 4\]",
+    ),
     ("synthesizer-factorized-dense", {"factors": (-8, -8)}, r"got \[-8, -8\]"),
     ("synthesizer-factorized-dense", {"factors": (64,)}, r"got \(64,\)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("word", "options", "message"), REFUSED)

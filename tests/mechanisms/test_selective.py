@@ -19,9 +19,7 @@ def by_loops(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     scores = torch.full((heads, length, length), -torch.inf, dtype=torch.float64)
     for i in range(length):
         for j in range(i + 1):
-            taken = sum(
-                max(0.0, float(q[0, m] @ k[0, j]) / width**0.5) for m in range(j + 1, i) if j > 0
-            )
+            taken = sum(max(0.0, float(q[0, m] @ k[0, j]) / width**0.5) for m in range(j + 1, i) if j > 0)
             for head in range(heads):
                 scores[head, i, j] = q[head, i] @ k[head, j] / width**0.5 - taken
     return scores.softmax(-1)

@@ -46,9 +46,7 @@ def scores(layer: MultiHead, x: Tensor, mask: Mask) -> Tensor:
 
 
 @pytest.mark.parametrize(("word", "options"), RANDOM)
-def test_the_map_of_a_random_form_does_not_depend_on_content(
-    word: str, options: dict[str, Any]
-) -> None:
+def test_the_map_of_a_random_form_does_not_depend_on_content(word: str, options: dict[str, Any]) -> None:
     layer, x = build(word, **options), torch.randn(1, 7, WIDTH).double()
     maps = layer.weights(x, packed(7))
     torch.testing.assert_close(layer.weights(x[:, torch.randperm(7)] * -3, packed(7)), maps)
@@ -107,9 +105,7 @@ def test_a_text_longer_than_the_weights_is_refused(word: str, options: dict[str,
         ("synthesizer-factorized-dense", {}, (4 + 1) * (3 + 4)),
     ],
 )
-def test_parameters_per_head_are_those_of_the_source(
-    word: str, options: dict[str, Any], own: int
-) -> None:
+def test_parameters_per_head_are_those_of_the_source(word: str, options: dict[str, Any], own: int) -> None:
     layer = MultiHead.build(word, WIDTH, HEADS, LONGEST, **options)
     assert sum(p.numel() for p in layer.mechanism.parameters()) == HEADS * own
 
@@ -149,12 +145,9 @@ def test_two_short_rows_make_a_long_one(
 
 
 @pytest.mark.parametrize(
-    ("length", "factors"),
-    [(512, (16, 32)), (256, (16, 16)), (12, (3, 4)), (13, (1, 13)), (1, (1, 1))],
+    ("length", "factors"), [(512, (16, 32)), (256, (16, 16)), (12, (3, 4)), (13, (1, 13)), (1, (1, 1))]
 )
-def test_default_factors_are_nearest_to_the_square_root(
-    length: int, factors: tuple[int, int]
-) -> None:
+def test_default_factors_are_nearest_to_the_square_root(length: int, factors: tuple[int, int]) -> None:
     assert default_factors(length) == factors
 
 
@@ -218,9 +211,7 @@ def test_a_random_table_adopts_maps_from_position_to_position(causal: bool) -> N
     whole[:, :5, :5] = maps
     mechanism.adopt_maps(whole)
     v = torch.zeros(1, HEADS, 5, 4).double()
-    torch.testing.assert_close(
-        mechanism.weights(None, None, v, mask)[0], maps / maps.sum(-1, keepdim=True)
-    )
+    torch.testing.assert_close(mechanism.weights(None, None, v, mask)[0], maps / maps.sum(-1, keepdim=True))
     longer = mechanism.weights(None, None, torch.zeros(1, HEADS, 9, 4).double(), packed(9, causal))
     assert longer.isfinite().all()
     assert longer[0, :, 4, 5:].max() < 0.01  # no text had these pairs

@@ -79,18 +79,13 @@ TRANSFORMERS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", TRANSFORMERS, ids=str)
 @pytest.mark.parametrize("shape", ["encoder-decoder", "decoder"])
-def test_transformers_of_every_kind_have_caches_and_batches(
-    shape: str, options: dict[str, Any]
-) -> None:
+def test_transformers_of_every_kind_have_caches_and_batches(shape: str, options: dict[str, Any]) -> None:
     model = make(options | {"shape": shape})
     assert_steps_equal_one_pass(model)
     assert_batched_rows_equal_rows_alone(model)
 
 
-ACROSS = [
-    word for word in mechanisms.names()
-    if mechanisms.facts(word).cross and not mechanisms.facts(word).composite
-]  # fmt: skip
+ACROSS = [word for word in mechanisms.names() if mechanisms.facts(word).cross and not mechanisms.facts(word).composite]
 
 
 @pytest.mark.sampled(5)
@@ -180,18 +175,14 @@ def gradients(model: Model, batches: list[Batch]) -> list[Tensor]:
 
 
 def test_a_gradient_reaches_every_parameter(model: Model) -> None:
-    for parameter, grad in zip(
-        model.parameters(), gradients(model, [batch_of(slice(3))]), strict=True
-    ):
+    for parameter, grad in zip(model.parameters(), gradients(model, [batch_of(slice(3))]), strict=True):
         assert grad.shape == parameter.shape
         assert grad.abs().sum() > 0
 
 
 def test_accumulated_gradients_are_those_of_the_whole_batch(model: Model) -> None:
     batches = [batch_of(rows) for rows in (slice(3), slice(1), slice(1, 3))]
-    for whole, parts in zip(
-        gradients(model, batches[:1]), gradients(model, batches[1:]), strict=True
-    ):
+    for whole, parts in zip(gradients(model, batches[:1]), gradients(model, batches[1:]), strict=True):
         torch.testing.assert_close(whole, parts, rtol=1e-9, atol=1e-12)
 
 

@@ -39,23 +39,13 @@ def complaint(text: str, *overrides: str) -> str:
         ),
         ("scaled-dot, key_heads: 3", "key_heads", "key_heads must divide heads, 4, got 3"),
         ("local, window: -1", "window", "got -1"),
-        (
-            "mixture, parts: [scaled-dot, {name: additive, hidden: 0}]",
-            "parts",
-            "hidden must be at least 1",
-        ),
+        ("mixture, parts: [scaled-dot, {name: additive, hidden: 0}]", "parts", "hidden must be at least 1"),
         ("synthesizer-random, key_norm: true", "key_norm", "key_norm needs keys"),
         ("gaussian, score_noise: -1", "score_noise", "must be a number >= 0, got '-1'"),
-        (
-            "dot, attention_dropout: 1",
-            "attention_dropout",
-            "must be a number >= 0 and < 1, got '1'",
-        ),
+        ("dot, attention_dropout: 1", "attention_dropout", "must be a number >= 0 and < 1, got '1'"),
     ],
 )
-def test_a_value_that_a_mechanism_refuses_is_told_with_place_and_key(
-    options: str, blamed: str, reason: str
-) -> None:
+def test_a_value_that_a_mechanism_refuses_is_told_with_place_and_key(options: str, blamed: str, reason: str) -> None:
     text = f"  attention:\n    encoder: {{name: {options}}}\n"
     line, *more = complaint(text).splitlines()
     column = text.splitlines()[1].index(f"{blamed}: ") + len(f"{blamed}: ") + 1

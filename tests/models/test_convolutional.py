@@ -63,8 +63,9 @@ def test_logits_follow_the_equations() -> None:
 
 def test_variance_stays_through_the_layers_at_the_start() -> None:
     torch.manual_seed(0)
-    options = ModelConfig(type="convolutional", width=64, heads=1, positions="learned", dropout=0.0,
-                          layers=Layers(encoder=8, decoder=8))  # fmt: skip
+    options = ModelConfig(
+        type="convolutional", width=64, heads=1, positions="learned", dropout=0.0, layers=Layers(encoder=8, decoder=8)
+    )
     model = build(options, (500, 500), 40).eval()
     z, _ = model.encode(torch.randint(4, 500, (8, 30)), torch.ones(8, 30, dtype=torch.bool))
     embedded = model.embed_source(torch.randint(4, 500, (8, 30)), torch.arange(30)[None])

@@ -54,9 +54,7 @@ def test_weights_of_the_encoder_are_called_as_those_of_an_encoder_decoder() -> N
     alone = build(config("encoder"), (23, 7), 40).state_dict()
     for name, tensor in alone.items():
         assert name == "output.weight" or both[name].shape == tensor.shape
-    assert {n for n in both if n.startswith(("encoder.", "embed_source."))} == set(alone) - {
-        "output.weight"
-    }
+    assert {n for n in both if n.startswith(("encoder.", "embed_source."))} == set(alone) - {"output.weight"}
 
 
 def test_it_writes_no_text() -> None:

@@ -56,9 +56,7 @@ def sources(count: int) -> torch.Tensor:
     ],
     ids=lambda spec: spec.method,
 )
-def test_searches_find_the_same(
-    changes: dict[str, Any], spec: SearchConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_searches_find_the_same(changes: dict[str, Any], spec: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     model, source = made(**changes), sources(12)
     assert FastDecoder.of(model) is not None
     fast = search(model, source, spec, lines=range(12))

@@ -30,9 +30,7 @@ def spread(weight: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("shape", ["encoder-decoder", "decoder", "encoder"])
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
-def test_matrices_have_the_deviation_and_ends_of_sublayers_a_smaller_one(
-    shape: str, activation: str
-) -> None:
+def test_matrices_have_the_deviation_and_ends_of_sublayers_a_smaller_one(shape: str, activation: str) -> None:
     model = made(init_std=STD, shape=shape, activation=activation)
     last = STD / math.sqrt(2 * LAYERS)
     ends = [part.o for part in model.modules() if isinstance(part, MultiHead)]
@@ -53,9 +51,7 @@ def test_token_vectors_are_not_scaled_and_pads_stay_zero() -> None:
     assert embedding.table is not None
     assert not embedding.tokens.weight[0].any()
     ids, places = torch.tensor([[5, 7]]), torch.tensor([[0, 1]])
-    assert torch.equal(
-        embedding.eval()(ids, places), embedding.tokens(ids) + embedding.table(places)
-    )
+    assert torch.equal(embedding.eval()(ids, places), embedding.tokens(ids) + embedding.table(places))
 
 
 def test_what_a_mechanism_holds_itself_stays_as_it_made_it() -> None:

@@ -36,9 +36,7 @@ def joint(seed: int = 0, size: int = SIZE) -> Tensor:
 
 def make(size: int = SIZE, width: int = 4, **how: Any) -> NaiveBayes:
     torch.manual_seed(3)
-    section = ModelConfig(
-        type="naive-bayes", shape="decoder", width=width, naive_bayes=NaiveBayesConfig(**how)
-    )
+    section = ModelConfig(type="naive-bayes", shape="decoder", width=width, naive_bayes=NaiveBayesConfig(**how))
     model = build(section, (size, size), 32).double().eval()
     assert isinstance(model, NaiveBayes)
     return model
@@ -93,9 +91,7 @@ def test_exact_is_the_product_of_the_likelihoods_of_the_past(ids: list[int]) -> 
 
 @pytest.mark.parametrize("how", ORDERLESS)
 @pytest.mark.parametrize("residual", ["none", "shared", "own"])
-def test_the_order_of_the_past_says_nothing_but_which_token_is_last(
-    how: dict[str, Any], residual: str
-) -> None:
+def test_the_order_of_the_past_says_nothing_but_which_token_is_last(how: dict[str, Any], residual: str) -> None:
     model = counted(residual=residual, **how)
     orders = permutations([2, 5, 7, 8])
     same = [logs(model, [*order, 3]) for order in orders]
@@ -131,8 +127,7 @@ def set_rows(model: NaiveBayes, unigram: list[float], *rows: list[float]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("beta", "expected"),
-    [("exact", (0.303797, 0.379747, 0.316456)), (0, (0.398165, 0.344821, 0.257014))],
+    ("beta", "expected"), [("exact", (0.303797, 0.379747, 0.316456)), (0, (0.398165, 0.344821, 0.257014))]
 )
 def test_worked_numbers_of_counts(beta: Any, expected: tuple[float, ...]) -> None:
     model = make(3, beta=beta)
@@ -163,9 +158,7 @@ def test_worked_numbers_of_vectors(pool: str, normalize: bool, expected: tuple[f
 @pytest.mark.parametrize("how", POOLS)
 @pytest.mark.parametrize("residual", ["none", "shared"])
 @pytest.mark.parametrize("beta", BETAS[1:])
-def test_the_normaliser_of_vectors_matters_to_the_maximum_alone(
-    how: dict[str, Any], residual: str, beta: Any
-) -> None:
+def test_the_normaliser_of_vectors_matters_to_the_maximum_alone(how: dict[str, Any], residual: str, beta: Any) -> None:
     how = {"estimate": "skip-gram", "residual": residual, "beta": beta} | how
     with_sum, without = (logs(counted(normalize=n, **how), [2, 5, 8, 3]) for n in (True, False))
     same = assert_differs if how["pool"] == "max" else assert_close
@@ -249,8 +242,7 @@ def embedded(name: str, split: str, lines: int, block: int) -> tuple[Batch, int]
 
 
 @pytest.mark.parametrize(
-    ("corpus", "best", "low", "high"),
-    [("toy-topics", 9.0535, 0.98, 1.03), ("toy-chains", 2.9323, 6, 20)],
+    ("corpus", "best", "low", "high"), [("toy-topics", 9.0535, 0.98, 1.03), ("toy-chains", 2.9323, 6, 20)]
 )
 def test_it_reaches_the_best_possible_perplexity_where_its_assumption_holds_alone(
     corpus: str, best: float, low: float, high: float

@@ -19,10 +19,15 @@ def make(layers: int = 1, residual: Any = "none", **more: Any) -> NaiveBayesAtte
     torch.manual_seed(3)
     options: dict[str, Any] = {"heads": 1} | more
     section = ModelConfig(
-        type="naive-bayes-attention", shape="decoder", width=WIDTH, positions="none", **options,
-        tie="none", layers=Layers(encoder=0, decoder=layers),
+        type="naive-bayes-attention",
+        shape="decoder",
+        width=WIDTH,
+        positions="none",
+        **options,
+        tie="none",
+        layers=Layers(encoder=0, decoder=layers),
         naive_bayes=NaiveBayesConfig(residual=residual),
-    )  # fmt: skip
+    )
     model = build(section, (SIZE, SIZE), 32).double().eval()
     assert isinstance(model, NaiveBayesAttention)
     return model
@@ -94,9 +99,7 @@ def test_layers_attend_to_what_the_layers_before_predict(layers: int, residual: 
 
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("residual", ["none", "shared", "own"])
-def test_only_the_last_token_has_a_place_of_its_own_in_one_layer(
-    layers: int, residual: str
-) -> None:
+def test_only_the_last_token_has_a_place_of_its_own_in_one_layer(layers: int, residual: str) -> None:
     model = make(layers, residual)
     swapped = IDS[:, [0, 3, 2, 1, 4, 5]]
     one, other = (model(None, ids)[:, -1] for ids in (IDS, swapped))
@@ -115,10 +118,14 @@ def test_steps_are_the_whole(residual: str) -> None:
 
 def test_shared_values_of_grouped_heads_are_those_of_heads_of_their_own() -> None:
     grouped, plain = (
-        make(1, "shared", heads=2, attention=Roles(decoder=AttentionConfig.model_validate(
-            {"name": "scaled-dot", "key_heads": count}
-        ))) for count in (1, 2)
-    )  # fmt: skip
+        make(
+            1,
+            "shared",
+            heads=2,
+            attention=Roles(decoder=AttentionConfig.model_validate({"name": "scaled-dot", "key_heads": count})),
+        )
+        for count in (1, 2)
+    )
     weights = grouped.state_dict()
     for name, tensor in plain.state_dict().items():
         if tensor.shape != weights[name].shape:  # keys and values

@@ -52,10 +52,7 @@ def plain(order: int, context: tuple[int, ...]) -> list[float]:
         total = sum(here.values())
         if total:
             rest = off * len(here) / total
-            shares = [
-                max(here.get(c, 0) - off, 0) / total + rest * share
-                for c, share in enumerate(shares)
-            ]
+            shares = [max(here.get(c, 0) - off, 0) / total + rest * share for c, share in enumerate(shares)]
     return shares
 
 
@@ -89,11 +86,7 @@ def test_stored_trigrams_find_room_in_a_new_model() -> None:
     assert torch.equal(other.hidden(None, ROWS), model.hidden(None, ROWS))
 
 
-@pytest.mark.parametrize(
-    ("counts", "expected"), [([1, 1, 2, 5], 0.5), ([1, 4, 4], 1.0), ([3, 4], WITHOUT_COUNTS)]
-)
-def test_the_discount_follows_from_what_came_once_and_twice(
-    counts: list[int], expected: float
-) -> None:
+@pytest.mark.parametrize(("counts", "expected"), [([1, 1, 2, 5], 0.5), ([1, 4, 4], 1.0), ([3, 4], WITHOUT_COUNTS)])
+def test_the_discount_follows_from_what_came_once_and_twice(counts: list[int], expected: float) -> None:
     table: Tensor = torch.tensor(counts)
     assert discount(table) == expected

@@ -34,12 +34,7 @@ def ids(rows: int, length: int, seed: int = 0) -> torch.Tensor:
 )
 def test_the_base_model_has_the_known_number_of_parameters(size: int, expected: int) -> None:
     model = schema.ModelConfig(
-        width=512,
-        heads=8,
-        ff=2048,
-        layers=schema.Layers(encoder=6, decoder=6),
-        norm="post",
-        tie="all",
+        width=512, heads=8, ff=2048, layers=schema.Layers(encoder=6, decoder=6), norm="post", tie="all"
     )
     with torch.device("meta"):
         made = build(model, (size, size), 256)
@@ -49,19 +44,15 @@ def test_the_base_model_has_the_known_number_of_parameters(size: int, expected: 
 def test_ties_share_one_table_two_or_three() -> None:
     for tie, tables in (("all", 1), ("decoder", 2), ("none", 3)):
         model = make(tie=tie)
-        weights = (
-            model.embed_source.tokens.weight,
-            model.embed_target.tokens.weight,
-            model.output.weight,
-        )
+        weights = (model.embed_source.tokens.weight, model.embed_target.tokens.weight, model.output.weight)
         assert len({w.data_ptr() for w in weights}) == tables
 
 
 CAUSAL = [
-    word for word in mechanisms.names()
-    if mechanisms.facts(word).causal
-    and not any(o.required for o in mechanisms.facts(word).options.values())
-]  # fmt: skip
+    word
+    for word in mechanisms.names()
+    if mechanisms.facts(word).causal and not any(o.required for o in mechanisms.facts(word).options.values())
+]
 
 
 @pytest.mark.parametrize("word", CAUSAL)
@@ -149,9 +140,7 @@ def test_dropout_can_be_differentiated_twice(relu: bool) -> None:
 
 
 @pytest.mark.parametrize(("own", "inside"), [(None, 0.3), (0.0, 0.0), (0.1, 0.1)])
-def test_activation_dropout_is_that_inside_the_feed_forward_sublayer(
-    own: float | None, inside: float
-) -> None:
+def test_activation_dropout_is_that_inside_the_feed_forward_sublayer(own: float | None, inside: float) -> None:
     model = make(dropout=0.3, activation_dropout=own)
     blocks = [module for module in model.modules() if isinstance(module, Block)]
     assert len(blocks) == 4

@@ -51,9 +51,7 @@ def told(chosen: ContextReader, row: PromptRow, reply: Reply) -> list[Tensor]:
     return [alone(chosen, row, ids[:t]).log_softmax(-1) for t in range(len(ids))]
 
 
-def windowed(
-    chosen: ContextReader, contexts: Sequence[str], prompt: str, ids: Sequence[int]
-) -> Tensor:
+def windowed(chosen: ContextReader, contexts: Sequence[str], prompt: str, ids: Sequence[int]) -> Tensor:
     """Logits [V] behind windows of one row: a dense matrix of who sees whom, in one pass."""
     inner = chosen.model  # type: ignore[attr-defined]
     encoded = [chosen.encode(text) for text in contexts]
@@ -82,10 +80,7 @@ def windowed(
         return inner.output(inner.decoder(x, mask)[0])[0, -1]
 
 
-@pytest.mark.parametrize(
-    "variant",
-    ["learned", "rope", "alibi", "relative", "none", "gaussian", "synthesizer-random"],
-)
+@pytest.mark.parametrize("variant", ["learned", "rope", "alibi", "relative", "none", "gaussian", "synthesizer-random"])
 def test_windows_are_a_block_mask_over_one_row(variant: str) -> None:
     chosen = reader(variant=variant)
     for contexts, prompt, reply in zip(
@@ -98,9 +93,7 @@ def test_windows_are_a_block_mask_over_one_row(variant: str) -> None:
 
 @pytest.mark.parametrize("variant", ["linear", "performer", "gated-delta", "local", "sparse"])
 def test_windows_are_refused_where_caches_do_not_join(variant: str) -> None:
-    with pytest.raises(
-        UsageError, match="window does not work with toy: its attention .*another method"
-    ):
+    with pytest.raises(UsageError, match="window does not work with toy: its attention .*another method"):
         ask(reader(variant=variant), "window", CONTEXTS, PROMPTS, GREEDY)
     with pytest.raises(UsageError, match="encoder-decoder reads each context in a source"):
         ask(reader("encoder-decoder"), "window", CONTEXTS, PROMPTS, GREEDY)
@@ -144,9 +137,7 @@ def test_a_concatenation_that_does_not_fit_is_cut_and_says_so() -> None:
 def test_a_limit_without_room_for_prompt_and_answer_is_refused(method: str) -> None:
     chosen = reader()
     least = chosen.row("", "a dog").longest + GREEDY.max_length
-    with pytest.raises(
-        UsageError, match=f"a row of {least - 1} tokens has no room for .* need {least}: lower"
-    ):
+    with pytest.raises(UsageError, match=f"a row of {least - 1} tokens has no room for .* need {least}: lower"):
         ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least - 1)
     (reply,) = ask(chosen, method, [["one red dog"]], ["a dog"], GREEDY, limit=least)
     assert "the last" in reply.cut
@@ -175,17 +166,13 @@ def test_context_aware_decoding_is_its_formula(alpha: float) -> None:
 
 def test_without_context_the_prompt_is_continued() -> None:
     chosen = reader()
-    for prompt, reply in zip(
-        PROMPTS, ask(chosen, "none", [[], ["a dog"], []], PROMPTS, GREEDY), strict=True
-    ):
+    for prompt, reply in zip(PROMPTS, ask(chosen, "none", [[], ["a dog"], []], PROMPTS, GREEDY), strict=True):
         check(reply, told(chosen, chosen.row("", prompt), reply))
 
 
 def test_the_best_context_is_the_one_with_the_likeliest_answer() -> None:
     chosen = reader()
-    for contexts, prompt, reply in zip(
-        CONTEXTS, PROMPTS, ask(chosen, "best", CONTEXTS, PROMPTS, GREEDY), strict=True
-    ):
+    for contexts, prompt, reply in zip(CONTEXTS, PROMPTS, ask(chosen, "best", CONTEXTS, PROMPTS, GREEDY), strict=True):
         each = [ask(chosen, "concat", [[one]], [prompt], GREEDY)[0] for one in contexts]
         scores = [one.hypotheses[0].score for one in each]
         assert reply.context == scores.index(max(scores))
@@ -226,9 +213,7 @@ def test_prompts_together_answer_as_one_by_one_whatever_the_memory(
         parts = ask(chosen, method, CONTEXTS, PROMPTS, small)
     for one, other in zip(together, parts, strict=True):
         assert [h.ids for h in one.hypotheses] == [h.ids for h in other.hypotheses]
-        assert [h.logprob for h in one.hypotheses] == pytest.approx(
-            [h.logprob for h in other.hypotheses], abs=1e-9
-        )
+        assert [h.logprob for h in one.hypotheses] == pytest.approx([h.logprob for h in other.hypotheses], abs=1e-9)
         assert one.context == other.context
         assert one.scores == pytest.approx(other.scores, abs=1e-9)
     # a line's draws follow from its number, so the first prompt can be asked by itself
@@ -245,8 +230,7 @@ def test_the_source_is_named_from_question_and_answer(pool: str, shape: str) -> 
     (reply,) = ask(chosen, pool, [contexts], [prompt], GREEDY)
     rows, ids = [chosen.row(text, prompt) for text in contexts], reply.hypotheses[0].ids
     tokens = [
-        [float(alone(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows]
-        for t, token in enumerate(ids)
+        [float(alone(chosen, row, ids[:t]).log_softmax(-1)[token]) for row in rows] for t, token in enumerate(ids)
     ]
     asked = []
     for row in rows if shape == "decoder" else ():

@@ -60,9 +60,7 @@ def test_every_method_chooses_by_its_formula(method: str) -> None:
         logprobs, _ = merge(scores, "mean", 2.0, top_p=1.0)
     else:
         logprobs = scores[0].log_softmax(-1)
-    (found,) = ask(
-        made, method, [CONTEXTS], [PROMPT], SPEC, Rule(beta=0.5), choices=CHOICES, alpha=2.0
-    )
+    (found,) = ask(made, method, [CONTEXTS], [PROMPT], SPEC, Rule(beta=0.5), choices=CHOICES, alpha=2.0)
     assert [*found.probabilities] == [*CHOICES]
     assert [*found.probabilities.values()] == pytest.approx(logprobs.exp().tolist(), abs=1e-5)
     assert sum(found.probabilities.values()) == pytest.approx(1)

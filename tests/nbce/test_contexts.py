@@ -49,10 +49,16 @@ def test_standard_input_is_a_context_or_lines_of_them(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("line", "place"),
-    [("{", "2:2: not JSON"), ("3", "2: a line must be"), ("  [1]", "2: a line must be"),
-     ('{"txt": "a"}', "2: a line must be"), ('{"text": null}', "2: a line must be"),
-     ('{"contexts": ["a"]}', "2: a line must be"), ("[" * 100_000, "2: not JSON that can")],
-)  # fmt: skip
+    [
+        ("{", "2:2: not JSON"),
+        ("3", "2: a line must be"),
+        ("  [1]", "2: a line must be"),
+        ('{"txt": "a"}', "2: a line must be"),
+        ('{"text": null}', "2: a line must be"),
+        ('{"contexts": ["a"]}', "2: a line must be"),
+        ("[" * 100_000, "2: not JSON that can"),
+    ],
+)
 def test_a_bad_line_is_refused_with_its_place(tmp_path: Path, line: str, place: str) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(f'"fine"\n{line}\n', encoding="utf-8")
@@ -92,18 +98,14 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
         ("a.html", "<p>", "convert it first: pandoc -t plain "),
     ],
 )
-def test_what_is_no_text_and_no_table_is_refused(
-    tmp_path: Path, name: str, text: str, message: str
-) -> None:
+def test_what_is_no_text_and_no_table_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as caught:
         from_file(str(tmp_path / name))
     assert message in str(caught.value)
 
 
-def test_folders_and_patterns_stand_for_their_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_and_patterns_stand_for_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("n/b.txt", "n/a.md", "n/sub/c.jsonl", "n/.hidden.txt", "n/d.pdf", "n[1].txt"):
         Path(name).parent.mkdir(parents=True, exist_ok=True)
@@ -119,19 +121,11 @@ def test_folders_and_patterns_stand_for_their_files(
 
 
 def test_empty_contexts_and_repeated_ones_are_left_out_and_told() -> None:
-    given_ = [context(*pair) for pair in
-              (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]  # fmt: skip
+    given_ = [context(*pair) for pair in (("one", "a"), (" \n", "b"), ("two", "c"), ("one\n", "d"), ("", "e"))]
     found, notes = prepare(given_, words)
     assert [one.text for one in found] == ["one", "two"]
-    assert notes == [
-        "left out 2 empty: b, e",
-        "left out 1 duplicate: d = a",
-    ]
-    for none, why in (
-        ([], ""),
-        ([context("")], r" \(1 empty\)"),
-        ([context(""), context(" ")], r" \(2 empty\)"),
-    ):
+    assert notes == ["left out 2 empty: b, e", "left out 1 duplicate: d = a"]
+    for none, why in (([], ""), ([context("")], r" \(1 empty\)"), ([context(""), context(" ")], r" \(2 empty\)")):
         with pytest.raises(UsageError, match=f"there is no context{why}: .*--context"):
             prepare(none, words)
 

@@ -30,16 +30,13 @@ TEXTS = ("A small river runs behind the old mill.", "", "Nobody fishes.", "Nobod
 def reader(name: str) -> HuggingFaceEncoderDecoder:
     made = tokenizer("byte-level", "$A </s>")
     model = network(name).double()
-    return HuggingFaceEncoderDecoder(
-        Pretrained(name, "encoder-decoder", model, made, torch.device("cpu"), 64, Path())
-    )
+    return HuggingFaceEncoderDecoder(Pretrained(name, "encoder-decoder", model, made, torch.device("cpu"), 64, Path()))
 
 
 def alone(chosen: HuggingFaceEncoderDecoder, row: PromptRow, output: Sequence[int] = ()) -> Tensor:
     with torch.no_grad():
         return chosen.model(
-            input_ids=torch.tensor([row.head]),
-            decoder_input_ids=torch.tensor([[*row.tail, *output]]),
+            input_ids=torch.tensor([row.head]), decoder_input_ids=torch.tensor([[*row.tail, *output]])
         ).logits[0, -1]
 
 
@@ -107,8 +104,6 @@ def test_sources_that_are_too_long_empty_or_of_no_decoder_are_refused(tmp_path: 
     pretrained.saved(tmp_path / "bart", "bart")
     opened = open_model(tmp_path / "bart", device="cpu")
     assert isinstance(opened, HuggingFaceEncoderDecoder)
-    encoder = Pretrained(
-        "bert", "encoder", network("bert"), tokenizer(), torch.device("cpu"), 64, Path()
-    )
+    encoder = Pretrained("bert", "encoder", network("bert"), tokenizer(), torch.device("cpu"), 64, Path())
     with pytest.raises(UsageError, match="shape encoder continues no text"):
         HuggingFaceReader(encoder)

@@ -16,13 +16,7 @@ pytest.importorskip("transformers")
 from helpers import pretrained
 from helpers.pretrained import SIZE, network, tokenizer
 
-from attnkit.errors import (
-    AttnkitError,
-    DataError,
-    MissingInputError,
-    UnavailableError,
-    UsageError,
-)
+from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError
 from attnkit.huggingface import Pretrained, opening
 from attnkit.nbce import merge, open_model
 from attnkit.nbce.baselines import prompt_perplexities
@@ -56,9 +50,7 @@ def ids(length: int, seed: int) -> tuple[int, ...]:
     return tuple(torch.randint(5, SIZE, (length,), generator=draw).tolist())
 
 
-def prompt(
-    lengths: Sequence[int], seed: int = 1, prefix: int = 0, tail: int = 3
-) -> list[PromptRow]:
+def prompt(lengths: Sequence[int], seed: int = 1, prefix: int = 0, tail: int = 3) -> list[PromptRow]:
     start = ids(prefix, 99)
     return [PromptRow((*start, *ids(n, seed + n)), ids(tail, seed)) for n in lengths]
 
@@ -101,9 +93,9 @@ def test_one_row_without_rule_is_what_generate_writes(name: str) -> None:
     chosen, (row,) = reader(name), prompt([6])
     (found,) = answers(chosen, [[row]], None, SearchConfig(method="greedy", max_length=6))
     read = torch.tensor([[*row.head, *row.tail]])
-    wanted = chosen.model.generate(
-        read, attention_mask=torch.ones_like(read), max_new_tokens=6, do_sample=False
-    )[0, read.shape[1] :].tolist()
+    wanted = chosen.model.generate(read, attention_mask=torch.ones_like(read), max_new_tokens=6, do_sample=False)[
+        0, read.shape[1] :
+    ].tolist()
     assert found.hypotheses[0].ids == [id_ for id_ in wanted if id_ not in chosen.ends]
 
 
@@ -134,9 +126,7 @@ def test_beams_score_as_their_outputs_do_alone(name: str) -> None:
     ],
     ids=lambda spec: spec.method,
 )
-def test_many_prompts_that_end_at_different_steps_are_answered_as_each_alone(
-    spec: SearchConfig,
-) -> None:
+def test_many_prompts_that_end_at_different_steps_are_answered_as_each_alone(spec: SearchConfig) -> None:
     """Draws that have ended read on while others of their prompt do."""
     chosen = HuggingFaceReader(opened("llama"))
     chosen.ends = frozenset(range(4))
@@ -187,9 +177,7 @@ def test_a_tail_sees_all_windows_as_a_mask_and_positions_say(name: str) -> None:
     torch.testing.assert_close(logits[0], wanted.logits[0, -1], atol=1e-8, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("bloom", "counts"), ("mpt", "columns"), ("mistral", "sliding window")]
-)
+@pytest.mark.parametrize(("name", "why"), [("bloom", "counts"), ("mpt", "columns"), ("mistral", "sliding window")])
 def test_windows_are_refused_with_the_reason(name: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         reader(name).begin([PromptRow(ids(3, 1), ids(2, 2), (ids(3, 3),))])
@@ -199,9 +187,14 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
     import transformers
 
     config = transformers.GPTNeoConfig(
-        vocab_size=SIZE, hidden_size=32, num_layers=2, num_heads=4, max_position_embeddings=512,
-        attention_types=[[["global", "local"], 1]], window_size=256,
-    )  # fmt: skip
+        vocab_size=SIZE,
+        hidden_size=32,
+        num_layers=2,
+        num_heads=4,
+        max_position_embeddings=512,
+        attention_types=[[["global", "local"], 1]],
+        window_size=256,
+    )
     made = replace(opened("gpt2"), model=transformers.GPTNeoForCausalLM(config).eval(), limit=512)
     chosen = HuggingFaceReader(made)
     assert not chosen.shares
@@ -209,24 +202,19 @@ def test_windows_longer_than_the_trial_are_known_by_the_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shares", "windows"),
-    [("llama", True, True), ("bloom", True, False), ("mpt", False, False)],
+    ("name", "shares", "windows"), [("llama", True, True), ("bloom", True, False), ("mpt", False, False)]
 )
 def test_trials_come_out_the_same_in_half_precision(name: str, shares: bool, windows: bool) -> None:
     made = opened(name)
     chosen = HuggingFaceReader(replace(made, model=made.model.bfloat16()))
     assert (chosen.shares, not chosen.window_refusal) == (shares, windows)
-    (found,) = answers(
-        chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3)
-    )
+    (found,) = answers(chosen, [prompt([0, 7, 2])], Rule(), SearchConfig(method="greedy", max_length=3))
     assert math.isfinite(found.hypotheses[0].score)
 
 
 def test_frequencies_that_change_behind_a_length_bound_the_rows() -> None:
     made = opened("llama")
-    made.model.config.rope_parameters |= {
-        "rope_type": "longrope", "original_max_position_embeddings": 40
-    }  # fmt: skip
+    made.model.config.rope_parameters |= {"rope_type": "longrope", "original_max_position_embeddings": 40}
     assert HuggingFaceReader(made).limit == 40
 
 
@@ -268,9 +256,7 @@ def test_a_chat_template_holds_context_and_prompt() -> None:
     assert full.tail == bare.tail
     both = model.tokenizer.decode([*full.head, *full.tail])
     assert both == "<s>user: Text: A river.\nAsked: Who fishes?</s>assistant:"
-    assert model.tokenizer.decode([*bare.head, *bare.tail]) == (
-        "<s>user: Asked: Who fishes?</s>assistant:"
-    )
+    assert model.tokenizer.decode([*bare.head, *bare.tail]) == ("<s>user: Asked: Who fishes?</s>assistant:")
     short = HuggingFaceReader(model, chat=True).row("A river.", "Who fishes?")
     assert model.tokenizer.decode([*short.head, *short.tail]) == (
         "<s>user: A river.\n\nQuestion: Who fishes?\nAnswer in a few words:</s>assistant:"
@@ -281,9 +267,18 @@ def test_a_chat_template_holds_context_and_prompt() -> None:
 
 @pytest.mark.parametrize(
     "template",
-    ["{{ x.y.z }}", "{{ raise_exception('no') }}", "{% for %}", "{{ 1 / 0 }}", "{% include 'x' %}",
-     "{{ messages[5]['content'] }}", "{{ ''.__class__.__mro__ }}", 5, {"a": 1}],
-)  # fmt: skip
+    [
+        "{{ x.y.z }}",
+        "{{ raise_exception('no') }}",
+        "{% for %}",
+        "{{ 1 / 0 }}",
+        "{% include 'x' %}",
+        "{{ messages[5]['content'] }}",
+        "{{ ''.__class__.__mro__ }}",
+        5,
+        {"a": 1},
+    ],
+)
 def test_a_chat_template_that_fails_is_one_line(template: Any) -> None:
     model = opened("llama")
     model.tokenizer.chat_template = template
@@ -322,9 +317,7 @@ def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
 
 
 @pytest.mark.parametrize("word", ["8bit", "4bit"])
-def test_bits_become_the_settings_of_transformers(
-    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_become_the_settings_of_transformers(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import transformers
 
     given: list[Any] = []
@@ -338,9 +331,7 @@ def test_bits_become_the_settings_of_transformers(
     assert given == [{"dtype": torch.float32, **settings}]
 
 
-def test_bits_need_packages_and_other_words_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_need_packages_and_other_words_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "find_spec", lambda name: None)
     with pytest.raises(UnavailableError, match="pip install accelerate bitsandbytes"):
         opening.open_model(tmp_path, device="cpu", quantization="4bit")

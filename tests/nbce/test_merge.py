@@ -31,20 +31,12 @@ def filtered(row: Tensor, top_p: float) -> Tensor:
 
 
 def reference(
-    logits: Tensor,
-    pool: str,
-    beta: float,
-    eta: float,
-    top_p: float,
-    last: int | None,
-    weights: list[float] | None,
+    logits: Tensor, pool: str, beta: float, eta: float, top_p: float, last: int | None, weights: list[float] | None
 ) -> tuple[Tensor, int | None]:
     """The published step, token by token in Python numbers."""
     whole = torch.log_softmax(logits, -1)
     rows = [filtered(row, top_p) for row in whole]
-    entropies = [
-        -sum(math.exp(value) * max(value, -100.0) for value in row.tolist()) for row in rows[1:]
-    ]
+    entropies = [-sum(math.exp(value) * max(value, -100.0) for value in row.tolist()) for row in rows[1:]]
     chosen = None
     if pool == "entropy":
         scored = [h - eta * (i == last) for i, h in enumerate(entropies)]
@@ -69,8 +61,7 @@ def reference(
     out = [merged(rows, token) for token in range(size)]
     if all(value == -math.inf for value in out):
         union = [
-            any(row[t] > -math.inf for row, w in zip(rows[1:], weights, strict=True) if w > 0)
-            for t in range(size)
+            any(row[t] > -math.inf for row, w in zip(rows[1:], weights, strict=True) if w > 0) for t in range(size)
         ]
         out = [merged(list(whole), t) if union[t] else -math.inf for t in range(size)]
     return torch.log_softmax(logits.new_tensor(out), 0), chosen
@@ -92,9 +83,7 @@ def test_the_mean_divided_once_is_the_product_of_both_over_the_prior() -> None:
 
 @pytest.mark.parametrize("top_p", [0.95, 1.0])
 @pytest.mark.parametrize("pool", POOLS)
-def test_beta_of_minus_one_gives_what_the_model_says_without_context(
-    pool: str, top_p: float
-) -> None:
+def test_beta_of_minus_one_gives_what_the_model_says_without_context(pool: str, top_p: float) -> None:
     logits = torch.randn(5, 50, dtype=torch.float64)
     merged, _ = merge(logits, pool, beta=-1, top_p=top_p)
     alone = filtered(torch.log_softmax(logits[0], 0), top_p)
@@ -126,9 +115,7 @@ def test_entropies_are_those_of_the_cut_rows_without_normalising_again() -> None
 
 
 @pytest.mark.parametrize(("eta", "chosen"), [(0.1, 0), (0.04, 1)])
-def test_the_context_that_spoke_goes_on_unless_another_is_clearly_surer(
-    eta: float, chosen: int
-) -> None:
+def test_the_context_that_spoke_goes_on_unless_another_is_clearly_surer(eta: float, chosen: int) -> None:
     def row(entropy: float) -> tuple[float, float]:
         low, high = 0.5, 1.0
         for _ in range(60):
@@ -170,15 +157,7 @@ def test_kept_sets_that_do_not_meet_are_merged_over_their_union(pool: str) -> No
     own=st.booleans(),
 )
 def test_every_option_agrees_with_a_plain_reference(
-    pool: str,
-    seed: int,
-    contexts: int,
-    size: int,
-    beta: float,
-    eta: float,
-    top_p: float,
-    spread: float,
-    own: bool,
+    pool: str, seed: int, contexts: int, size: int, beta: float, eta: float, top_p: float, spread: float, own: bool
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
     logits = spread * torch.randn(contexts + 1, size, generator=draw, dtype=torch.float64)

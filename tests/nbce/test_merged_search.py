@@ -35,8 +35,20 @@ def source(lengths: Sequence[int], seed: int) -> list[PromptRow]:
     return [PromptRow((*ids(n, seed + n), EOS), (BOS,)) for n in lengths]
 
 
-KINDS = ("sinusoidal", "learned", "rope", "alibi", "relative", "none", "synthesizer-random",
-         "linear", "gated-delta", "local", "stick-breaking", "dynamic-conv")  # fmt: skip
+KINDS = (
+    "sinusoidal",
+    "learned",
+    "rope",
+    "alibi",
+    "relative",
+    "none",
+    "synthesizer-random",
+    "linear",
+    "gated-delta",
+    "local",
+    "stick-breaking",
+    "dynamic-conv",
+)
 """Every kind of positions, and of a cache; the contract suite has all mechanisms."""
 
 
@@ -107,8 +119,7 @@ def test_prompts_are_scored_as_they_are_read(same: bool) -> None:
     """Tails of one prompt, or of several; each token but the first, from a pass of its own."""
     chosen = reader()
     rows = [*prompt([3, 7, 0], 4), *([] if same else prompt([5, 2], 1))]
-    rows = [row._replace(tail=(*row.tail, *(() if at < 3 else (9, 11)))) for at, row in
-            enumerate(rows)]  # fmt: skip
+    rows = [row._replace(tail=(*row.tail, *(() if at < 3 else (9, 11)))) for at, row in enumerate(rows)]
     state, scores = chosen.begin_scored(rows)
     for row, score in zip(rows, scores.tolist(), strict=True):
         each = [
@@ -139,9 +150,7 @@ def test_a_beam_of_one_is_greedy_and_a_wider_one_finds_no_less(shape: str) -> No
     chosen = reader(shape)
     rows = prompt([0, 7, 2], 2) if shape == "decoder" else source([3, 7, 2], 2)
     found = {
-        beam: answers(
-            chosen, [rows], Rule(eta=0), SearchConfig(beam=beam, n_best=beam, max_length=5)
-        )[0]
+        beam: answers(chosen, [rows], Rule(eta=0), SearchConfig(beam=beam, n_best=beam, max_length=5))[0]
         for beam in (1, 4)
     }
     greedy = answers(chosen, [rows], Rule(eta=0), SearchConfig(method="greedy", max_length=5))[0]
@@ -183,12 +192,7 @@ def test_rows_that_do_not_fit_are_refused_with_the_sizes() -> None:
     with pytest.raises(UsageError, match=r"300 .*242 positions of toy.*--window"):
         answers(chosen, [prompt([0, 299], 7)], Rule(), SearchConfig(max_length=6))
     with pytest.raises(UsageError, match="prompt is empty"):
-        answers(
-            chosen,
-            [[PromptRow((BOS,), ()), PromptRow((BOS, 5), ())]],
-            Rule(),
-            SearchConfig(max_length=6),
-        )
+        answers(chosen, [[PromptRow((BOS,), ()), PromptRow((BOS, 5), ())]], Rule(), SearchConfig(max_length=6))
     assert isinstance(chosen, CausalReader)
 
 

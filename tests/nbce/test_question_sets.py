@@ -22,8 +22,20 @@ from attnkit.scoring.metrics.answers import answer_match
 from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
-ALL = ("entropy", "entropy-free", "mean", "mean-whole", "max", "weighted", "concat", "window",
-       "cad", "best", "retrieval", "none")  # fmt: skip
+ALL = (
+    "entropy",
+    "entropy-free",
+    "mean",
+    "mean-whole",
+    "max",
+    "weighted",
+    "concat",
+    "window",
+    "cad",
+    "best",
+    "retrieval",
+    "none",
+)
 SPEC = ContextsConfig(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
 """The recipe's."""
 
@@ -89,9 +101,12 @@ def test_outputs_are_those_of_the_methods(run: Run) -> None:
     rows = asked(run, 4)
     for method in ("entropy", "none"):
         replies = ask(
-            open_run(run), method, [contexts for _, contexts in rows],
-            [row.source for row, _ in rows], run.recipe.search,
-        )  # fmt: skip
+            open_run(run),
+            method,
+            [contexts for _, contexts in rows],
+            [row.source for row, _ in rows],
+            run.recipe.search,
+        )
         path = run.output_path(f"test.{method}.4")
         assert path.read_text(encoding="utf-8").splitlines() == [reply.text for reply in replies]
 
@@ -141,18 +156,13 @@ def test_methods_are_compared_on_the_same_questions_and_numbers(run: Run) -> Non
     kinds = {(one["contexts"], one["method"], one["metric"]) for one in found.json()["comparisons"]}
     others = ("mean", "concat", "none")
     found_by = {(n, "mean", "context-found") for n in (1, 2, 4)}
-    assert kinds == found_by | {
-        (n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]
-    }
+    assert kinds == found_by | {(n, m, s) for n in (1, 2, 4) for m in others for s in METRICS.metrics[:2]}
     json.dumps(found.json(), allow_nan=False)
     table = tables(found)[0]
     assert [column.title for column in table.columns] == ["metric", "method", "1", "2", "4"]
     assert len(table.rows) == 4 + 4 + 2
     value = entries[5].scores["answer-f1"].value
-    (record,) = [
-        one for one in comparison_table(found).records()
-        if (one["method"], one["contexts"]) == ("mean", 2)
-    ]  # fmt: skip
+    (record,) = [one for one in comparison_table(found).records() if (one["method"], one["contexts"]) == ("mean", 2)]
     assert record["answer-f1"] == value
     assert table.rows[5][3].text.startswith(f"{value:.1f}")
 
@@ -178,17 +188,14 @@ def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None
 
 def test_passages_come_from_questions_that_are_not_asked_as_well(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
-    rows = [{"source": f"Town of {n}?", "target": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
-            for n, t in enumerate("abcdefghi")]  # fmt: skip
+    rows = [
+        {"source": f"Town of {n}?", "target": t, "contexts": [f"Town of {n}: {t}."], "gold": 0}
+        for n, t in enumerate("abcdefghi")
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     corpus = Corpus.open(DataConfig(test=str(path)), "question-answering")
     spec = ContextsConfig(counts=(8,), methods=("best",), rows=2)
     [entry] = question_sets.evaluate_model(
-        question_sets.EvaluatedModel.of_run(run, "cpu"),
-        corpus,
-        ["test"],
-        METRICS,
-        spec,
-        SearchConfig(),
+        question_sets.EvaluatedModel.of_run(run, "cpu"), corpus, ["test"], METRICS, spec, SearchConfig()
     )
     assert entry.sentences == 2

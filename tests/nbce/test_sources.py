@@ -11,10 +11,11 @@ from attnkit.nbce.sources import Source, named_source
 LOGS = st.floats(-60, 0) | st.just(-math.inf)
 ROWS = st.integers(1, 5).flatmap(
     lambda n: st.tuples(
-        st.just(n), st.lists(st.lists(LOGS, min_size=n, max_size=n), max_size=4),
+        st.just(n),
+        st.lists(st.lists(LOGS, min_size=n, max_size=n), max_size=4),
         st.lists(LOGS, min_size=n, max_size=n) | st.just([]),
     )
-)  # fmt: skip
+)
 
 
 def logs(*parts: float) -> list[float]:

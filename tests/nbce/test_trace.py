@@ -34,9 +34,7 @@ def contexts(count: int) -> list[Context]:
     return [Context(f"text {at}", f"{at}.txt") for at in range(count)]
 
 
-def made(
-    pool: str, steps: Sequence[TracedToken], weights: tuple[float, ...] | None = None
-) -> Trace:
+def made(pool: str, steps: Sequence[TracedToken], weights: tuple[float, ...] | None = None) -> Trace:
     ids = list(b"abcdefgh"[: len(steps) - 1])
     rule = Rule(pool, weights=weights)  # type: ignore[arg-type]
     count = len(steps[0].entropies)
@@ -132,9 +130,12 @@ def test_json_has_every_step_and_says_how_to_read_it() -> None:
     assert found["tokens"][0]["entropies"] == [0.9, 0.5, 0.7]
     assert sum(found["tokens"][0]["weights"]) == pytest.approx(1, abs=1e-3)
     assert found["contexts"][2] | {"share": 0} == {
-        "number": 3, "name": "2.txt", "text": "text 2", "share": 0,
+        "number": 3,
+        "name": "2.txt",
+        "text": "text 2",
+        "share": 0,
         "parts": [{"name": "2.txt", "start": 0, "end": 6}],
-    }  # fmt: skip
+    }
     assert "weights" not in made("entropy", STEPS).json()["tokens"][0]
 
 

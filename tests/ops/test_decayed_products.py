@@ -10,9 +10,7 @@ from attnkit.ops.decayed_products import decayed_products, plain
 @pytest.mark.parametrize("rate", [0.0, 0.01, 1.0, 5.0, 100.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [1, 15, 16, 17, 64])
-def test_blocks_are_the_plain_form_with_its_gradients(
-    size: int, dtype: torch.dtype, rate: float
-) -> None:
+def test_blocks_are_the_plain_form_with_its_gradients(size: int, dtype: torch.dtype, rate: float) -> None:
     generator = torch.Generator().manual_seed(size)
     q, other, k, steps = (torch.randn(2, 3, size, 5, generator=generator) for _ in range(4))
     total = -(steps.abs() * rate).cumsum(-2)

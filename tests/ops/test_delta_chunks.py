@@ -13,9 +13,7 @@ from attnkit.ops import delta_chunks, fast_cpu
 def sequences(length: int, decays: int, erases: int, state: bool) -> list[Tensor | None]:
     generator = torch.Generator().manual_seed(length)
     sizes = [5, 5, 4, decays, erases, 1]
-    q, k, v, decay, *gates = (
-        torch.randn(2, 3, length, size, generator=generator).double() for size in sizes
-    )
+    q, k, v, decay, *gates = (torch.randn(2, 3, length, size, generator=generator).double() for size in sizes)
     start = torch.randn(2, 3, 5, 4, generator=generator).double() if state else None
     log_decay = -3 * decay.abs() if decays else None
     given = [q, k, v, log_decay, *(gate.sigmoid() for gate in gates), start]
@@ -53,17 +51,13 @@ def test_keys_of_length_zero_have_gradients(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("side", ["left", "right", "packed"])
-def test_a_layer_takes_it_and_gives_what_plain_operations_give(
-    side: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_layer_takes_it_and_gives_what_plain_operations_give(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer, x = MultiHead.build("gated-delta", 12, 3, 99).double(), torch.randn(2, 70, 12).double()
     valid = torch.ones(2, 70, dtype=torch.bool)
     valid[1, {"left": slice(9), "right": slice(60, None), "packed": slice(0)}[side]] = False
     calls, taken, found = list[int](), delta_chunks._DeltaChunks.apply, []
-    monkeypatch.setattr(
-        delta_chunks._DeltaChunks, "apply", lambda *given: calls.append(1) or taken(*given)
-    )
+    monkeypatch.setattr(delta_chunks._DeltaChunks, "apply", lambda *given: calls.append(1) or taken(*given))
     for plain in (True, False):
         monkeypatch.setattr(fast_cpu, "PLAIN", plain)
         layer.zero_grad()

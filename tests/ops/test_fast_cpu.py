@@ -86,9 +86,7 @@ def test_linear_layers_are_right_without_an_operator(
         torch.testing.assert_close(*pairs, rtol=1e-4, atol=1e-4)
 
 
-def test_the_gate_asks_for_device_type_eager_code_and_the_switch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_gate_asks_for_device_type_eager_code_and_the_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.zeros(2, 3)
     assert usable(x, None)
     assert usable(x, operators=(fast_cpu.FLASH,), onednn=True)

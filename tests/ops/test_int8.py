@@ -11,9 +11,7 @@ pytestmark = pytest.mark.skipif(not int8.available(), reason="this processor has
 @pytest.mark.parametrize("rows", [1, 5, 33])
 @pytest.mark.parametrize(("inputs", "outputs"), [(7, 3), (128, 500), (300, 64)])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_products_are_those_of_the_rounded_matrices(
-    rows: int, inputs: int, outputs: int, with_bias: bool
-) -> None:
+def test_products_are_those_of_the_rounded_matrices(rows: int, inputs: int, outputs: int, with_bias: bool) -> None:
     torch.manual_seed(rows)
     x, w, bias = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
     x *= torch.logspace(-3, 3, rows)[:, None]  # each row has a scale of its own
@@ -25,9 +23,7 @@ def test_products_are_those_of_the_rounded_matrices(
     exact = x.double() @ w.double().t() + (bias if with_bias else 0)
     error = (found - exact).abs().amax(1) / (x.abs().amax(1) * w.abs().max() * inputs**0.5)
     assert error.max() < 0.02
-    alone = torch.cat(
-        [int8.int8_product(one, whole, scale.squeeze(1), given) for one in x[:, None]]
-    )
+    alone = torch.cat([int8.int8_product(one, whole, scale.squeeze(1), given) for one in x[:, None]])
     assert torch.equal(alone, found)
 
 

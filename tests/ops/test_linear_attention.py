@@ -31,9 +31,7 @@ def mechanism(word: str, options: dict[str, object]) -> Kernel:
 def inputs(length: int, scale: float = 1.0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(length)
     return [
-        (
-            torch.randn(3, HEADS, length, WIDTH, generator=generator, dtype=torch.float64) * scale
-        ).requires_grad_()
+        (torch.randn(3, HEADS, length, WIDTH, generator=generator, dtype=torch.float64) * scale).requires_grad_()
         for _ in range(3)
     ]
 
@@ -55,12 +53,7 @@ def assert_equal(found: list[Tensor], wanted: list[Tensor], tolerance: float = 1
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES)
 def test_answers_and_gradients_are_those_of_the_formula(
-    word: str,
-    options: dict[str, object],
-    name: str,
-    causal: bool,
-    plain: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    word: str, options: dict[str, object], name: str, causal: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     made = mechanism(word, options)
@@ -79,9 +72,7 @@ def test_answers_and_gradients_are_those_of_the_formula(
 
 
 @pytest.mark.parametrize(("word", "options", "name"), CASES)
-def test_short_texts_are_answered_by_pairs_as_by_sums(
-    word: str, options: dict[str, object], name: str
-) -> None:
+def test_short_texts_are_answered_by_pairs_as_by_sums(word: str, options: dict[str, object], name: str) -> None:
     made = mechanism(word, options)
     for length in (3, 9, 40):
         found, given = [], inputs(length)
@@ -107,9 +98,7 @@ def test_rising_exponents_neither_overflow_nor_vanish(
     q, k, v = (x.detach() for x in inputs(length))
     k = k + torch.linspace(-scale, scale, length, dtype=torch.float64)[:, None]
     mask = Mask.packed(length, k.device, causal=True)
-    wanted = answer(
-        similarities("exp", q, k), v, torch.ones(3, length, dtype=torch.bool), causal=True
-    )
+    wanted = answer(similarities("exp", q, k), v, torch.ones(3, length, dtype=torch.bool), causal=True)
     torch.testing.assert_close(made(q, k, v, mask).y, wanted, rtol=1e-9, atol=1e-9)
     single = made.float()(q.float(), k.float(), v.float(), mask).y
     # |k| of 400 has an ulp of 3e-5, and the weights are exponentials of it
@@ -120,9 +109,7 @@ def test_rising_exponents_neither_overflow_nor_vanish(
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_a_huge_later_key_changes_nothing_before_it(
-    plain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_later_key_changes_nothing_before_it(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A maximum over all keys leaks the future: earlier answers move, or become 0."""
     monkeypatch.setattr(fast_cpu, "PLAIN", plain)
     for word, options, _ in CASES:
@@ -157,9 +144,7 @@ def test_sums_after_a_calm_start_go_on_in_another_unit(monkeypatch: pytest.Monke
         given = [x.clone().requires_grad_() for x in (q, k, v)]
         first = made(*given, Mask.packed(60, k.device, causal=True))
         later = made(
-            *(x[:, :, :1] for x in given),
-            Mask.packed(61, k.device, causal=True, start=60),
-            state=first.state,
+            *(x[:, :, :1] for x in given), Mask.packed(61, k.device, causal=True, start=60), state=first.state
         )
         total = first.y.square().sum() + later.y.square().sum()
         found.append([first.y, later.y, *torch.autograd.grad(total, given)])
@@ -191,12 +176,7 @@ def test_a_kernel_refuses_biases_and_calls_without_keys() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("word", "options", "name"), CASES[1:])
 def test_large_inputs_lose_no_more_than_their_rounding(
-    word: str,
-    options: dict[str, object],
-    name: str,
-    causal: bool,
-    plain: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    word: str, options: dict[str, object], name: str, causal: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under one shift for all features the one that mattered to a query could be 0 in float32."""
     monkeypatch.setattr(fast_cpu, "PLAIN", plain)

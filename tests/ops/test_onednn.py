@@ -25,9 +25,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "shape", [(1400,), (3, 500), (20, 5, 20), (1500, 1), (0,), (1,), (7,)], ids=str
-)
+@pytest.mark.parametrize("shape", [(1400,), (3, 500), (20, 5, 20), (1500, 1), (0,), (1,), (7,)], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
 def test_answers_are_those_of_torch(shape: tuple[int, ...], bias: bool) -> None:
     layer, x = Linear(48, 33, bias), torch.randn(*shape, 48)
@@ -45,9 +43,7 @@ def test_strided_inputs_are_read_right() -> None:
         torch.testing.assert_close(layer(x), F.linear(x, layer.weight, layer.bias))
 
 
-def test_many_rows_without_grad_take_the_fast_product(
-    calls: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_rows_without_grad_take_the_fast_product(calls: list, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = LEAST_WORK // 64
     monkeypatch.setattr(onednn, "WIDER", True)
     layer, x = Linear(8, 8), torch.randn(2, rows, 8)
@@ -97,9 +93,7 @@ def test_gradients_of_many_rows_are_those_of_torch(
         torch.testing.assert_close(own, other, atol=1e-4, rtol=1e-5)
 
 
-def test_second_derivatives_are_those_of_torch(
-    calls: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_derivatives_are_those_of_torch(calls: list, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "LEAST_TRAINING_WORK", 1)
     layer, x = Linear(6, 4), torch.randn(3, 6).requires_grad_()
     found = []

@@ -33,13 +33,10 @@ def test_answers_and_maps_are_equal_with_padding_and_causal_masks(causal: bool) 
     layer = ours("scaled-dot", bias=True)
     x, mask = tokens(3, 9), Mask.of(VALID, 9, causal=causal)
     y, maps = theirs(layer)(
-        x, x, x, key_padding_mask=~VALID, attn_mask=later(9) if causal else None,
-        average_attn_weights=False,
-    )  # fmt: skip
-    torch.testing.assert_close(layer(x, mask).y[VALID], y[VALID])
-    torch.testing.assert_close(
-        layer.weights(x, mask).transpose(1, 2)[VALID], maps.transpose(1, 2)[VALID]
+        x, x, x, key_padding_mask=~VALID, attn_mask=later(9) if causal else None, average_attn_weights=False
     )
+    torch.testing.assert_close(layer(x, mask).y[VALID], y[VALID])
+    torch.testing.assert_close(layer.weights(x, mask).transpose(1, 2)[VALID], maps.transpose(1, 2)[VALID])
 
 
 def test_cross_attention_is_equal() -> None:

@@ -66,10 +66,7 @@ def test_grouped_keys_are_equal_once_heads_are_in_their_order() -> None:
 def test_one_head_of_keys_is_equal() -> None:
     layer = ours("scaled-dot", key_heads=1)
     x = tokens(2, 9)
-    close(
-        layer(x, Mask.of(everything(2, 9), 9, causal=True)).y,
-        theirs(layer, kv_heads=1, causal=True)(x),
-    )
+    close(layer(x, Mask.of(everything(2, 9), 9, causal=True)).y, theirs(layer, kv_heads=1, causal=True)(x))
 
 
 def test_scores_of_earlier_layers_are_added_alike() -> None:

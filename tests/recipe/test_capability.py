@@ -98,9 +98,7 @@ zzz
 
 
 @pytest.mark.parametrize(("text", "message"), said(UNFIT))
-def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(
-    text: str, message: str
-) -> None:
+def test_a_place_says_what_its_mechanism_cannot_do_and_what_would_work(text: str, message: str) -> None:
     found = complaint(attention(text.rstrip()), kind=RecipeError)
     assert message in found
     assert "\n" not in found
@@ -113,24 +111,18 @@ def test_positions_need_a_mechanism_that_knows_them() -> None:
         " `model.positions: rope` (its weights are a table over the positions of one sequence);"
         " use sinusoidal or learned positions; rope works with dot, linear, scaled-dot"
     )
-    read(
-        attention("{cross: table}, positions: rope"), "data.max_length=9"
-    )  # rope does not reach cross attention
+    read(attention("{cross: table}, positions: rope"), "data.max_length=9")  # rope does not reach cross attention
 
 
 def test_a_fixed_limit_bounds_the_length_of_the_data() -> None:
     found = complaint(attention("{encoder: table}"))
-    assert found.endswith(
-        "table reaches 100 positions, begin token included; `data.max_length` can be 99 at most"
-    )
+    assert found.endswith("table reaches 100 positions, begin token included; `data.max_length` can be 99 at most")
     read(attention("{encoder: table}"), "data.max_length=99")
 
 
 def test_options_are_typed_by_their_annotations() -> None:
     place = "{name: needy, rank: 3, layers: 2, factors: [4, 5], scale: 2, mode: true}"
-    options = (
-        read(attention(f"{{cross: {place}}}")).variants["base"].model.attention.cross.options()
-    )
+    options = read(attention(f"{{cross: {place}}}")).variants["base"].model.attention.cross.options()
     assert options == {"rank": 3, "layers": 2, "factors": (4, 5), "scale": 2.0, "mode": True}
     assert [type(value) for value in options.values()] == [int, int, tuple, float, bool]
 

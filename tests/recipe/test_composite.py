@@ -104,9 +104,7 @@ def test_a_place_asks_what_all_parts_can_do() -> None:
 
 
 def test_a_causal_place_refuses_patterns_that_look_ahead() -> None:
-    text = (
-        GOOD + "model: {attention: {decoder: {name: fixed-pattern, patterns: [current, next]}}}\n"
-    )
+    text = GOOD + "model: {attention: {decoder: {name: fixed-pattern, patterns: [current, next]}}}\n"
     assert "fixed-pattern cannot be decoder attention: it cannot hide the future" in complaint(text)
     assert "patterns: next looks ahead" in complaint(text)
     read(text.replace("next", "left"))
@@ -122,9 +120,7 @@ def test_a_mixture_is_written_hashed_and_compared() -> None:
     shown = "[scaled-dot, {name: synthesizer-factorized-random, rank: 4}]"
     assert flat(recipe)["model.attention.encoder.parts"] == shown
     other = read(mixture(PARTS), "model.attention.encoder.parts=dot,gaussian").variants["base"]
-    assert difference(recipe, other) == [
-        f"model.attention.encoder.parts: {shown} -> [dot, gaussian]"
-    ]
+    assert difference(recipe, other) == [f"model.attention.encoder.parts: {shown} -> [dot, gaussian]"]
 
 
 def test_the_json_schema_knows_parts() -> None:

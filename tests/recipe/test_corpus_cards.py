@@ -12,9 +12,17 @@ from attnkit.errors import RecipeError
 from attnkit.recipe import corpus_cards
 
 NAMED = (
-    "multi30k", "multi30k-official", "wmt14-en-de", "wmt14-en-fr", "cnn-dailymail", "personachat",
-    "wikitext-2", "toy-translation", "toy-summarization", "toy-dialogue",
-)  # fmt: skip
+    "multi30k",
+    "multi30k-official",
+    "wmt14-en-de",
+    "wmt14-en-fr",
+    "cnn-dailymail",
+    "personachat",
+    "wikitext-2",
+    "toy-translation",
+    "toy-summarization",
+    "toy-dialogue",
+)
 
 
 def test_the_promised_corpora_have_cards() -> None:
@@ -37,9 +45,7 @@ def test_a_card_is_complete_and_consistent(name: str) -> None:
     sides = {"lines": {*card.languages}, "generated": set()}.get(card.format, {"rows"})
     for split, held in card.splits.items():
         assert held.keys() == sides, f"splits.{split}: format {card.format} has {sides or 'none'}"
-        assert len({len(parts) for parts in held.values()}) <= 1, (
-            f"splits.{split}: each language has as many files"
-        )
+        assert len({len(parts) for parts in held.values()}) <= 1, f"splits.{split}: each language has as many files"
     fields = {*card.languages} if card.task == "translation" else {"source", "target"}
     assert card.columns.keys() <= fields, f"columns: names the fields of {sorted(fields)}"
     assert (card.task == "classification") == bool(card.labels), "labels: are for classification"
@@ -61,9 +67,7 @@ def test_toy_corpora_and_no_others_have_a_generator(name: str) -> None:
     try:
         generator, first = generator_of(card), []
     except ModuleNotFoundError as error:
-        pytest.fail(
-            f"neither in TASKS of recall.py, nor `marked` in the card, nor a module: {error}"
-        )
+        pytest.fail(f"neither in TASKS of recall.py, nor `marked` in the card, nor a module: {error}")
     assert {*card.splits} == {*generator.SIZES}, "splits of the card and SIZES of the generator"
     for split in card.splits:
         rows, again, others = ([*generator.rows(split, 3, seed)] for seed in (1, 1, 2))

@@ -39,9 +39,7 @@ RECIPES = st.builds(
         train=st.none() | WORDS | st.tuples(WORDS, WORDS),
         rows=st.integers(0, 2**31 - 1),
     ),
-    tokenizer=st.builds(
-        TokenizerConfig, special=st.lists(WORDS, max_size=3, unique=True).map(tuple)
-    ),
+    tokenizer=st.builds(TokenizerConfig, special=st.lists(WORDS, max_size=3, unique=True).map(tuple)),
     train=st.builds(
         TrainConfig,
         lr=st.floats(0, exclude_min=True, allow_infinity=False, allow_nan=False),
@@ -111,9 +109,7 @@ def test_the_digest_is_sha256_of_canonical_json() -> None:
     recipe = read(GOOD).variants["base"]
     text = json.dumps(recipe.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     assert digest(recipe) == hashlib.sha256(text.encode()).hexdigest()
-    assert digest(read(GOOD + "train: {lr: 0.001, seeds: [1]}\n").variants["base"]) == digest(
-        recipe
-    )
+    assert digest(read(GOOD + "train: {lr: 0.001, seeds: [1]}\n").variants["base"]) == digest(recipe)
     assert digest(read(GOOD, "train.lr=2").variants["base"]) != digest(recipe)
 
 

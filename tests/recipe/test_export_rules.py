@@ -37,7 +37,7 @@ def able(chosen: Recipe) -> list[str]:
         ({"shape": "encoder"}, "onnx"),
         ({"type": "recurrent"}, ""),
     ],
-)  # fmt: skip
+)
 def test_the_architecture_decides(options: dict[str, Any], expected: str) -> None:
     assert able(recipe(**options)) == expected.split()
 
@@ -61,9 +61,7 @@ def test_options_that_act_only_in_training_are_no_obstacle() -> None:
 def test_a_part_of_a_composite_can_be_the_obstacle() -> None:
     chosen = AttentionConfig(name="interleaved", parts=["scaled-dot", "gated-delta"])
     model = ModelConfig(shape="decoder", attention=Roles(decoder=chosen))
-    assert export_issue(recipe().model_copy(update={"model": model}), "onnx") == (
-        "gated-delta in the decoder"
-    )
+    assert export_issue(recipe().model_copy(update={"model": model}), "onnx") == ("gated-delta in the decoder")
 
 
 def test_words_as_pieces_are_not_for_transformers() -> None:
@@ -76,9 +74,7 @@ def test_words_as_pieces_are_not_for_transformers() -> None:
 
 def test_several_contexts_are_not_exported() -> None:
     asked = recipe("decoder").model_copy(update={"task": "question-answering"})
-    assert refusal(asked, "onnx") == (
-        "task: question-answering cannot be exported to ONNX, nor to any other format"
-    )
+    assert refusal(asked, "onnx") == ("task: question-answering cannot be exported to ONNX, nor to any other format")
 
 
 def test_notes_say_why_where_variants_are_alike() -> None:

@@ -14,9 +14,14 @@ from attnkit.recipe.json_schema import json_schema
 from attnkit.recipe.schema import Recipe
 
 KINDS = {
-    "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
-    "array": list, "object": dict,
-}  # fmt: skip
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "null": type(None),
+    "array": list,
+    "object": dict,
+}
 
 
 def valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
@@ -24,10 +29,7 @@ def valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
     if "$ref" in schema:
         return valid(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root)
     kinds = [schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type", KINDS)
-    fits = any(
-        isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool))
-        for kind in kinds
-    )
+    fits = any(isinstance(value, KINDS[kind]) and (kind == "boolean" or not isinstance(value, bool)) for kind in kinds)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return (
         fits
@@ -43,17 +45,14 @@ def valid(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
 def _in_bounds(value: float, schema: dict[str, Any]) -> bool:
     low, high = schema.get("minimum", value), schema.get("maximum", value)
     over, under = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
-    return (
-        low <= value <= high and (over is None or value > over) and (under is None or value < under)
-    )
+    return low <= value <= high and (over is None or value > over) and (under is None or value < under)
 
 
 def _items_valid(value: list[Any], schema: dict[str, Any], root: dict[str, Any]) -> bool:
     size = schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value))
     heads = schema.get("prefixItems", [])
     return size and all(
-        valid(item, heads[i] if i < len(heads) else schema.get("items", {}), root)
-        for i, item in enumerate(value)
+        valid(item, heads[i] if i < len(heads) else schema.get("items", {}), root) for i, item in enumerate(value)
     )
 
 

@@ -45,9 +45,7 @@ def test_the_least_recipe_has_all_defaults_and_one_variant() -> None:
         ("model", "positions", "none", "none"),
     ],
 )
-def test_the_schema_decides_what_a_text_means(
-    section: str, key: str, text: str, value: object
-) -> None:
+def test_the_schema_decides_what_a_text_means(section: str, key: str, text: str, value: object) -> None:
     if section == "data":
         recipe = only(GOOD.replace("}", f", {key}: {text}}}"))
     else:
@@ -107,11 +105,7 @@ def test_variants_change_the_recipe_in_nested_or_dotted_keys() -> None:
         + "variants:\n  plain:\n  nested: {train: {steps: 20}}\n  dotted: {train.steps: 30}\n"
     )
     file = read(text)
-    assert [(r.train.lr, r.train.steps) for r in file.variants.values()] == [
-        (0.5, 10),
-        (0.5, 20),
-        (0.5, 30),
-    ]
+    assert [(r.train.lr, r.train.steps) for r in file.variants.values()] == [(0.5, 10), (0.5, 20), (0.5, 30)]
     assert file.baseline == "plain"
     assert read(text + "baseline: dotted\n").baseline == "dotted"
     assert read(text, "baseline=nested").baseline == "nested"
@@ -122,11 +116,7 @@ WORDS = {
     "linear": ("linear",) * 3,
     "{name: linear}": ("linear",) * 3,
     "{encoder: linear}": ("linear", "scaled-dot", "scaled-dot"),
-    "{encoder: linear, decoder: synthesizer-random}": (
-        "linear",
-        "synthesizer-random",
-        "scaled-dot",
-    ),
+    "{encoder: linear, decoder: synthesizer-random}": ("linear", "synthesizer-random", "scaled-dot"),
 }
 
 
@@ -156,14 +146,8 @@ def test_options_of_a_mechanism_get_the_types_of_its_code() -> None:
     assert recipe.model.attention.encoder == AttentionConfig.model_validate(
         {"name": "synthesizer-random", "trainable": False, "attention_dropout": 0.1}
     )
-    changed = only(
-        f"{GOOD}model: {{attention: {{encoder: {place}}}}}\n",
-        "model.attention.encoder.trainable=true",
-    )
-    assert changed.model.attention.encoder.options() == {
-        "trainable": True,
-        "attention_dropout": 0.1,
-    }
+    changed = only(f"{GOOD}model: {{attention: {{encoder: {place}}}}}\n", "model.attention.encoder.trainable=true")
+    assert changed.model.attention.encoder.options() == {"trainable": True, "attention_dropout": 0.1}
 
 
 def test_a_decoder_alone_takes_only_its_own_place_and_stack() -> None:
@@ -253,8 +237,10 @@ def test_extends_chains_and_each_value_says_where_it_is_from() -> None:
     train, origins = file.variants["a"].train, file.origins["a"]
     assert (train.lr, train.steps, train.warmup, file.baseline) == (0.125, 2, 1, "b")
     assert [origins[f"train.{key}"] for key in ("lr", "steps", "warmup")] == [
-        "three.yaml:2:13", "two/r.yaml:2:26", "two/../one/r.yaml:3:36",
-    ]  # fmt: skip
+        "three.yaml:2:13",
+        "two/r.yaml:2:26",
+        "two/../one/r.yaml:3:36",
+    ]
     write("extends: two/r.yaml\ntrain: {lr: 0}\n", "four.yaml")
     write("extends: ../one/r.yaml\ntrain: {stps: 2}\n", "two/r.yaml")
     message = complaint("extends: four.yaml\n", kind=RecipeError).splitlines()
@@ -276,8 +262,7 @@ def test_extends_names_what_is_missing_and_refuses_a_circle() -> None:
     write("extends: r.yaml\n", "b.yaml")
     message = complaint("task: dialogue\nextends: b.yaml\n", kind=RecipeError)
     assert message == (
-        "b.yaml:1:10: extends: goes round in a circle: 'r.yaml' extends 'b.yaml' extends 'r.yaml';"
-        " remove one of these"
+        "b.yaml:1:10: extends: goes round in a circle: 'r.yaml' extends 'b.yaml' extends 'r.yaml'; remove one of these"
     )
     message = complaint("extends: gone.yaml\n", kind=MissingInputError)
     assert message.startswith("r.yaml:1:10: extends: no recipe 'gone.yaml': there is")
@@ -314,9 +299,7 @@ def test_a_file_that_cannot_name_a_run_folder_is_refused(path: str) -> None:
         load(write(GOOD, path))
 
 
-def test_a_recipe_is_found_by_path_or_by_shipped_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_is_found_by_path_or_by_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnkit.recipe.find.library", lambda: tmp_path / "shipped" / "recipes")
     write(GOOD, "shipped/recipes/quickstart.yaml")
     write(GOOD, "shipped/recipes/translation/multi30k.yaml")
@@ -337,8 +320,7 @@ def test_a_folder_is_no_recipe_and_its_recipes_are_named() -> None:
     with pytest.raises(MissingInputError) as caught:
         load("mt")
     assert str(caught.value) == (
-        "no recipe 'mt': it is a folder, and no shipped one has this name; did you mean mt/a.yaml "
-        "or mt/b.yaml?"
+        "no recipe 'mt': it is a folder, and no shipped one has this name; did you mean mt/a.yaml or mt/b.yaml?"
     )
     Path("empty").mkdir()
     with pytest.raises(MissingInputError, match=r"it is a folder, .*; `attnkit recipe list`"):
@@ -378,9 +360,7 @@ OWN = "train: [a.en, a.de], valid: [b.en, b.de]"
         (f"extends: parent.yaml\ndata: {{{OWN}}}\n", []),
     ],
 )
-def test_own_files_take_the_place_of_a_corpus_that_was_named_before(
-    text: str, overrides: list[str]
-) -> None:
+def test_own_files_take_the_place_of_a_corpus_that_was_named_before(text: str, overrides: list[str]) -> None:
     write(GOOD, "parent.yaml")
     data = read(text, *overrides).variants["base"].data
     assert (data.corpus, data.size) == (None, None)
@@ -395,9 +375,7 @@ def test_own_files_take_the_place_of_a_corpus_that_was_named_before(
         (GOOD, "data.train=null", None),
     ],
 )
-def test_a_corpus_takes_the_place_of_files(
-    text: str, override: str, train: tuple[str, str] | None
-) -> None:
+def test_a_corpus_takes_the_place_of_files(text: str, override: str, train: tuple[str, str] | None) -> None:
     data = read(text, override).variants["base"].data
     assert data.train == train
     assert (data.corpus is None) == (train is not None)

@@ -116,8 +116,7 @@ baseline: smal
         (GOOD + "eval: {metrics: bleu}\n", "got 'bleu'; did you mean [bleu]?"),
         (
             "task: translation\n",
-            "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`"
-            ", or files",
+            "r.yaml:1:1: data: is missing; name a corpus, such as `data: {corpus: toy-translation}`, or files",
         ),
         (
             "data: {corpus: toy-translation}\n",
@@ -150,20 +149,14 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
         ("=3", "command line: '=3' must be KEY=VALUE, such as train.steps=200"),
         ("train.steps=", "command line: train.steps: must be a whole number >= 1, got nothing"),
         ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [1]"),
-        (
-            "train.seeds=1,x",
-            "command line: train.seeds: must be a list of at least one: [whole number >= 0",
-        ),
+        ("train.seeds=1,x", "command line: train.seeds: must be a list of at least one: [whole number >= 0"),
         ("train.seeds=1,-2", "[whole number >= 0, ...], got '1,-2'; did you mean [1, 0]?"),
         ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; there are"),
         ("variants=3", "command line: variants: no such variant; there are base"),
         ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),
         ("a..b=3", "command line: a..b: unknown key; at the top there are task, data,"),
         ("train.lr=[1", "command line: not valid YAML: "),
-        (
-            "model.attention.encoder.a.b=3",
-            "encoder.a.b: unknown key: model.attention.encoder has",
-        ),
+        ("model.attention.encoder.a.b=3", "encoder.a.b: unknown key: model.attention.encoder has"),
         ("\x1b[31m=3", "command line: \\x1b[31m: unknown key"),
         ("train.lr=\u202e", "command line: train.lr: must be a number > 0, got '\\u202e'"),
     ],

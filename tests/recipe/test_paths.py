@@ -22,10 +22,7 @@ def base(path: Path, *overrides: str) -> Recipe:
 def test_paths_are_relative_to_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch("mine/train.jsonl", "valid.jsonl", "train.jsonl", "elsewhere/train.jsonl")
     data = base(write(OWN, "mine/r.yaml")).data
-    assert (data.train, data.valid) == (
-        str(tmp_path / "mine/train.jsonl"),
-        str(tmp_path / "valid.jsonl"),
-    )
+    assert (data.train, data.valid) == (str(tmp_path / "mine/train.jsonl"), str(tmp_path / "valid.jsonl"))
     monkeypatch.chdir("elsewhere")
     assert base(Path("../mine/r.yaml")).data == data
 
@@ -53,18 +50,14 @@ def test_on_the_command_line_a_path_is_relative_to_the_current_folder(tmp_path: 
     assert both == (str(tmp_path / "train.en"), str(tmp_path / "train.de"))
 
 
-def test_recipes_of_earlier_versions_had_paths_relative_to_the_current_folder(
-    tmp_path: Path,
-) -> None:
+def test_recipes_of_earlier_versions_had_paths_relative_to_the_current_folder(tmp_path: Path) -> None:
     touch("train.jsonl")
     data = base(write(OWN, "mine/r.yaml")).data
     assert data.train == str(tmp_path / "train.jsonl")
     assert data.valid == "../valid.jsonl"  # nowhere: the data folder may have it
 
 
-def test_a_run_finds_its_data_after_both_have_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_finds_its_data_after_both_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch("project/data/train.jsonl", "project/valid.jsonl")
     recipe = base(write(OWN, "project/data/r.yaml"))
     folder = tmp_path / "project/runs/r/base/seed-1"

@@ -25,9 +25,11 @@ def read(text: str, name: str = "r.yaml") -> Published | None:
 def test_figures_are_read_by_variant_and_metric() -> None:
     found = read(VARIANTS + FIGURES)
     assert found == Published(
-        source='Tay et al. 2021, "Synthesizer", table 1', comparable=False, why="another corpus",
+        source='Tay et al. 2021, "Synthesizer", table 1',
+        comparable=False,
+        why="another corpus",
         scores={"vanilla": {"bleu": 27.67}, "random": {"bleu": 27.0}},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("text", ["", "published: null\n", "published:\n"])
@@ -58,36 +60,38 @@ def test_the_only_split_is_that_of_comparable_figures() -> None:
 
 
 MISTAKES = [
-    ("vanilla: {bleu", "vanila: {bleu",
-     "8:11: published.scores: 'vanila' is no variant; did you mean vanilla?"),
-    ("{bleu: 27.67}", "{blue: 27.67}",
-     "8:11: published.scores: no metric 'blue'; did you mean bleu?"),
+    ("vanilla: {bleu", "vanila: {bleu", "8:11: published.scores: 'vanila' is no variant; did you mean vanilla?"),
+    ("{bleu: 27.67}", "{blue: 27.67}", "8:11: published.scores: no metric 'blue'; did you mean bleu?"),
     ("{bleu: 27.67}", "{rouge: 27.67}", "published.scores: no metric 'rouge'; did you mean rouge"),
     ("27.67", "high", "8:11: published.scores: must be a mapping of at least one, each a mapping"),
     ("27.67", ".nan", "at least one, each a number, got {vanilla: {bleu: .nan}, random:"),
-    ("{bleu: 27.67}", "27.67",
-     "published.scores: must be a mapping of at least one, each a mapping of at least one"),
-    ("scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}", "scores: []",
-     "published.scores: must be a mapping of at least one, each a mapping of at least one"),
-    ("scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}", "scores: {}",
-     "each a mapping of at least one, each a number, got {}"),
-    ("{bleu: 27.67}", "{}",
-     "each a mapping of at least one, each a number, got {vanilla: {}, random: {bleu: 27}}"),
-    ("  why: another corpus\n", "",
-     "5:3: published.why: is missing; say why the figures are not comparable"),
+    ("{bleu: 27.67}", "27.67", "published.scores: must be a mapping of at least one, each a mapping of at least one"),
+    (
+        "scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}",
+        "scores: []",
+        "published.scores: must be a mapping of at least one, each a mapping of at least one",
+    ),
+    (
+        "scores: {vanilla: {bleu: 27.67}, random: {bleu: 27}}",
+        "scores: {}",
+        "each a mapping of at least one, each a number, got {}",
+    ),
+    ("{bleu: 27.67}", "{}", "each a mapping of at least one, each a number, got {vanilla: {}, random: {bleu: 27}}"),
+    ("  why: another corpus\n", "", "5:3: published.why: is missing; say why the figures are not comparable"),
     ("comparable: false", "comparable: no", "published.comparable: must be true or false"),
     ("  comparable: false\n", "", "5:3: published.comparable: is missing"),
     ("  source:", "  sauce:", "5:3: published.sauce: unknown key; did you mean source?"),
     ('Tay et al. 2021, "Synthesizer", table 1', '""', "published.source: must not be empty"),
-    ("  why", "  split: tset\n  why",
-     "7:10: published.split: no split of eval.splits is called 'tset'; did you mean test?"),
-]  # fmt: skip
+    (
+        "  why",
+        "  split: tset\n  why",
+        "7:10: published.split: no split of eval.splits is called 'tset'; did you mean test?",
+    ),
+]
 
 
 @pytest.mark.parametrize(("before", "after", "message"), MISTAKES)
-def test_what_is_wrong_is_told_in_one_line_where_it_stands(
-    before: str, after: str, message: str
-) -> None:
+def test_what_is_wrong_is_told_in_one_line_where_it_stands(before: str, after: str, message: str) -> None:
     text = VARIANTS + FIGURES
     assert before in text
     found = complaint(text.replace(before, after), kind=RecipeError)
@@ -109,18 +113,19 @@ def test_the_command_line_does_not_set_them(override: str) -> None:
     assert "published" in complaint(VARIANTS + FIGURES, override, kind=RecipeError)
 
 
-EN_DE = {"vanilla": 27.67, "fixed-random": 23.89, "random": 27.27, "dense": 27.43,
-         "random+dense": 27.68, "random+vanilla": 28.47}  # fmt: skip
-EN_FR = {"vanilla": 41.57, "fixed-random": 38.31, "random": 41.12, "dense": 41.39,
-         "random+vanilla": 41.85}  # fmt: skip
+EN_DE = {
+    "vanilla": 27.67,
+    "fixed-random": 23.89,
+    "random": 27.27,
+    "dense": 27.43,
+    "random+dense": 27.68,
+    "random+vanilla": 28.47,
+}
+EN_FR = {"vanilla": 41.57, "fixed-random": 38.31, "random": 41.12, "dense": 41.39, "random+vanilla": 41.85}
 
 
-@pytest.mark.parametrize(
-    ("name", "figures"), [("multi30k", EN_DE), ("wmt14-en-de", EN_DE), ("wmt14-en-fr", EN_FR)]
-)
-def test_figures_of_shipped_recipes_are_those_that_could_be_found(
-    name: str, figures: dict[str, float]
-) -> None:
+@pytest.mark.parametrize(("name", "figures"), [("multi30k", EN_DE), ("wmt14-en-de", EN_DE), ("wmt14-en-fr", EN_FR)])
+def test_figures_of_shipped_recipes_are_those_that_could_be_found(name: str, figures: dict[str, float]) -> None:
     """Rows of the table that no source at hand gives, or that two give differently, are absent."""
     found = load(f"translation/{name}").published
     assert found is not None

@@ -15,14 +15,18 @@ OWN = TASK + "data: {train: %s, valid: v.jsonl}\n"
 
 
 WRONG = [
-    (TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
-     "2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 is the most"),
+    (
+        TASK + "data: {corpus: toy-passages, gold: 0.9, other: 0.2}\n",
+        "2:48: data.other: data.gold 0.9 and data.other 0.2 are more than all rows; 0.1 is the most",
+    ),
     (TASK + "data: {corpus: toy-passages, gold: 0.9}\n", "2:36: data.gold: data.gold 0.9 and "),
     (TASK + "data: {corpus: toy-passages, gold: 1.5}\n", "2:36: data.gold: must be a number"),
     (TOY + "eval: {metrics: [perplexity]}\n", "3:17: eval.metrics: perplexity is not for ques"),
     (TOY + "eval: {metrics: [accuracy]}\n", "3:17: eval.metrics: accuracy is not for question"),
-    (TOY + "contexts: {methods: [entropy, window]}\n",
-     "3:21: contexts.methods: window needs `model.shape: decoder`; an encoder reads one context"),
+    (
+        TOY + "contexts: {methods: [entropy, window]}\n",
+        "3:21: contexts.methods: window needs `model.shape: decoder`; an encoder reads one context",
+    ),
     (TOY + "contexts: {methods: [retrieval]}\n", "3:21: contexts.methods: retrieval needs `mo"),
     (TOY + "contexts: {methods: [mean, mean]}\n", "3:21: contexts.methods: names mean twice"),
     (TOY + "contexts: {methods: [entropie]}\n", "did you mean [entropy]?"),
@@ -38,16 +42,22 @@ WRONG = [
     (TASK + "data: {corpus: toy-translation}\n", "1:7: task: toy-translation is for translation"),
     ("task: summarization\ndata: {corpus: nq-passages}\n", "nq-passages is for question-answer"),
     (TASK + "data: {corpus: nq-passages, size: 9}\n", "2:35: data.size: only generated corpora"),
-    (TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
-     "3:16: eval.splits: xquad-en has no split 'train'; it has valid, test"),
+    (
+        TASK + "data: {corpus: xquad-en}\neval: {splits: [train]}\n",
+        "3:16: eval.splits: xquad-en has no split 'train'; it has valid, test",
+    ),
     (OWN % "[q.txt, a.txt]", "2:15: data.train: questions with contexts are read from one .jsonl"),
     (OWN % "q.txt", "2:15: data.train: questions with contexts are read from one .jsonl"),
-    (GOOD + "eval: {metrics: [bleu, context-found]}\n",
-     "3:17: eval.metrics: context-found is not for translation, which has bleu, chrf, ter"),
-    (GOOD + "contexts: {counts: [1, 3]}\n",
-     "3:20: contexts.counts: does nothing with `task: translation`; it is for question-answering"),
+    (
+        GOOD + "eval: {metrics: [bleu, context-found]}\n",
+        "3:17: eval.metrics: context-found is not for translation, which has bleu, chrf, ter",
+    ),
+    (
+        GOOD + "contexts: {counts: [1, 3]}\n",
+        "3:20: contexts.counts: does nothing with `task: translation`; it is for question-answering",
+    ),
     ("task: translation\ndata: {corpus: toy-translation, gold: 0.5}\n", "2:39: data.gold: does"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
@@ -59,14 +69,9 @@ def test_each_rule_tells_its_place_and_the_way_out(text: str, message: str) -> N
 
 WINDOW = TOY + "contexts: {methods: [entropy, window]}\n"
 SUMS = (
-    "its attention keeps sums of what it has read, from which the begin token of each window "
-    "cannot be taken out again"
+    "its attention keeps sums of what it has read, from which the begin token of each window cannot be taken out again"
 )
-WORDS = [
-    word
-    for word in mechanisms.names()
-    if (facts := mechanisms.facts(word)).causal and not facts.composite
-]
+WORDS = [word for word in mechanisms.names() if (facts := mechanisms.facts(word)).causal and not facts.composite]
 DISTANCES = "its attention depends on distances between keys, and windows share their positions"
 
 
@@ -78,17 +83,12 @@ DISTANCES = "its attention depends on distances between keys, and windows share 
         ("{name: local, window: 8}", "local", DISTANCES),
         ("{name: sink, window: 8}", "sink", DISTANCES),
         ("decay", "decay", SUMS),
-        *(
-            (word, word, DISTANCES)
-            for word in ("block-topk", "forgetting", "selective", "stick-breaking")
-        ),
+        *((word, word, DISTANCES) for word in ("block-topk", "forgetting", "selective", "stick-breaking")),
         ("{name: interleaved, parts: [scaled-dot, linear]}", "linear", SUMS),
         ("{name: interleaved, parts: [dot, dot, {name: local, window: 8}]}", "local", DISTANCES),
     ],
 )
-def test_windows_are_refused_where_a_layer_cannot_see_several(
-    attention: str, word: str, why: str
-) -> None:
+def test_windows_are_refused_where_a_layer_cannot_see_several(attention: str, word: str, why: str) -> None:
     text = WINDOW + f"model: {{shape: decoder, layers: 3, attention: {attention}}}\n"
     assert complaint(text, kind=RecipeError) == (
         f"r.yaml:3:21: contexts.methods: window is not for a model with {word}: {why}; remove it, "

@@ -46,12 +46,65 @@ variants:
 baseline: plain
 """
 VALUES = (
-    "", "~", "null", "0", "-1", "1e309", ".nan", "-.inf", "9" * 400, "0x10", "0o7", "1_000", "1:30",
-    "yes", "no", "on", "True", "2024-01-01", "'", '"', "[]", "{}", "[[[]]]", "{a: {b: c}}", "[1,",
-    "*a", "&a 1", "!!int 3", "!x y", "|", ">-", "@", "`", "%", "\\", "\t", "x" * 300, "- a", "? a",
-    ": b", "linear", "{name: linear}", "[linear]", "<<", "=", "\u2028", "\x07", "\x9b31m", "\u202e",
-    "\ufeff", "\U0001f600", "3.0", "1.5", "true", "---", "...", "# x", "{name: dot, name: dot}",
-)  # fmt: skip
+    "",
+    "~",
+    "null",
+    "0",
+    "-1",
+    "1e309",
+    ".nan",
+    "-.inf",
+    "9" * 400,
+    "0x10",
+    "0o7",
+    "1_000",
+    "1:30",
+    "yes",
+    "no",
+    "on",
+    "True",
+    "2024-01-01",
+    "'",
+    '"',
+    "[]",
+    "{}",
+    "[[[]]]",
+    "{a: {b: c}}",
+    "[1,",
+    "*a",
+    "&a 1",
+    "!!int 3",
+    "!x y",
+    "|",
+    ">-",
+    "@",
+    "`",
+    "%",
+    "\\",
+    "\t",
+    "x" * 300,
+    "- a",
+    "? a",
+    ": b",
+    "linear",
+    "{name: linear}",
+    "[linear]",
+    "<<",
+    "=",
+    "\u2028",
+    "\x07",
+    "\x9b31m",
+    "\u202e",
+    "\ufeff",
+    "\U0001f600",
+    "3.0",
+    "1.5",
+    "true",
+    "---",
+    "...",
+    "# x",
+    "{name: dot, name: dot}",
+)
 WORDS = re.compile(r"[^\s:,\[\]{}]+")
 PLACED = re.compile(r"(f\.yaml:\d+:\d+|command line): \S")
 
@@ -176,18 +229,31 @@ def test_the_recipe_that_is_mutated_is_right() -> None:
 
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
-LEAVES = (
-    st.sampled_from(VALUES) | st.integers() | st.floats() | st.booleans() | st.none() | ANY_TEXT
-)
+LEAVES = st.sampled_from(VALUES) | st.integers() | st.floats() | st.booleans() | st.none() | ANY_TEXT
 KEYS = (
-    st.sampled_from(["task", "data", "model", "train", "variants", "baseline", "extends", "lr",
-                     "attention", "encoder", "name", "layers", "corpus", "train.lr", "seeds"])
+    st.sampled_from(
+        [
+            "task",
+            "data",
+            "model",
+            "train",
+            "variants",
+            "baseline",
+            "extends",
+            "lr",
+            "attention",
+            "encoder",
+            "name",
+            "layers",
+            "corpus",
+            "train.lr",
+            "seeds",
+        ]
+    )
     | ANY_TEXT
-)  # fmt: skip
+)
 TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5),
-    max_leaves=20,
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
 )
 
 

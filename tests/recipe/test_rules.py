@@ -40,10 +40,16 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (NB, "model.layers.decoder=2", "a model of type naive-bayes has no decoder; remove it"),
         (NB, "model.attention.decoder=linear", "a model of type naive-bayes has no decoder atte"),
         (NB, "model.positions=rope", "a naive-bayes model has none, got rope; remove it"),
-        (LM, "model.type=naive-bayes-attention model.tie=all",
-         "model.tie: naive-bayes-attention has a table of its own for the output; use none"),
-        (LM, "model.type=naive-bayes-attention model.naive_bayes.pool=max",
-         "model.naive_bayes.pool: does nothing with `model.type: naive-bayes-attention`"),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.tie=all",
+            "model.tie: naive-bayes-attention has a table of its own for the output; use none",
+        ),
+        (
+            LM,
+            "model.type=naive-bayes-attention model.naive_bayes.pool=max",
+            "model.naive_bayes.pool: does nothing with `model.type: naive-bayes-attention`",
+        ),
         (LM, "train.monitor=bleu", "bleu is not for language-modeling, which has loss, accuracy"),
         (LM, "eval.metrics=perplexity,bleu", "bleu is not for language-modeling, which has a"),
         (LM, "data.source=en", "data.source: a language model has no source"),
@@ -66,18 +72,22 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (MASKED, "eval.metrics=word-perplexity", "eval.metrics: word-perplexity is of running"),
         (MASKED, "train.objective=causal", "an encoder alone writes no text; language-modeling ne"),
         (LM, "eval.lengths=[8,8]", "eval.lengths: names 8 twice; name each once"),
-        (RECALL, "eval.lengths=[4,129]",
-         "toy-induction has rows of words: lengths are 2 to 128"),
-        (RECALL, "eval.lengths=[1]",
-         "toy-induction has rows of words: lengths are 2 to 128"),
-        (RECALL, "data.corpus=null data.train=a.jsonl data.valid=b.jsonl eval.lengths=8",
-         "eval.lengths: needs a generated corpus, whose rows can have any length; remove it"),
+        (RECALL, "eval.lengths=[4,129]", "toy-induction has rows of words: lengths are 2 to 128"),
+        (RECALL, "eval.lengths=[1]", "toy-induction has rows of words: lengths are 2 to 128"),
+        (
+            RECALL,
+            "data.corpus=null data.train=a.jsonl data.valid=b.jsonl eval.lengths=8",
+            "eval.lengths: needs a generated corpus, whose rows can have any length; remove it",
+        ),
         (GOOD, "task=recall", "toy-translation is for translation, not for recall"),
         (GOOD, "eval.lengths=8", "eval.lengths: does nothing with `task: translation`"),
         (SPANS, "eval.lengths=8", "eval.lengths: is for the objectives causal and masked"),
         (LM, "model.positions=learned eval.lengths=999", "eval.lengths: learned positions end a"),
-        (LM, "model.attention=synthesizer-random eval.lengths=257",
-         "eval.lengths: synthesizer-random has weights for data.max_length (256) positions"),
+        (
+            LM,
+            "model.attention=synthesizer-random eval.lengths=257",
+            "eval.lengths: synthesizer-random has weights for data.max_length (256) positions",
+        ),
         (TAGS, "model.shape=encoder-decoder", "model.shape"),
         (TAGS, "eval.metrics=[bleu]", "bleu is not for tagging, which has accuracy, balanced"),
         (TAGS, "train.monitor=bleu", "bleu is not for tagging, which has loss, accuracy"),
@@ -87,29 +97,39 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (SPANS, "eval.metrics=word-perplexity", "word-perplexity is of running text; use perpl"),
         (GOOD, "data.test=a.jsonl", "own splits; to read files, set data.corpus=null"),
         (GOOD, "data.train=a.jsonl", "data.train: data.train needs data.valid beside it"),
-        (GOOD, "data.corpus=toy-translation data.train=a.jsonl",
-         "own splits; to read files, set data.corpus=null"),
+        (GOOD, "data.corpus=toy-translation data.train=a.jsonl", "own splits; to read files, set data.corpus=null"),
         (FILES % "rows: 1", "", "r.yaml:2:14: data: needs a corpus (`attnkit recipe list --corp"),
-        (GOOD, "data.train=hf:a/b",
-         "data.train: data.train needs data.valid beside it; name its file, or take"),
+        (GOOD, "data.train=hf:a/b", "data.train: data.train needs data.valid beside it; name its file, or take"),
         (FILES % "train: [a, b]", "", "data.train: data.train needs data.valid beside it"),
         (FILES % "valid: [a, b]", "", "data.valid: data.valid needs data.train beside it"),
         (FILES % "train: [a, b, c], valid: [a, b]", "", "must be one file, or two aligned files"),
         (FILES % "train: [], valid: [a, b]", "", "must be one file, or two aligned files, got 0"),
         (FILES % "train: a.txt, valid: [a, b]", "", "data.train: translation needs pairs: two"),
         (FILES % "train: a.txt, valid: [a, b]", "", "hf:NAME, or one .jsonl, .json, .csv, .tsv"),
-        (FILES.replace("translation", "language-modeling") % "train: a.txt, split: {valid: 1}", "",
-         "data.split.valid: a text cannot be split by lines; cut it"),
+        (
+            FILES.replace("translation", "language-modeling") % "train: a.txt, split: {valid: 1}",
+            "",
+            "data.split.valid: a text cannot be split by lines; cut it",
+        ),
         (FILES % "train: a.txt, valid: [a, b]", "", "how they are separated: data.format=csv"),
         (FILES % "train: a.csv, split: {valid: 1}, valid: b.csv", "", "data.valid names a file"),
         (FILES % "train: [a, ''], valid: [a, b]", "", "a path must be the name of a file"),
         (FILES % 'train: "a\\0b", valid: [a, b]', "", "a path must be the name of a file"),
-        (FILES % "train: a.jsonl, valid: [a, b], format: lines", "",
-         "data.train: `data.format: lines` reads two aligned files [source, target]"),
-        (FILES % "train: a.jsonl, valid: [a, b], format: jsonl", "",
-         "data.valid: `data.format: jsonl` reads one file, got two"),
-        ("task: language-modeling\ndata: {train: [a, b], valid: c}\n", "",
-         "data.train: language-modeling reads one file, got two aligned files"),
+        (
+            FILES % "train: a.jsonl, valid: [a, b], format: lines",
+            "",
+            "data.train: `data.format: lines` reads two aligned files [source, target]",
+        ),
+        (
+            FILES % "train: a.jsonl, valid: [a, b], format: jsonl",
+            "",
+            "data.valid: `data.format: jsonl` reads one file, got two",
+        ),
+        (
+            "task: language-modeling\ndata: {train: [a, b], valid: c}\n",
+            "",
+            "data.train: language-modeling reads one file, got two aligned files",
+        ),
         (FILES % "train: [a, b], valid: [c, d], size: 3", "", "data.size: only generated corpora"),
         (FILES % "train: [a, b], valid: [c, d]", "eval.splits=tset", "names 'tset'; there are tra"),
         (FILES % "train: [a, b], valid: [c, d]", "eval.splits=test", "names 'test'; there are tr"),
@@ -160,8 +180,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "train.schedule=cosine train.min_lr=1", "is above the peak train.lr 0.001"),
         (GOOD, "eval.metrics=total-variation", "total-variation needs a corpus whose source is k"),
         (GOOD, "train.tailr.gamma=0.1", "train.tailr.gamma: does nothing with `train.loss: cross"),
-        (GOOD, "train.loss=tailr train.tailr.gamma=1.5",
-         "<= 1, got '1.5'; did you mean 1.0?"),
+        (GOOD, "train.loss=tailr train.tailr.gamma=1.5", "<= 1, got '1.5'; did you mean 1.0?"),
         (GOOD, "train.warmup=0", "train.warmup: inverse-sqrt falls from the end of the warm-up"),
         (GOOD, "train.seeds=1,2,1", "train.seeds: names 1 twice; name each once"),
         (GOOD, "eval.metrics=bleu,bleu", "eval.metrics: names bleu twice"),
@@ -183,7 +202,7 @@ MULTI30K = "task: translation\ndata: {corpus: multi30k, source: en, target: de}\
         (GOOD, "search.method=greedy search.n_best=2", "greedy search finds 1 at most"),
         (GOOD, "search.top_p=0.9", "search.top_p: does nothing with `search.method: beam`; it"),
     ],
-)  # fmt: skip
+)
 def test_keys_that_do_not_fit_together_are_refused(text: str, overrides: str, message: str) -> None:
     found = complaint(text, *overrides.split(), kind=RecipeError)
     assert message in found
@@ -233,6 +252,4 @@ def test_a_type_brings_its_heads_and_positions(text: str, positions: str) -> Non
 
 def test_a_problem_is_blamed_on_the_key_that_was_set() -> None:
     assert complaint(GOOD + "model: {width: 30}\n").startswith("r.yaml:3:16: model.width: 4 heads")
-    assert complaint(GOOD + "model: {heads: 3, width: 256}\n").startswith(
-        "r.yaml:3:16: model.heads"
-    )
+    assert complaint(GOOD + "model: {heads: 3, width: 256}\n").startswith("r.yaml:3:16: model.heads")

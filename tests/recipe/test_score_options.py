@@ -12,15 +12,16 @@ from attnkit.layers import MultiHead
 
 WIDTH, HEADS = 16, 4
 SCORED = [
-    word for word in mechanisms.names()
+    word
+    for word in mechanisms.names()
     if issubclass(mechanisms.load(word), Scored)
     and not any(option.required for option in mechanisms.facts(word).options.values())
-]  # fmt: skip
+]
 SOFTMAX = [
-    word for word in SCORED
-    if mechanisms.load(word).normalise is Scored.normalise
-    and word not in ("forgetting", "path", "selective")
-]  # fmt: skip
+    word
+    for word in SCORED
+    if mechanisms.load(word).normalise is Scored.normalise and word not in ("forgetting", "path", "selective")
+]
 """Those whose weights are a softmax of `scores(q, k, mask)` and of nothing else."""
 WITH_KEYS = [word for word in SCORED if "k" in mechanisms.facts(word).uses]
 
@@ -69,9 +70,7 @@ def test_the_running_sum_is_carried_without_a_mask_and_decides_the_weights(word:
         torch.testing.assert_close(carried, total.expand_as(carried))
         assert carried.isfinite().all()
         assert isinstance(made.mechanism, Scored)
-        torch.testing.assert_close(
-            maps, by_hand(total, seen, made.mechanism.allowed(seen)).expand_as(maps)
-        )
+        torch.testing.assert_close(maps, by_hand(total, seen, made.mechanism.allowed(seen)).expand_as(maps))
 
 
 def test_the_worked_numbers_of_running_scores() -> None:
@@ -90,9 +89,7 @@ def test_the_worked_numbers_of_running_scores() -> None:
             carried = out.scores
             if depth == 1:
                 found = out.y.flatten()
-                torch.testing.assert_close(
-                    found, found.new_tensor([left, right]), atol=1e-6, rtol=0
-                )
+                torch.testing.assert_close(found, found.new_tensor([left, right]), atol=1e-6, rtol=0)
         assert out.y.flatten()[0].item() == pytest.approx(last, abs=1e-6)
 
 
@@ -184,9 +181,7 @@ def test_the_worked_factors(options: object, keys: int, training: bool, factor: 
     assert isinstance(made, Scored)
     seen = Mask.cross(torch.ones(1, keys, dtype=torch.bool), 1)
     found = made._factor(seen, torch.float64)
-    assert (found if found is None else found.item()) == (
-        factor if factor is None else pytest.approx(factor)
-    )
+    assert (found if found is None else found.item()) == (factor if factor is None else pytest.approx(factor))
 
 
 @pytest.mark.parametrize("word", WITH_KEYS)

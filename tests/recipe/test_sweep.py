@@ -20,9 +20,7 @@ def names(text: str, *words: str) -> list[str]:
 
 def test_the_product_of_all_values_is_one_variant_each() -> None:
     file = read(GOOD, "train.lr=1e-3,2e-3", "train.steps=7", "model.attention=linear,dot")
-    assert {
-        name: (r.train.lr, r.model.attention.encoder.name) for name, r in file.variants.items()
-    } == {
+    assert {name: (r.train.lr, r.model.attention.encoder.name) for name, r in file.variants.items()} == {
         "lr=0.001,attention=linear": (0.001, "linear"),
         "lr=0.001,attention=dot": (0.001, "dot"),
         "lr=0.002,attention=linear": (0.002, "linear"),
@@ -48,9 +46,7 @@ def test_variants_that_a_sweep_makes_equal_are_one() -> None:
     assert names(VARIANTS, "model.attention=dot,linear") == ["attention=dot", "attention=linear"]
     text = VARIANTS.replace("a: {}", "a: {}\n  c: {train.lr: 3}")
     file = read(text, "model.attention=dot,linear")
-    assert list(file.variants) == [
-        "a,attention=dot", "a,attention=linear", "c,attention=dot", "c,attention=linear"
-    ]  # fmt: skip
+    assert list(file.variants) == ["a,attention=dot", "a,attention=linear", "c,attention=dot", "c,attention=linear"]
     assert file.swept["b"] == file.swept["a"]
 
 
@@ -89,9 +85,7 @@ def test_lists_mappings_and_quotes_are_single_values(word: str, values: int) -> 
 def test_options_of_mechanisms_are_swept() -> None:
     chosen = "{name: performer, features: 64},{name: performer, features: 128}"
     file = read(GOOD, f"model.attention.encoder={chosen}")
-    assert list(file.variants) == [
-        "encoder=name-performer,features-64", "encoder=name-performer,features-128"
-    ]  # fmt: skip
+    assert list(file.variants) == ["encoder=name-performer,features-64", "encoder=name-performer,features-128"]
 
 
 def test_keys_with_the_same_last_word_are_told_apart() -> None:
@@ -116,14 +110,20 @@ def test_names_are_folders_and_all_different(texts: list[str]) -> None:
         (["train.lr=1,"], "command line: train.lr: has an empty value; write A,B"),
         (["train.lr=1e-3,0.001"], "command line: train.lr: names a value twice; name each once"),
         (["search.beam=1,2"], "command line: search.beam: is read after training, so a sweep"),
-        (["train.lr=1,2,3,4,5,6,7,8,9,10", "train.steps=1,2,3,4,5,6,7,8,9,10",
-          "model.width=4,8,12,16,20,24,28,32,36,40,44"], "1,100 variants are too many; 1,000"),
+        (
+            [
+                "train.lr=1,2,3,4,5,6,7,8,9,10",
+                "train.steps=1,2,3,4,5,6,7,8,9,10",
+                "model.width=4,8,12,16,20,24,28,32,36,40,44",
+            ],
+            "1,100 variants are too many; 1,000",
+        ),
         (["train.lr=1,2", "train.lr=3"], "train.lr: has several values, and a later word sets it"),
         (["train.lr=1,2", "train.lr=3,4"], "train.lr: has several values, and a later word sets"),
         (["model.attention=linear,dot", "model={width: 8}"], "model.attention: has several values"),
         (["train.lr=1,2", "variants.lr=3.train.steps=5"], "no such variant; did you mean lr="),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_sweep_is_one_line(words: list[str], message: str) -> None:
     found = complaint(GOOD, *words, kind=RecipeError)
     assert message in found

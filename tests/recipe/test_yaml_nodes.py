@@ -42,9 +42,7 @@ DEEP = 33
         ("#" * (256 * 1024 + 1), "r.yaml:1:1: the file is larger than 256 kB; not a recipe"),
     ],
 )
-def test_what_a_recipe_may_not_contain_is_refused_with_its_place(
-    text: str | bytes, message: str
-) -> None:
+def test_what_a_recipe_may_not_contain_is_refused_with_its_place(text: str | bytes, message: str) -> None:
     found = complaint(text, kind=RecipeError)
     assert message in found
     assert found.startswith("r.yaml:")
@@ -78,10 +76,7 @@ def test_a_tree_keeps_text_and_the_place_of_each_key_and_value() -> None:
 @pytest.mark.parametrize("null", ["", "~", "null", "Null", "NULL"])
 def test_null_is_plain_text_only(null: str) -> None:
     tree = read_file(write(f"a: {null}\nb: '{null}'\n"))
-    assert [node.null for _, node in tree.fields.values() if isinstance(node, Scalar)] == [
-        True,
-        False,
-    ]
+    assert [node.null for _, node in tree.fields.values() if isinstance(node, Scalar)] == [True, False]
 
 
 def test_a_value_of_the_command_line_is_yaml_only_where_it_looks_like_it() -> None:
@@ -108,9 +103,7 @@ HOSTILE = {
     "keys": "".join(f"k{i}: {i}\n" for i in range(4990)),
     "long keys": "".join(f"{'k' * 40}{i}: {i}\n" for i in range(4990)),
     "near keys": "train:\n" + "".join(f"  stesp{i}: {i}\n" for i in range(4900)),
-    "options": "model: {attention: {name: dot, "
-    + "".join(f"o{i}: 1, " for i in range(4900))
-    + "}}",
+    "options": "model: {attention: {name: dot, " + "".join(f"o{i}: 1, " for i in range(4900)) + "}}",
     "dotted": "".join(f"{'model.' * 7}a{i}: 1\n" for i in range(4900)),
     "dots": "." * 2**18 + ": 1",
     "one scalar": "a: '" + "x" * (2**18 - 8) + "'",
@@ -152,8 +145,7 @@ def test_the_parser_in_python_gives_the_same_trees(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("name", "what"),
-    [("folder", "is a folder"), ("/dev/zero", "not a regular file"), ("a\0b", "not a file name")],
+    ("name", "what"), [("folder", "is a folder"), ("/dev/zero", "not a regular file"), ("a\0b", "not a file name")]
 )
 def test_only_a_regular_file_is_read(name: str, what: str) -> None:
     Path("folder").mkdir()

@@ -15,9 +15,7 @@ from attnkit.storage.files import sha256_file
 
 def drawn(root: Path, *names: str, x: str | None = None, **more: Any) -> list[Curves]:
     """Plots without notes."""
-    return learning_curves(
-        find_runs([root], unfinished=True), names, x, note=more.get("note", pytest.fail)
-    )
+    return learning_curves(find_runs([root], unfinished=True), names, x, note=more.get("note", pytest.fail))
 
 
 def points(plot: Curves) -> dict[str, list[list[tuple[float, float]]]]:
@@ -29,10 +27,7 @@ def test_by_default_the_training_loss_and_what_is_validated_are_drawn(tmp_path: 
     make_logged(tmp_path, "half", finished=False, losses=(5, 4))
     training, validation = drawn(tmp_path)
     assert (training.title, training.x) == ("training loss", "updates")
-    assert points(training) == {
-        "base": [[(10, 4), (20, 3), (30, 2), (40, 1)]],
-        "half": [[(10, 5), (20, 4)]],
-    }
+    assert points(training) == {"base": [[(10, 4), (20, 3), (30, 2), (40, 1)]], "half": [[(10, 5), (20, 4)]]}
     assert validation.title == "validation loss"
     assert points(validation) == {"base": [[(20, 3.5), (40, 1.5)]], "half": [[(20, 4.5)]]}
 
@@ -50,9 +45,7 @@ def test_a_validated_metric_is_drawn_by_its_name(tmp_path: Path) -> None:
         ("time", (10, 20), "training time (seconds)"),
     ],
 )
-def test_each_axis_is_what_the_log_says(
-    x: str, places: tuple[float, float], title: str, tmp_path: Path
-) -> None:
+def test_each_axis_is_what_the_log_says(x: str, places: tuple[float, float], title: str, tmp_path: Path) -> None:
     make_logged(tmp_path, losses=(3, 2))
     rate, validation = drawn(tmp_path, "learning-rate", "validation-loss", x=x)
     assert (rate.x, rate.title) == (title, "learning rate")
@@ -60,9 +53,7 @@ def test_each_axis_is_what_the_log_says(
     assert points(validation) == {"base": [[(places[1], 2.5)]]}
 
 
-@pytest.mark.parametrize(
-    ("count", "unit", "last"), [(29, "seconds", 290), (30, "minutes", 5), (720, "hours", 2)]
-)
+@pytest.mark.parametrize(("count", "unit", "last"), [(29, "seconds", 290), (30, "minutes", 5), (720, "hours", 2)])
 def test_long_times_have_a_longer_unit(count: int, unit: str, last: float, tmp_path: Path) -> None:
     make_logged(tmp_path, losses=[1.0] * count)
     (plot,) = drawn(tmp_path, "training-loss", x="time")
@@ -90,9 +81,7 @@ def test_seeds_are_lines_of_one_series_only_where_recipes_are_equal(tmp_path: Pa
     }
     runs = find_runs([tmp_path / "one/toy/base/seed-1", tmp_path / "two"])
     (plot,) = learning_curves(runs, ["training-loss"], note=pytest.fail)
-    assert {one.name for one in plot.series} == {
-        f"base ({tmp_path}/one/toy)", f"base ({tmp_path}/two/toy)"
-    }  # fmt: skip
+    assert {one.name for one in plot.series} == {f"base ({tmp_path}/one/toy)", f"base ({tmp_path}/two/toy)"}
 
 
 def test_runs_of_several_recipes_are_told_apart(tmp_path: Path) -> None:
@@ -102,9 +91,7 @@ def test_runs_of_several_recipes_are_told_apart(tmp_path: Path) -> None:
     assert [one.name for one in plot.series] == ["a/b base", "c base"]
 
 
-@pytest.mark.parametrize(
-    ("x", "at"), [("time", 30), ("tokens", 3000), ("updates", 30), ("parameters", 1000)]
-)
+@pytest.mark.parametrize(("x", "at"), [("time", 30), ("tokens", 3000), ("updates", 30), ("parameters", 1000)])
 def test_scores_are_drawn_against_their_cost(x: str, at: float, tmp_path: Path) -> None:
     for seed in (1, 2):
         make_logged(tmp_path, seed=seed, scores={"chrf": 50.0 + seed, "bleu": 20.0 + seed})
@@ -122,12 +109,9 @@ def _broken(run: Run, text: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [(None, "has no record yet"), ("", "has no record yet"), ("{x\n", ":1: not valid JSON")],
+    ("text", "said"), [(None, "has no record yet"), ("", "has no record yet"), ("{x\n", ":1: not valid JSON")]
 )
-def test_runs_without_a_readable_log_are_named_and_left_out(
-    text: str | None, said: str, tmp_path: Path
-) -> None:
+def test_runs_without_a_readable_log_are_named_and_left_out(text: str | None, said: str, tmp_path: Path) -> None:
     _broken(make_logged(tmp_path, "bad"), text)
     with pytest.raises(DataError, match=said):
         drawn(tmp_path)

@@ -17,9 +17,7 @@ def test_messages_have_its_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in demo.SHIPPED.iterdir()))
-def test_a_damaged_copy_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
     file = demo.located("demo") / name

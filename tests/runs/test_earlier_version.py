@@ -51,9 +51,7 @@ def test_a_stopped_run_resumes_to_the_weights_of_the_finished_one(folder: Path) 
     run, finished = Run.open(folder / "stopped"), Run.open(folder / "finished")
     # the stored vocabulary, which another version of sentencepiece might not learn again
     stored = {"model": str(run.path / "tokenizer.model")}
-    recipe = run.recipe.model_copy(
-        update={"tokenizer": run.recipe.tokenizer.model_copy(update=stored)}
-    )
+    recipe = run.recipe.model_copy(update={"tokenizer": run.recipe.tokenizer.model_copy(update=stored)})
     job = TrainingJob(recipe, prepare(recipe), run, 1, torch.device("cpu"), "fp32", StopSignals())
     events = run_through(job)
     started = next(event for event in events if isinstance(event, StartedEvent))

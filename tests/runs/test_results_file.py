@@ -60,8 +60,15 @@ def members(path: Path) -> dict[str, bytes]:
 def test_what_is_in_it(run: Run, packed: Path) -> None:
     assert packed.as_posix().endswith("results/toy/base/seed-1.results.tar.xz")
     found = members(packed)
-    names = ["data/test.json", "manifest.json", "metrics.jsonl", "outputs/test.hyp.txt",
-             "outputs/test.stats.npz", "recipe.yaml", "scores.json"]  # fmt: skip
+    names = [
+        "data/test.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "outputs/test.hyp.txt",
+        "outputs/test.stats.npz",
+        "recipe.yaml",
+        "scores.json",
+    ]
     assert list(found) == [f"toy/base/seed-1/{name}" for name in names]
     for name in ("recipe.yaml", "outputs/test.hyp.txt", "data/test.json"):
         assert found[f"toy/base/seed-1/{name}"] == (run.path / name).read_bytes()
@@ -91,8 +98,7 @@ def test_scores_follow_from_it_to_the_last_bit(run: Run, packed: Path) -> None:
     assert before is not None
     assert after is not None
     assert after.texts == before.texts == OUTPUTS
-    assert set(after.scores) == {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum", "ter",
-                                 "perplexity"}  # fmt: skip
+    assert set(after.scores) == {"bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum", "ter", "perplexity"}
     for name, one in before.scores.items():
         other = after.scores[name]
         assert (other.value, other.signature) == (one.value, one.signature)
@@ -168,9 +174,7 @@ def test_what_cannot_be_packed(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_what_could_not_be_opened_is_not_written(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_could_not_be_opened_is_not_written(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST", 1000)
     with pytest.raises(DataError, match="a results file holds 0 MB at most"):
         pack_results(run, tmp_path / "out")
@@ -224,8 +228,12 @@ def of_kind(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 def sparse(name: str) -> tarfile.TarInfo:
     """A file of a terabyte of zeros."""
     one = tarfile.TarInfo(name)
-    one.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0",
-                       "GNU.sparse.realsize": str(1 << 40), "GNU.sparse.name": name}  # fmt: skip
+    one.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.realsize": str(1 << 40),
+        "GNU.sparse.name": name,
+    }
     return one
 
 
@@ -251,10 +259,8 @@ HOSTILE: dict[str, Callable[[dict[str, bytes]], bytes]] = {
     "nothing": lambda f: b"",
     "another compression": lambda f: b"\x1f\x8b" + archive(f),
     "two streams": lambda f: archive(f) * 2,
-    "much memory": lambda f: lzma.compress(
-        b"x", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
-    ),
-}  # fmt: skip
+    "much memory": lambda f: lzma.compress(b"x", filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]),
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -301,14 +307,17 @@ def changed(packed: Path, path: Path, name: str, content: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("name", "cell"),
-    [("recipe.yaml", "recipe.yaml"), ("metrics.jsonl", "metrics.jsonl"),
-     ("scores.json", "scores.json"), ("data/test.json", "data/test.json"),
-     ("manifest.json", "manifest.json"), ("outputs/test.hyp.txt", "test bleu"),
-     ("outputs/test.stats.npz", "test bleu")],
-)  # fmt: skip
-def test_a_changed_file_is_named_by_verify(
-    packed: Path, tmp_path: Path, name: str, cell: str
-) -> None:
+    [
+        ("recipe.yaml", "recipe.yaml"),
+        ("metrics.jsonl", "metrics.jsonl"),
+        ("scores.json", "scores.json"),
+        ("data/test.json", "data/test.json"),
+        ("manifest.json", "manifest.json"),
+        ("outputs/test.hyp.txt", "test bleu"),
+        ("outputs/test.stats.npz", "test bleu"),
+    ],
+)
+def test_a_changed_file_is_named_by_verify(packed: Path, tmp_path: Path, name: str, cell: str) -> None:
     path = tmp_path / packed.name
     content = members(packed)[f"{RUN}/{name}"]
     if name == "manifest.json":

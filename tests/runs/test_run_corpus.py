@@ -53,9 +53,7 @@ def test_another_corpus_is_told_of_and_not_used(tmp_path: Path, run: Run) -> Non
     assert list(RunCorpus(run, keep=True).rows("test")) == [Row("cats", "hunde")]
 
 
-def test_of_a_large_split_only_the_hash_is_kept(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_large_split_only_the_hash_is_kept(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_corpus, "LARGEST", 100)
     corpus = RunCorpus(run, keep=True)
     assert list(corpus.rows("test")) == ROWS
@@ -79,9 +77,7 @@ def test_a_corpus_in_a_data_folder_is_found_by_its_name(
     assert list(RunCorpus(moved, tmp_path / "data").rows("test")) == ROWS
 
 
-def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_rows(
-    tmp_path: Path, run: Run
-) -> None:
+def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_rows(tmp_path: Path, run: Run) -> None:
     data = DataConfig(train="gone.jsonl", test="test.jsonl", split=SplitSizes(valid=1))
     split = with_data(run, "translation", data)
     assert list(RunCorpus(split, tmp_path).rows("test")) == ROWS
@@ -91,10 +87,7 @@ def test_a_test_file_is_read_without_the_training_data_that_give_the_validation_
     ("damage", "message"),
     [
         (lambda data: (data / "test.jsonl").write_text(OTHER), "is not what was scored"),
-        (
-            lambda data: (data / "test.json").write_text("{}"),
-            "test.json: is not the file that was written",
-        ),
+        (lambda data: (data / "test.json").write_text("{}"), "test.json: is not the file that was written"),
     ],
 )
 def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: str) -> None:
@@ -108,9 +101,7 @@ def test_damage_is_refused(run: Run, damage: Callable[[Path], None], message: st
 
 
 def test_generated_questions_are_kept_with_their_number_of_passages(run: Run) -> None:
-    corpus = RunCorpus(
-        with_data(run, "question-answering", DataConfig(corpus="toy-passages")), keep=True
-    )
+    corpus = RunCorpus(with_data(run, "question-answering", DataConfig(corpus="toy-passages")), keep=True)
     two, three = corpus.questions("test", 2), corpus.questions("test", 3)
     assert {len(row.contexts) for row in two} != {len(row.contexts) for row in three}
     assert corpus.questions("test", 3) == three
@@ -123,9 +114,7 @@ def test_nothing_is_written_unless_asked(run: Run) -> None:
 
 
 def test_training_rows_are_not_kept(run: Run) -> None:
-    corpus = RunCorpus(
-        with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)), keep=True
-    )
+    corpus = RunCorpus(with_data(run, "translation", DataConfig(corpus="toy-translation", size=3)), keep=True)
     assert len(list(corpus.rows("train"))) == 3
     assert not (run.path / "data").exists()
 

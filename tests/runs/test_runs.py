@@ -34,13 +34,7 @@ RECIPE = Recipe.model_validate(
         "task": "translation",
         "data": {"corpus": "toy-translation", "max_length": 20},
         "tokenizer": {"type": "char", "size": 30},
-        "model": {
-            "width": 8,
-            "heads": 2,
-            "ff": 16,
-            "layers": {"encoder": 1, "decoder": 1},
-            "tie": "all",
-        },
+        "model": {"width": 8, "heads": 2, "ff": 16, "layers": {"encoder": 1, "decoder": 1}, "tie": "all"},
     }
 )
 
@@ -94,8 +88,7 @@ def test_the_folder_is_made_of_recipe_variant_and_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "variant"),
-    [("..", "a"), ("a/../..", "b"), ("/etc", "a"), ("a", ".."), ("a", "b/c"), ("a", "")],
+    ("name", "variant"), [("..", "a"), ("a/../..", "b"), ("/etc", "a"), ("a", ".."), ("a", "b/c"), ("a", "")]
 )
 def test_no_name_leads_out_of_the_root(name: str, variant: str) -> None:
     with pytest.raises(OutputPathError, match="cannot be the name of a folder"):
@@ -104,16 +97,7 @@ def test_no_name_leads_out_of_the_root(name: str, variant: str) -> None:
 
 def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "seed-4"
-    Run.create(
-        path,
-        RECIPE,
-        name="x/toy",
-        variant="v",
-        seed=4,
-        hashes={"data": "d"},
-        device="cpu",
-        threads=2,
-    )
+    Run.create(path, RECIPE, name="x/toy", variant="v", seed=4, hashes={"data": "d"}, device="cpu", threads=2)
     run = Run.open(path)
     assert run.recipe == RECIPE
     assert difference(run.recipe, RECIPE) == []
@@ -207,9 +191,7 @@ def test_tied_weights_are_stored_once(finished: Run, tokenizer: Tokenizer) -> No
     assert set(stored) == {name for name, _ in model.named_parameters()}
 
 
-def test_weights_that_are_given_under_all_names_are_fine(
-    finished: Run, tokenizer: Tokenizer
-) -> None:
+def test_weights_that_are_given_under_all_names_are_fine(finished: Run, tokenizer: Tokenizer) -> None:
     model = build(tokenizer)
     copies = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     finished.finish(copies, step=2, seconds=1, reason="steps")
@@ -253,13 +235,9 @@ def test_weights_of_another_model_are_refused(finished: Run, tokenizer: Tokenize
 def test_what_is_not_a_run_says_what_is_missing(finished: Run, tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match="no such run; `attnkit train RECIPE`"):
         Run.open(tmp_path / "absent")
-    with pytest.raises(
-        MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"
-    ):
+    with pytest.raises(MissingInputError, match=r"manifest\.json is missing; there are runs in .*copy"):
         Run.open(tmp_path)
-    with pytest.raises(
-        MissingInputError, match=r"\(config\.json\) is here; there are runs in .*copy"
-    ):
+    with pytest.raises(MissingInputError, match=r"\(config\.json\) is here; there are runs in .*copy"):
         is_run(str(tmp_path))
     (tmp_path / "empty").mkdir()
     with pytest.raises(MissingInputError, match="is here; a run is a seed-N folder$"):
@@ -278,9 +256,7 @@ def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path, tokenizer: Tokenize
         run.model()
 
 
-@pytest.mark.parametrize(
-    "name", ["recipe.yaml", "tokenizer.model", "model.safetensors", "manifest.json"]
-)
+@pytest.mark.parametrize("name", ["recipe.yaml", "tokenizer.model", "model.safetensors", "manifest.json"])
 def test_a_damaged_part_is_named_and_never_used(finished: Run, name: str) -> None:
     path = finished.path / name
     whole = path.read_bytes()
@@ -455,10 +431,7 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(OutputPathError, match="file is not a folder"),
-        Run(tmp_path / "file/x").lock(),
-    ):
+    with pytest.raises(OutputPathError, match="file is not a folder"), Run(tmp_path / "file/x").lock():
         pass
 
 
@@ -622,9 +595,7 @@ def test_a_folder_that_cannot_be_read_is_named(
 
 
 @pytest.mark.parametrize("flip", [b'"sha256"', b'"format"', b'"seed"', b'"files"', b'"finished"'])
-def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(
-    finished: Run, flip: bytes
-) -> None:
+def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(finished: Run, flip: bytes) -> None:
     path = finished.path / "manifest.json"
     whole = path.read_bytes()
     place = whole.rindex(flip)
@@ -639,10 +610,22 @@ def test_no_flipped_bit_of_a_key_switches_the_hash_of_the_manifest_off(
 
 @pytest.mark.parametrize(
     "name",
-    ["tokenizer.target.model", "data/test.json", "scores.json", "notes.txt", "x/y.bin",
-     "checkpoints/notes.txt", "checkpoints/step-1/notes.txt", "checkpoints/step-1.damaged/x",
-     "outputs/valid.hyp.txt", "data/valid.jsonl", "dead link", "link to a folder", "pipe"],
-)  # fmt: skip
+    [
+        "tokenizer.target.model",
+        "data/test.json",
+        "scores.json",
+        "notes.txt",
+        "x/y.bin",
+        "checkpoints/notes.txt",
+        "checkpoints/step-1/notes.txt",
+        "checkpoints/step-1.damaged/x",
+        "outputs/valid.hyp.txt",
+        "data/valid.jsonl",
+        "dead link",
+        "link to a folder",
+        "pipe",
+    ],
+)
 def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) -> None:
     before = finished.tokenizer().digest
     path = finished.path / name
@@ -668,9 +651,7 @@ def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) ->
     assert not [one for one in checks.values() if (one.kind, one.state) == ("file", "different")]
 
 
-def test_an_edit_of_the_log_during_a_training_is_not_certified(
-    tmp_path: Path, tokenizer: Tokenizer
-) -> None:
+def test_an_edit_of_the_log_during_a_training_is_not_certified(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for harm in ("none", "edit", "remove", "append", "of a resumed one"):
         run = begin(tmp_path / harm)
         run.write_tokenizer(tokenizer)

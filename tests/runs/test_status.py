@@ -94,8 +94,10 @@ A, B = {"x": "1", "y": "1"}, {"x": "2", "y": "1"}
         ([A, B, B], [A], [(), ("x: 2",), ("x: 2",)]),
         ([A, {"x": "1"}], [], [(), ()]),
         (
-            [{"model.attention.encoder": "a"}, {"model.attention.encoder": "b",
-              "model.attention.encoder.window": "8"}],
+            [
+                {"model.attention.encoder": "a"},
+                {"model.attention.encoder": "b", "model.attention.encoder.window": "8"},
+            ],
             [{"model.attention.encoder": "a"}],
             [(), ("model.attention.encoder: b", "model.attention.encoder.window: 8")],
         ),
@@ -105,7 +107,7 @@ A, B = {"x": "1", "y": "1"}, {"x": "2", "y": "1"}
             [("model.attention (encoder, cross): b",)],
         ),
     ],
-)  # fmt: skip
+)
 def test_differences_are_to_the_baseline_or_the_most_common_value(
     recipes: list[dict[str, str]], usual: list[dict[str, str]], expected: list[tuple[str, ...]]
 ) -> None:
@@ -125,9 +127,7 @@ def test_no_runs_is_one_line(name: str, tmp_path: Path) -> None:
 
 
 def test_cleaning_takes_checkpoints_of_finished_runs_alone(tmp_path: Path) -> None:
-    done, half, busy = (
-        make_logged(tmp_path, name, finished=name != "half") for name in ("done", "half", "busy")
-    )
+    done, half, busy = (make_logged(tmp_path, name, finished=name != "half") for name in ("done", "half", "busy"))
     (done.checkpoints / "step-20.damaged").mkdir()
     (done.checkpoints / "step-30.tmp-1").mkdir()
     (done.checkpoints / "mine.txt").write_text("notes")

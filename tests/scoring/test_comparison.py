@@ -82,9 +82,7 @@ def test_seeds_of_a_variant_are_one_system_and_their_spread_counts() -> None:
 def test_comparisons_have_interval_seeds_and_verdict() -> None:
     entries = [entry("base", 0, seed) for seed in (1, 2, 3)]
     entries += [entry("far", 9, seed) for seed in (1, 2)] + [entry("near", 0.1)]
-    far, near = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200)).json()[
-        "comparisons"
-    ]
+    far, near = side_by_side(entries, {"r": "base"}, EvalConfig(bootstrap=200)).json()["comparisons"]
     assert far["low"] <= far["difference"] <= far["high"]
     assert far["interval"] == [far["low"], far["high"]]
     assert (far["seeds"], far["verdict"], far["provisional"]) == ([2, 3], "better", False)

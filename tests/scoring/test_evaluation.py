@@ -25,12 +25,7 @@ from attnkit.scoring import saved_scores, score, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.scoring.evaluation import evaluate
 from attnkit.scoring.saved_scores import saved_rows, saved_split
-from attnkit.scoring.teacher_forced import (
-    CONFIDENCE_BINS,
-    encode_rows,
-    teacher_forced,
-    teacher_forced_scores,
-)
+from attnkit.scoring.teacher_forced import CONFIDENCE_BINS, encode_rows, teacher_forced, teacher_forced_scores
 from attnkit.show.comparison_tables import comparison_table
 
 
@@ -54,8 +49,15 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
     for name, value in expected.items():
         assert entry.json()["metrics"][name] == value.json()
     assert list(entry.json()["metrics"]) == [
-        "bleu", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact-match", "accuracy", "perplexity",
-    ]  # fmt: skip
+        "bleu",
+        "rouge1",
+        "rouge2",
+        "rougeL",
+        "rougeLsum",
+        "exact-match",
+        "accuracy",
+        "perplexity",
+    ]
     facts = json.loads((run.path / "scores.json").read_bytes())["test"]
     assert facts["metrics"] == entry.json()["metrics"]
     assert facts["sentences"] == 5
@@ -75,9 +77,7 @@ def test_a_run_that_cannot_be_written_is_scored_all_the_same(
     assert not (run.path / "scores.json").exists()
 
 
-def test_what_is_known_is_not_computed_again(
-    make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_known_is_not_computed_again(make: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = make()
     (first,) = evaluate(run, ["test"], METRICS, device="cpu")
     before = (run.path / "scores.json").read_bytes()
@@ -149,9 +149,7 @@ def test_words_are_a_setting_that_older_runs_did_not_store(
     assert old.scores == classic.scores
 
 
-def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(
-    make: Callable[..., Run],
-) -> None:
+def test_several_tokenizers_are_stored_and_compared_as_scores_of_their_own(make: Callable[..., Run]) -> None:
     eval = EvalConfig(metrics=("bleu", "chrf"), tokenize=("13a", "char"))
     runs = [make("vanilla"), make("linear")]
     for run in runs:
@@ -205,9 +203,7 @@ def test_other_search_settings_force_and_damage_decode_again(
         (run.path / "outputs" / "test.stats.npz").unlink()
     calls = []
     answer_lines = module.answer_lines
-    monkeypatch.setattr(
-        module, "answer_lines", lambda *a, **k: calls.append(1) or answer_lines(*a, **k)
-    )
+    monkeypatch.setattr(module, "answer_lines", lambda *a, **k: calls.append(1) or answer_lines(*a, **k))
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
@@ -223,10 +219,7 @@ def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
     own = [evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json()]
     other = [evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)[0].json()]
     monkeypatch.setattr(Run, "model", None)  # nothing is decoded again
-    own += [
-        evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json(),
-        saved_rows(run)[0].json(),
-    ]
+    own += [evaluate(run, ["test"], EvalConfig(), device="cpu")[0].json(), saved_rows(run)[0].json()]
     same = greedy.model_copy(update={"beam": 9, "batch_tokens": 99})  # greedy knows no beam
     other += [evaluate(run, ["test"], EvalConfig(), device="cpu", search=same)[0].json()]
     assert {row["search"]["method"] for row in own} == {"beam"}
@@ -327,8 +320,7 @@ def test_long_inputs_and_endless_outputs_are_warned_of(make: Callable[..., Run])
     search = SearchConfig(method="greedy", max_length=1, min_length=1)
     (entry,) = evaluate(run, ["test"], EvalConfig(), device="cpu", search=search)
     assert any(
-        re.fullmatch(r"inputs cut to data\.max_length=\d+ tokens: 1 of 6", text)
-        for text in entry.json()["warnings"]
+        re.fullmatch(r"inputs cut to data\.max_length=\d+ tokens: 1 of 6", text) for text in entry.json()["warnings"]
     )
     assert "6 of 6 outputs did not end within search.max_length=1 tokens" in entry.warnings
 
@@ -357,15 +349,12 @@ def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[
     words = 2 + 1 + 5 + 1  # and an end for each line that is not empty
     assert metrics["word-perplexity"]["score"] == pytest.approx(math.exp(nll / words))
     target = run.tokenizer().target
-    assert tokens == sum(len(target.encode([line])[0]) + 1
-                         for line in ("ein hund", "zwei katzen und ein hund"))  # fmt: skip
+    assert tokens == sum(len(target.encode([line])[0]) + 1 for line in ("ein hund", "zwei katzen und ein hund"))
     assert entry.json()["decode_sentences_per_second"] is None
 
 
 @pytest.mark.parametrize("task", ["translation", "language-modeling"])
-def test_balanced_accuracy_without_marked_positions_is_refused(
-    make: Callable[..., Run], task: str
-) -> None:
+def test_balanced_accuracy_without_marked_positions_is_refused(make: Callable[..., Run], task: str) -> None:
     """It was 0.00, and stored."""
     run = make(task=task)
     with pytest.raises(RecipeError, match=f"balanced-accuracy is not for {task}, which has "):
@@ -400,9 +389,7 @@ def test_teacher_forced_sums_do_not_depend_on_the_batch(
     np.testing.assert_allclose(together, teacher_forced(model, encoded), rtol=1e-5)
 
 
-def test_longer_rows_are_cut_and_counted_and_so_are_the_words_that_are_left(
-    make: Callable[..., Run],
-) -> None:
+def test_longer_rows_are_cut_and_counted_and_so_are_the_words_that_are_left(make: Callable[..., Run]) -> None:
     """All words of a row were counted, those behind the cut too, so it came out too low."""
     run, names = make(), ["perplexity", "word-perplexity"]
     model, tokenizer = run.model("cpu"), run.tokenizer()
@@ -432,22 +419,18 @@ def test_perplexities_of_different_vocabularies_are_not_compared(make: Callable[
     sizes = (len(other.source), len(other.target))
     model = models.build(run.recipe.model, sizes, LENGTH)
     names = ["perplexity", "word-perplexity"]
-    first = teacher_forced_scores(
-        names, run.model("cpu"), run.tokenizer(), ROWS, max_length=LENGTH, stream=False
-    )
+    first = teacher_forced_scores(names, run.model("cpu"), run.tokenizer(), ROWS, max_length=LENGTH, stream=False)
     second = teacher_forced_scores(names, model, other, ROWS, max_length=99, stream=False)
     assert first["perplexity"].signature != second["perplexity"].signature
     assert first["word-perplexity"].signature == second["word-perplexity"].signature
 
 
-def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(
-    make: Callable[..., Run],
-) -> None:
+def test_calibration_error_is_the_gap_of_confidence_and_accuracy_in_each_interval(make: Callable[..., Run]) -> None:
     run = make()
     model, tokenizer = run.model("cpu"), run.tokenizer()
-    score = teacher_forced_scores(
-        ["calibration-error"], model, tokenizer, ROWS, max_length=LENGTH, stream=False
-    )["calibration-error"]
+    score = teacher_forced_scores(["calibration-error"], model, tokenizer, ROWS, max_length=LENGTH, stream=False)[
+        "calibration-error"
+    ]
     confidence, correct = [], []
     with torch.inference_mode():
         for row in ROWS:

@@ -24,9 +24,7 @@ from attnkit.scoring.teacher_forced import encode_rows
 LENGTHS = (3, LENGTH, 50)
 METRICS = EvalConfig(metrics=("perplexity", "accuracy"), lengths=LENGTHS, bootstrap=20)
 STORED = [str(ScoredSplit("test", length)) for length in LENGTHS]
-MASKING = Tokenizer.train(
-    TokenizerConfig(size=60, special=("<mask>",)), [Row("", PARAGRAPHS)] * 3
-)  # fmt: skip
+MASKING = Tokenizer.train(TokenizerConfig(size=60, special=("<mask>",)), [Row("", PARAGRAPHS)] * 3)
 
 
 def made(folder: Path, variant: str, objective: str = "causal", positions: str = "rope") -> Run:
@@ -35,16 +33,16 @@ def made(folder: Path, variant: str, objective: str = "causal", positions: str =
     (folder / "test.txt").write_text(text + "\n")
     shape = "encoder" if objective == "masked" else "decoder"
     chosen = recipe(DataConfig(test=str(folder / "test.txt")), "language-modeling")
-    chosen = chosen.model_copy(update={
-        "model": chosen.model.model_copy(update={"shape": shape, "positions": positions}),
-        "train": chosen.train.model_copy(update={"objective": objective}),
-    })  # fmt: skip
+    chosen = chosen.model_copy(
+        update={
+            "model": chosen.model.model_copy(update={"shape": shape, "positions": positions}),
+            "train": chosen.train.model_copy(update={"objective": objective}),
+        }
+    )
     words = MASKING if objective == "masked" else tokenizer()
     torch.manual_seed(sum(map(ord, variant)))
     model = models.build_for(chosen, (len(words.source),) * 2)
-    run = Run.create(
-        run_path(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1
-    )
+    run = Run.create(run_path(folder / "runs", "toy", variant, 1), chosen, name="toy", variant=variant, seed=1)
     run.write_tokenizer(words)
     run.finish(model.state_dict(), step=1, seconds=1.0, reason="steps", tokens_per_second=1.0)
     return run

@@ -17,8 +17,13 @@ from attnkit.show.output_comparison_tables import tables
 from attnkit.show.output_examples import example_tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
-BAD = ["ein hund", "zwei zwei zwei zwei zwei zwei", "ein hund und eine katze", "",
-       "eine sehr rote katze und zwei hunde"]  # fmt: skip
+BAD = [
+    "ein hund",
+    "zwei zwei zwei zwei zwei zwei",
+    "ein hund und eine katze",
+    "",
+    "eine sehr rote katze und zwei hunde",
+]
 
 
 @pytest.fixture(scope="module")

@@ -52,14 +52,7 @@ def test_rouge_names_the_share_of_letters_that_it_keeps(text: str, share: str) -
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "The dog's tail; 12 %!",
-        "",
-        "...",
-        "\u201cIt\u2019s 5 \u20ac \u2013 no more\u201d",
-        "a" * 200 + "\u00e9",
-    ],
+    "text", ["The dog's tail; 12 %!", "", "...", "\u201cIt\u2019s 5 \u20ac \u2013 no more\u201d", "a" * 200 + "\u00e9"]
 )
 def test_a_text_in_english_gives_no_warning(text: str) -> None:
     assert unread(text, *METRICS) == []
@@ -69,9 +62,7 @@ def test_a_text_in_english_gives_no_warning(text: str) -> None:
 def test_text_without_spaces_is_not_cut(language: str) -> None:
     text = UNSPACED[language]
     bleu, classic = unread(text, "bleu", "chrf", "length-ratio", "ter", "answer-f1", "answer-match")
-    assert bleu.startswith(
-        "BLEU, length ratio: tokenizer 13a does not cut text without spaces into words, which "
-    )
+    assert bleu.startswith("BLEU, length ratio: tokenizer 13a does not cut text without spaces into words, which ")
     assert classic.startswith("TER, ")
     assert classic.endswith("; use --words unicode (eval.words)")
     assert unread(text, "ter", "answer-f1", words="unicode") == []
@@ -105,15 +96,19 @@ def test_unicode_words_keep_every_letter(text: str) -> None:
         (["", "a"], ["", "b"], None),  # right where the reference is empty
         (["a", "a"], ["b", "c"], "all 2 outputs are the same text"),
         (["a"], ["b"], None),
-        (["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"], [*"abcde"],
-         "outputs with subword marks (U+2581, @@ or ##): 4 of 5; scores"),
+        (
+            ["\u2581a \u2581cat", "a c@@ at", "a c ##at", "ends c@@", "a@@b"],
+            [*"abcde"],
+            "outputs with subword marks (U+2581, @@ or ##): 4 of 5; scores",
+        ),
         (["a c@@ at"], ["a c@@ at"], None),  # the references carry them as well
-        (["a cat .", "a dog ."], ["a cat.", "a dog."],
-         "outputs with a separate full stop, unlike the references: 2 of 2; scores"),
+        (
+            ["a cat .", "a dog ."],
+            ["a cat.", "a dog."],
+            "outputs with a separate full stop, unlike the references: 2 of 2; scores",
+        ),
     ],
-)  # fmt: skip
-def test_what_looks_wrong_is_counted(
-    outputs: list[str], references: list[str], found: str | None
-) -> None:
+)
+def test_what_looks_wrong_is_counted(outputs: list[str], references: list[str], found: str | None) -> None:
     told = warned(outputs, *references)
     assert [one.startswith(str(found)) for one in told] == [True] * (found is not None)

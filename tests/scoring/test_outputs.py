@@ -17,9 +17,7 @@ NOTHING = io.BytesIO()
 @given(st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\n\r\t \u2028\x85")))
 @example("a \r\n\x1c\x0b\nb\u2028c\n\n")
 @example("no end")
-def test_lines_are_those_that_sacrebleu_reads(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
+def test_lines_are_those_that_sacrebleu_reads(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     text = text.lstrip("\ufeff")
     path = tmp_path_factory.getbasetemp() / "lines.txt"
     path.write_bytes(text.encode())

@@ -36,10 +36,7 @@ def test_a_recipe_is_a_column_of_differences_to_its_baseline() -> None:
     first, second = found.columns
     assert (first.title, second.title) == ("a", "b")
     assert (first.unit, first.baseline, first.score, first.margin) == ("BLEU", "base", 20.0, 1.0)
-    assert first.cells == {
-        "good": OverviewCell(5.0, 4.0, 6.0, (2, 2)),
-        "equal": OverviewCell(0.5, -0.5, 1.5, (2, 2)),
-    }
+    assert first.cells == {"good": OverviewCell(5.0, 4.0, 6.0, (2, 2)), "equal": OverviewCell(0.5, -0.5, 1.5, (2, 2))}
     assert [one.undecided for one in first.cells.values()] == [False, True]
     assert found.systems == ("base", "good", "equal")
     assert first.gain("good") == 1.0
@@ -48,9 +45,7 @@ def test_a_recipe_is_a_column_of_differences_to_its_baseline() -> None:
 
 def test_what_is_level_is_pale_and_lower_perplexity_is_better() -> None:
     base, other = row("base", 40.0, "perplexity"), row("other", 39.6, "perplexity")
-    tested = fixed_difference(
-        -0.4, 0.0, 0.0, better="lower", percent=(-1.0, -1.2, -0.8), margin=4.0
-    )
+    tested = fixed_difference(-0.4, 0.0, 0.0, better="lower", percent=(-1.0, -1.2, -0.8), margin=4.0)
     one = compared(base, other, differences=(against(base, other, "perplexity", tested),))
     (column,) = overview_of([one]).columns
     assert column.unit == "% of perplexity"
@@ -80,8 +75,9 @@ def test_costs_are_compared_on_the_same_machine_only() -> None:
     base = row("base", 20.0, **speeds)
     fast = row("fast", 20.0, **speeds | {"train_tokens_per_second": 300.0})
     other = row("other", 20.0, **speeds | {"train_device": "cuda"})
-    moved = replace(fast, system=replace(fast.system, variant="moved", cost=replace(
-        fast.system.cost, machine="4 cores")))  # fmt: skip
+    moved = replace(
+        fast, system=replace(fast.system, variant="moved", cost=replace(fast.system.cost, machine="4 cores"))
+    )
     rows = (fast, other, moved)
     some = (against(base, one, "bleu", fixed_difference(0.0, 1.0, 1.0)) for one in rows)
     _, speed = overview_of([compared(base, *rows, differences=tuple(some))]).columns
@@ -91,8 +87,9 @@ def test_costs_are_compared_on_the_same_machine_only() -> None:
 
 
 def test_runs_are_read_as_they_were_scored(tmp_path: Path) -> None:
-    runs = [scored_run(tmp_path, name, OUTPUTS[: 5 - at] + ["a"] * at) for at, name in
-            enumerate(("one", "two", "three"))]  # fmt: skip
+    runs = [
+        scored_run(tmp_path, name, OUTPUTS[: 5 - at] + ["a"] * at) for at, name in enumerate(("one", "two", "three"))
+    ]
     found = overview(runs, {"toy": "two"})
     assert found.columns[0].baseline == "two"
     assert {*found.columns[0].cells} == {"one", "three"}

@@ -34,10 +34,7 @@ def sentences(count: int, seed: int) -> list[str]:
 def damaged(lines: list[str], every: int) -> list[str]:
     """The lines with every n-th word replaced."""
     return [
-        " ".join(
-            "x" if number % every == 0 else word for number, word in enumerate(line.split(), 1)
-        )
-        for line in lines
+        " ".join("x" if number % every == 0 else word for number, word in enumerate(line.split(), 1)) for line in lines
     ]
 
 
@@ -46,15 +43,12 @@ def means(values: np.ndarray) -> Score:
     return Score.of("exact-match", np.stack([values, np.ones_like(values)], 1), "")
 
 
-def systems_of(
-    seeds: Sequence[int], seed: int, lines: int = 12, spread: float = 0.3
-) -> list[System]:
+def systems_of(seeds: Sequence[int], seed: int, lines: int = 12, spread: float = 0.3) -> list[System]:
     """Equal systems with so many seeds each, which share the difficulty of the sentences."""
     draw = np.random.default_rng(seed)
     shared = draw.normal(0.5, 0.3, lines)
     return [
-        [means(shared + draw.normal(0, 0.2, lines) + draw.normal(0, spread)) for _ in range(count)]
-        for count in seeds
+        [means(shared + draw.normal(0, 0.2, lines) + draw.normal(0, spread)) for _ in range(count)] for count in seeds
     ]
 
 
@@ -124,18 +118,14 @@ def test_it_is_the_plain_form(systems: list[System]) -> None:
     ours = PairedTest(systems, EvalConfig(bootstrap=60)).compare(0, 1)
     difference, half = plain(systems, 0, 1, 60)
     assert ours.value == pytest.approx(difference, abs=1e-9)
-    assert (ours.low, ours.high) == pytest.approx(
-        (difference - half, difference + half), rel=1e-4, abs=1e-6
-    )
+    assert (ours.low, ours.high) == pytest.approx((difference - half, difference + half), rel=1e-4, abs=1e-6)
 
 
 def test_with_one_seed_it_is_the_paired_t_test() -> None:
     """Student 1908, the sleep of ten patients by two drugs: t = 4.0621, p = 0.00283."""
     one = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     other = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
-    found = compare(
-        [means(np.array(one) / 100)], [means(np.array(other) / 100)], EvalConfig(bootstrap=20_000)
-    )
+    found = compare([means(np.array(one) / 100)], [means(np.array(other) / 100)], EvalConfig(bootstrap=20_000))
     assert found.value == pytest.approx(1.58)
     assert (found.low, found.high) == pytest.approx((0.7001, 2.4599), abs=0.02)
     assert found.p == pytest.approx(0.00283, abs=0.0003)
@@ -220,8 +210,7 @@ def test_exchanging_two_systems_exchanges_signs_alone(systems: list[System]) -> 
 @given(CASES)
 def test_a_system_never_differs_from_itself(systems: list[System]) -> None:
     result = PairedTest([systems[0], systems[0], *systems], EvalConfig(bootstrap=60)).compare(0, 1)
-    assert (result.value, result.p, result.verdict) == (0, 1, "level" if result.high < 1 else
-                                                        "undecided")  # fmt: skip
+    assert (result.value, result.p, result.verdict) == (0, 1, "level" if result.high < 1 else "undecided")
     assert result.low == -result.high
 
 
@@ -246,18 +235,18 @@ def test_the_resamples_are_those_of_sacrebleus_paired_test(monkeypatch: pytest.M
 
     monkeypatch.setenv("SACREBLEU_SEED", str(significance.SEED))
     references = sentences(120, 1)
-    systems = {"base": damaged(references, 4), "near": damaged(references[:50], 3)
-               + damaged(references[50:], 5), "far": damaged(references, 3)}  # fmt: skip
+    systems = {
+        "base": damaged(references, 4),
+        "near": damaged(references[:50], 3) + damaged(references[50:], 5),
+        "far": damaged(references, 3),
+    }
     metrics = {"BLEU": BLEU(force=True), "CHRF": CHRF(), "TER": TER()}
     test = SacrebleuTest(list(systems.items()), metrics, [references], "bs", n_samples=400)
     _, expected = test()
     lines = [[line] for line in references]
-    scores = {name: score(["bleu", "chrf", "ter"], text, lines, EvalConfig())
-              for name, text in systems.items()}  # fmt: skip
+    scores = {name: score(["bleu", "chrf", "ter"], text, lines, EvalConfig()) for name, text in systems.items()}
     for name, metric in (("BLEU", "bleu"), ("chrF2", "chrf"), ("TER", "ter")):
-        ours = PairedTest(
-            [[scores[system][metric]] for system in systems], EvalConfig(bootstrap=400)
-        )
+        ours = PairedTest([[scores[system][metric]] for system in systems], EvalConfig(bootstrap=400))
         for row in (1, 2):
             result = ours.compare(row, 0)
             folded = np.abs(ours.drawn[row].mean(0) - ours.drawn[0].mean(0))
@@ -281,21 +270,15 @@ def test_one_sentence_tells_nothing_of_others() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.2])
-def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(
-    spread: float,
-) -> None:
+def test_the_spread_over_seeds_is_found_and_parted_from_that_of_the_sentences(spread: float) -> None:
     """40 systems of 3 seeds: sentences alone move a seed's score by 20 / sqrt(60) = 2.6."""
     found = [
-        PairedTest(
-            systems_of([3] * 4, seed, lines=60, spread=spread), EvalConfig(bootstrap=100)
-        ).spread(0, 1, 2, 3)
+        PairedTest(systems_of([3] * 4, seed, lines=60, spread=spread), EvalConfig(bootstrap=100)).spread(0, 1, 2, 3)
         for seed in range(10)
     ]
     assert {one.degrees for one in found} == {8}
     sentences_alone = 20**2 / 60
-    assert np.mean([one.variance for one in found]) == pytest.approx(
-        sentences_alone + (100 * spread) ** 2, rel=0.3
-    )
+    assert np.mean([one.variance for one in found]) == pytest.approx(sentences_alone + (100 * spread) ** 2, rel=0.3)
     beyond = np.mean([one.variance - one.interaction for one in found])
     assert beyond == pytest.approx((100 * spread) ** 2, rel=0.3, abs=2)
 
@@ -320,8 +303,7 @@ def test_a_difference_that_training_again_may_undo_is_not_significant() -> None:
     draw = np.random.default_rng(2)
     lines = draw.random(2000)
     better, base = ([means(lines + x) for x in moves] for moves in ((0.06, 0.0), (0.02, -0.04)))
-    noise = [[means(s.statistics[:, 0] + draw.normal(0, 0.1, 2000)) for s in y]
-             for y in (better, base)]  # fmt: skip
+    noise = [[means(s.statistics[:, 0] + draw.normal(0, 0.1, 2000)) for s in y] for y in (better, base)]
     assert compare(noise[0][:1], noise[1][:1]).p < 0.01
     assert compare(*noise).p > 0.1
 
@@ -334,9 +316,7 @@ def test_where_all_lines_differ_alike_only_seeds_count() -> None:
     # t = (2/3 - 1) / sqrt((1/3 + 1/3) (0 + 1/3) / 2) = -1 with the 4 degrees of both
     assert result.p == pytest.approx(0.374, abs=0.001)
     assert result.low < result.value < 0 < result.high
-    assert (
-        PairedTest([shaky, [wrong, right, right]], EvalConfig(bootstrap=200)).compare(1, 0).p == 1
-    )
+    assert PairedTest([shaky, [wrong, right, right]], EvalConfig(bootstrap=200)).compare(1, 0).p == 1
     assert PairedTest([steady, [wrong] * 3], EvalConfig(bootstrap=200)).compare(1, 0).p < 0.01
 
 
@@ -348,16 +328,21 @@ def spread_evenly(gain: float, width: float, lines: int = 400) -> System:
 
 @pytest.mark.parametrize(
     ("gain", "width", "verdict"),
-    [(0.3, 0.2, "level"), (0.9, 0.2, "better"), (-0.9, 0.2, "worse"), (0.9, 0.6, "undecided"),
-     (0.1, 0.6, "undecided"), (0.5, 0.2, "level"), (3, 0.2, "better")],
-)  # fmt: skip
+    [
+        (0.3, 0.2, "level"),
+        (0.9, 0.2, "better"),
+        (-0.9, 0.2, "worse"),
+        (0.9, 0.6, "undecided"),
+        (0.1, 0.6, "undecided"),
+        (0.5, 0.2, "level"),
+        (3, 0.2, "better"),
+    ],
+)
 def test_level_is_an_interval_within_the_margin(gain: float, width: float, verdict: str) -> None:
     """The ends are 1.97 standard errors away; the margin is 1 point."""
     zeros = [means(np.zeros(400))]
     found = compare(spread_evenly(gain, width), zeros, EvalConfig(bootstrap=4000))
-    assert (found.low, found.high) == pytest.approx(
-        (gain - 1.966 * width, gain + 1.966 * width), abs=0.06
-    )
+    assert (found.low, found.high) == pytest.approx((gain - 1.966 * width, gain + 1.966 * width), abs=0.06)
     assert found.verdict == verdict
     wide = compare(spread_evenly(gain, width), zeros, EvalConfig(margin=5))
     assert wide.verdict == "level"

@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 from attnkit.scoring.student_t import degrees_of, limit, two_sided
 
 TABLE = {
-    1: (12.706, 63.657), 2: (4.303, 9.925), 3: (3.182, 5.841), 4: (2.776, 4.604),
-    8: (2.306, 3.355), 10: (2.228, 3.169), 30: (2.042, 2.750), 120: (1.980, 2.617),
-}  # fmt: skip
+    1: (12.706, 63.657),
+    2: (4.303, 9.925),
+    3: (3.182, 5.841),
+    4: (2.776, 4.604),
+    8: (2.306, 3.355),
+    10: (2.228, 3.169),
+    30: (2.042, 2.750),
+    120: (1.980, 2.617),
+}
 """Degrees of freedom -> two-sided limits at 5 % and 1 %, as printed in textbooks."""
 
 

@@ -30,9 +30,14 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
     }
     more.pop("signature", None)
     plain = {
-        "seed": seed, "search": BEAM, "run": f"runs/r/{variant}/seed-{seed}", "source": "x",
-        "budget": Budget(steps, 1024, 1), "training_data": "t", "settings": settings,
-    }  # fmt: skip
+        "seed": seed,
+        "search": BEAM,
+        "run": f"runs/r/{variant}/seed-{seed}",
+        "source": "x",
+        "budget": Budget(steps, 1024, 1),
+        "training_data": "t",
+        "settings": settings,
+    }
     return score_row(variant, scores, references=references, **(plain | more))
 
 
@@ -41,29 +46,30 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
     [
         ([entry(seed=1), entry(seed=2)], ["a", "a"]),
         ([entry(steps=650), entry(steps=120)], ["a (steps=650)", "a (steps=120)"]),
-        ([entry(seed=1), entry(seed=2, steps=120), entry(seed=3)],
-         ["a (steps=650)", "a (steps=120)", "a (steps=650)"]),
+        (
+            [entry(seed=1), entry(seed=2, steps=120), entry(seed=3)],
+            ["a (steps=650)", "a (steps=120)", "a (steps=650)"],
+        ),
         ([entry("a"), entry("b", steps=120)], ["a", "b"]),
         ([entry(), entry(run="b/r/a/seed-1")], ["a (runs/r/a)", "a (b/r/a)"]),
-        ([entry(), entry(seed=2, run="runs/r/a/seed-2"), entry(run="b/seed-1")],
-         ["a (runs/r/a)", "a (runs/r/a)", "a (b)"]),
-        ([entry(search=BEAM), entry(search=GREEDY)],
-         ["a (beam 4, length penalty 1.0, max_length 9)", "a (greedy, max_length 9)"]),
-        ([entry(), entry(changes=(CHANGE,))],
-         ["a", "a (changed: train.lr at step 60)"]),
-        ([entry(settings={f"k.{i}": "1" for i in range(5)}), entry()],
-         ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
+        (
+            [entry(), entry(seed=2, run="runs/r/a/seed-2"), entry(run="b/seed-1")],
+            ["a (runs/r/a)", "a (runs/r/a)", "a (b)"],
+        ),
+        (
+            [entry(search=BEAM), entry(search=GREEDY)],
+            ["a (beam 4, length penalty 1.0, max_length 9)", "a (greedy, max_length 9)"],
+        ),
+        ([entry(), entry(changes=(CHANGE,))], ["a", "a (changed: train.lr at step 60)"]),
+        ([entry(settings={f"k.{i}": "1" for i in range(5)}), entry()], ["a (0=1, 1=1, 2=1, 2 more)", "a"]),
     ],
-)  # fmt: skip
-def test_only_seeds_of_equal_recipes_are_one_system(
-    entries: list[ScoreRow], names: list[str]
-) -> None:
+)
+def test_only_seeds_of_equal_recipes_are_one_system(entries: list[ScoreRow], names: list[str]) -> None:
     assert name_systems(entries) == names
 
 
 def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
-    many = [entry(settings={f"k.{i}": "1" for i in range(4)} | {"k.9": str(v)},
-                  run=f"x{v}/seed-1") for v in (1, 2)]  # fmt: skip
+    many = [entry(settings={f"k.{i}": "1" for i in range(4)} | {"k.9": str(v)}, run=f"x{v}/seed-1") for v in (1, 2)]
     names = name_systems([*many, entry()])
     assert len({*names}) == 3
     assert names[1].endswith("(x2)")
@@ -71,9 +77,7 @@ def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
 
 def test_two_budgets_are_two_rows_and_no_spread() -> None:
     """650 and 120 steps became `43.24 +- 55.58, seeds: 1`."""
-    result = side_by_side(
-        [entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, EvalConfig(bootstrap=50)
-    )
+    result = side_by_side([entry(steps=650), entry(steps=120, gain=-0.3)], {"r": "a"}, EvalConfig(bootstrap=50))
     assert [row.name for row in result.rows] == ["a (steps=650)", "a (steps=120)"]
     record = result.json()["comparisons"][0]
     assert (record["variant"], record["system"]) == ("a", "a (steps=120)")
@@ -105,9 +109,7 @@ def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
         ({"steps": 9, "search": GREEDY}, "exact-match", ["search", "budget"]),
     ],
 )
-def test_what_makes_scores_not_comparable(
-    more: dict[str, Any], metric: str, expected: list[str]
-) -> None:
+def test_what_makes_scores_not_comparable(more: dict[str, Any], metric: str, expected: list[str]) -> None:
     assert reasons(entry(), entry("b", **more), metric) == expected
 
 

@@ -31,9 +31,7 @@ def parts(request: pytest.FixtureRequest) -> tuple[Recipe, KnownSource, Tokenize
 
 
 @pytest.mark.sampled(5)
-def test_it_is_half_the_distance_of_the_two_distributions(
-    parts: tuple[Recipe, KnownSource, Tokenizer, Model],
-) -> None:
+def test_it_is_half_the_distance_of_the_two_distributions(parts: tuple[Recipe, KnownSource, Tokenizer, Model]) -> None:
     recipe, source, tokenizer, model = parts
     rows = list(source.rows("test", 1, 1))
     score = total_variation(model, tokenizer, rows, recipe)

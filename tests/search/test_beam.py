@@ -128,9 +128,7 @@ def test_equal_scores_are_ordered_by_lowest_id() -> None:
         spec = SearchConfig(beam=width, n_best=width, max_length=2, min_length=1)
         found = search(flat, torch.tensor([[5, EOS]]), spec, lines=[0])[0]
         assert [h.ids for h in found] == [[4], [4, 4], [4, 5], [4, 6]][:width]
-    greedy = search(
-        flat, torch.tensor([[5, EOS]]), SearchConfig(method="greedy", max_length=3), lines=[0]
-    )
+    greedy = search(flat, torch.tensor([[5, EOS]]), SearchConfig(method="greedy", max_length=3), lines=[0])
     assert greedy[0][0].ids == []
 
 
@@ -235,9 +233,7 @@ def test_scores_made_in_pieces_give_the_same_answers(
         monkeypatch.setattr(base, "LOGITS_AT_ONCE", {"cpu": logits})
         sizes.clear()
         found = search(model, source, spec, lines=range(11))
-        assert [answers(one) for one in found] == [
-            [(h.ids, h.score, h.complete) for h in one] for one in whole
-        ]
+        assert [answers(one) for one in found] == [[(h.ids, h.score, h.complete) for h in one] for one in whole]
         assert max(sizes) == most
 
 

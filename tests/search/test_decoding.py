@@ -18,15 +18,7 @@ from attnkit.recipe.schema import ModelConfig as Shape
 from attnkit.search import LineCounts, search, translate
 from attnkit.search.decoding import SHORTEST, batches
 
-TEXTS = [
-    "one red dog",
-    "",
-    "cats",
-    "a very red cat and two dogs and a dog",
-    "   ",
-    "two cats",
-    "a dog and a cat",
-]
+TEXTS = ["one red dog", "", "cats", "a very red cat and two dogs and a dog", "   ", "two cats", "a dog and a cat"]
 
 
 def build(shape: Shape, seed: int = 0) -> Model:
@@ -88,9 +80,7 @@ def test_cached_search_equals_reading_the_prefix_again_on_real_models(name: str)
     drawn = search(model, source, draws, lines=range(len(rows)))
     for line, row in enumerate(rows):
         alone = torch.tensor(row)
-        plain = [
-            (ids, pytest.approx(s, abs=1e-9), c) for ids, s, c in plain_beam(model, alone, beam)
-        ]
+        plain = [(ids, pytest.approx(s, abs=1e-9), c) for ids, s, c in plain_beam(model, alone, beam)]
         assert [(h.ids, h.score, h.complete) for h in found[line]] == plain
         ids, score, complete = plain_sample(model, alone, draws, times[line, 0])
         expected = (ids, pytest.approx(score, abs=1e-9), complete)
@@ -154,10 +144,7 @@ def test_a_long_line_is_cut_to_the_first_tokens_and_the_end(model: Model) -> Non
     spec = SearchConfig(beam=2, max_length=9)
     expected = search(model, torch.tensor([[*ids[:4], EOS]]), spec, lines=[0])[0][0]
     (answer,) = list(translate(model, tokenizer(), [text], spec, max_source=5))
-    assert answer[0] == (
-        tokenizer().target.decode([expected.ids])[0],
-        pytest.approx(expected.score, abs=1e-9),
-    )
+    assert answer[0] == (tokenizer().target.decode([expected.ids])[0], pytest.approx(expected.score, abs=1e-9))
 
 
 def test_lines_are_read_a_block_at_a_time(model: Model) -> None:
@@ -168,9 +155,7 @@ def test_lines_are_read_a_block_at_a_time(model: Model) -> None:
             asked.append(number)
             yield "cats"
 
-    answers = translate(
-        model, tokenizer(), endless(), SearchConfig(max_length=2), max_source=LENGTH, block=4
-    )
+    answers = translate(model, tokenizer(), endless(), SearchConfig(max_length=2), max_source=LENGTH, block=4)
     next(answers)
     assert len(asked) == 4
 
@@ -196,9 +181,7 @@ def test_a_long_prompt_keeps_its_last_tokens() -> None:
     model = build(recipe(DataConfig(test="none"), "language-modeling").model)
     spec = SearchConfig(method="greedy", max_length=6)
     ids = tokenizer().target.encode(["a dog and a cat and two dogs"])[0]
-    (answer,) = translate(
-        model, tokenizer(), ["a dog and a cat and two dogs"], spec, max_source=5, prompts=True
-    )
+    (answer,) = translate(model, tokenizer(), ["a dog and a cat and two dogs"], spec, max_source=5, prompts=True)
     source, first = torch.tensor([[BOS, *ids[-4:-1]]]), torch.tensor([ids[-1:]])
     expected = search(model, source, spec, lines=[0], first=first)[0][0]
     assert answer[0][0] == tokenizer().target.decode([expected.ids])[0]
@@ -215,9 +198,7 @@ def test_the_limit_of_a_decoder_is_the_same_for_short_and_long_inputs() -> None:
 
 
 @given(st.lists(st.integers(1, 300), max_size=200), st.integers(1, 12), st.integers(1, 20_000))
-def test_every_sentence_is_in_one_batch_within_the_budget(
-    lengths: list[int], beams: int, budget: int
-) -> None:
+def test_every_sentence_is_in_one_batch_within_the_budget(lengths: list[int], beams: int, budget: int) -> None:
     plan = list(batches(lengths, beams=beams, budget=budget))
     assert sorted(index for batch in plan for index in batch) == list(range(len(lengths)))
     for batch in plan:

@@ -62,9 +62,7 @@ def test_labels_of_a_padded_batch_are_those_of_each_text_alone(options: dict[str
         expected = torch.stack([plain(model, ids, labels) for ids in sources])
         found = label_log_probs(model, padded, labels)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    answers = [one[0][0] for one in classify(
-        model, words, TEXTS, LABELS, max_source=24, batch_tokens=60, block=3
-    )]  # fmt: skip
+    answers = [one[0][0] for one in classify(model, words, TEXTS, LABELS, max_source=24, batch_tokens=60, block=3)]
     assert answers == [LABELS[int(row.argmax())] for row in expected]
 
 
@@ -72,9 +70,7 @@ def test_all_labels_are_ranked_and_a_line_without_text_has_none() -> None:
     model, words = made({})
     counts = LineCounts()
     texts = ["a dog", "", "a dog " * 30]
-    first, empty, long = classify(
-        model, words, texts, LABELS, max_source=8, batch_tokens=999, counts=counts
-    )
+    first, empty, long = classify(model, words, texts, LABELS, max_source=8, batch_tokens=999, counts=counts)
     assert sorted(label for label, _ in first) == sorted(LABELS)
     assert [score for _, score in first] == sorted((s for _, s in first), reverse=True)
     assert empty == [("", 0.0)] * len(LABELS)

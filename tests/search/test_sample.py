@@ -100,9 +100,7 @@ def test_a_share_met_exactly_keeps_no_further_token() -> None:
         assert sample_tokens(scores.double(), times, spec).item() == token
 
 
-@pytest.mark.parametrize(
-    "options", [{"temperature": 1e-30}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-9}]
-)
+@pytest.mark.parametrize("options", [{"temperature": 1e-30}, {"temperature": 1e-3}, {"top_k": 1}, {"top_p": 1e-9}])
 def test_a_temperature_near_zero_and_one_kept_token_are_greedy_search(options: dict) -> None:
     model, source = Toy(), sources(10)
     cold = search(model, source, SearchConfig(method="sample", **options), lines=range(10))

@@ -2,14 +2,7 @@
 
 from typing import Any
 
-from helpers.score_rows import (
-    against,
-    changed,
-    compared,
-    fixed_difference,
-    fixed_score,
-    score_row,
-)
+from helpers.score_rows import against, changed, compared, fixed_difference, fixed_score, score_row
 
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.show.comparison_tables import axis_of, tables
@@ -25,15 +18,16 @@ def row(method: str | None, contexts: int | None, value: float, **more: Any) -> 
     if method in ("mean", "concat"):
         del scores["context-found"]
     plain = {
-        "sentences": 40, "run": "runs/r/base/seed-1", "method": method, "contexts": contexts,
+        "sentences": 40,
+        "run": "runs/r/base/seed-1",
+        "method": method,
+        "contexts": contexts,
         "cut": 40 if method == "concat" and (contexts or 0) > 2 else 0,
-    }  # fmt: skip
+    }
     return score_row(more.pop("variant", "base"), scores, **(plain | more))
 
 
-def comparison(
-    *rows: ScoreRow, corrected: dict[tuple[str, int], float] | None = None
-) -> Comparison:
+def comparison(*rows: ScoreRow, corrected: dict[tuple[str, int], float] | None = None) -> Comparison:
     """All others against entropy, each significant at 1 % unless another p is given."""
     given = rows or tuple(row(m, n, 91.5 - n) for n in COUNTS for m in METHODS)
     differences = []
@@ -48,10 +42,7 @@ def comparison(
 
 def test_stars_are_those_of_the_corrected_p_of_the_same_cell() -> None:
     given = comparison(corrected={("mean", 4): 0.02, **{(name, 8): 0.3 for name in METHODS}})
-    lines = {
-        line[1].text: line for line in tables(given)[0].rows
-        if line[0].text == "answer match"
-    }  # fmt: skip
+    lines = {line[1].text: line for line in tables(given)[0].rows if line[0].text == "answer match"}
     cells = [cell.text for cell in lines["mean"][2:]]
     assert cells == ["90.5**", "89.5**", "87.5*", "83.5", "75.5**", "59.5**"]
     assert lines["entropy"][2].text == "90.5"
@@ -75,8 +66,7 @@ def test_values_of_seeds_are_averaged_and_said_to_be() -> None:
 
 
 def test_questions_that_need_more_contexts_are_counted_apart() -> None:
-    rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9),
-            row("entropy", 4, 40, sentences=9)]  # fmt: skip
+    rows = [row("entropy", 1, 40, sentences=7), row("entropy", 2, 40, sentences=9), row("entropy", 4, 40, sentences=9)]
     notes = tables(comparison(*rows))[0].notes
     assert "questions (contexts): 7 of test (1); 9 of test (2, 4)" in notes
 
@@ -84,10 +74,7 @@ def test_questions_that_need_more_contexts_are_counted_apart() -> None:
 def test_what_was_cut_is_said_once_for_all_that_share_it() -> None:
     notes = tables(comparison())[0].notes
     (note,) = [note for note in notes if "did not fit" in note]
-    assert note == (
-        "concat lost contexts that did not fit one row (contexts): 40 of 40 questions "
-        "(4, 8, 16, 32)"
-    )
+    assert note == ("concat lost contexts that did not fit one row (contexts): 40 of 40 questions (4, 8, 16, 32)")
 
 
 def test_models_from_elsewhere_are_named() -> None:

@@ -16,15 +16,15 @@ FALL = tuple((10.0 * n, 5.0 / n) for n in range(1, 30))
 RISE = tuple((10.0 * n, n / 6) for n in range(1, 30))
 LOSS = Curves("training loss", "updates", (Series("one", (FALL,)), Series("two", (RISE,))), True)
 SCORE = Curves(
-    "BLEU on test", "parameters",
-    (Series("one", (((1e6, 80.0),), ((1e6, 90.0),))), Series("two", (((2e6, 85.0),),))), False,
-)  # fmt: skip
+    "BLEU on test",
+    "parameters",
+    (Series("one", (((1e6, 80.0),), ((1e6, 90.0),))), Series("two", (((2e6, 85.0),),))),
+    False,
+)
 NUMBERS = st.floats(-1e150, 1e150) | st.integers(-5, 5).map(float) | st.floats(0, 1e-6)
 LINES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8).map(tuple)
 SERIES = st.builds(Series, PIECES, st.lists(LINES, min_size=1, max_size=3).map(tuple))
-PLOTS = st.builds(
-    Curves, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans()
-)
+PLOTS = st.builds(Curves, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=9).map(tuple), st.booleans())
 
 
 @given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS), st.booleans())
@@ -38,9 +38,7 @@ def test_no_chart_is_wider_than_the_screen_or_commands_it(
 
 
 @given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())
-def test_an_axis_holds_its_values_and_has_labels_that_differ(
-    values: list[float], most: int, pad: bool
-) -> None:
+def test_an_axis_holds_its_values_and_has_labels_that_differ(values: list[float], most: int, pad: bool) -> None:
     axis = scale(values, most, pad=0.08 if pad else 0.0)
     assert axis.low <= min(values) <= max(values) <= axis.high
     assert axis.low < axis.high
@@ -61,9 +59,7 @@ def test_an_axis_holds_its_values_and_has_labels_that_differ(
         ((0, 4e20), 4, ["0", "1e20", "2e20", "3e20", "4e20"]),
     ],
 )
-def test_labels_are_round_and_short(
-    values: tuple[float, float], most: int, labels: list[str]
-) -> None:
+def test_labels_are_round_and_short(values: tuple[float, float], most: int, labels: list[str]) -> None:
     assert [number(tick) for tick in scale(values, most).ticks] == labels
 
 

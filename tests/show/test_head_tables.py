@@ -33,17 +33,13 @@ def test_effective_maps_have_a_distance_and_no_entropy() -> None:
 def test_mechanisms_are_named_where_layers_differ() -> None:
     maps = made("a b", "a b")
     other = (maps.layers[0], MapLayer(1, "dense"))
-    table = statistics_table(
-        AttentionMaps("cross", maps.weights, other, maps.heads, maps.queries, maps.keys)
-    )
+    table = statistics_table(AttentionMaps("cross", maps.weights, other, maps.heads, maps.queries, maps.keys))
     assert [row[2].text for row in table.rows] == ["scaled-dot"] * 4 + ["dense"] * 4
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_no_line_is_wider_than_the_screen(width: int, ascii_only: bool) -> None:
-    lines = drawn(statistics_table(made("ein Hund .", "a dog !")), width, None, ascii_only).split(
-        "\n"
-    )
+    lines = drawn(statistics_table(made("ein Hund .", "a dog !")), width, None, ascii_only).split("\n")
     assert max(map(cell_len, lines)) <= width
     assert any("entropy" in line for line in lines)

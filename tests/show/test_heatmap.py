@@ -63,9 +63,7 @@ def test_colours_are_those_of_the_map() -> None:
 def test_long_maps_are_half_blocks_with_numbered_tokens() -> None:
     matrix = np.eye(70, dtype=np.float32)
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    lines = STYLE.sub(
-        "", drawn(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256")
-    ).split("\n")
+    lines = STYLE.sub("", drawn(Heatmap(AttentionMatrix(matrix, names, names, "map")), 80, "256")).split("\n")
     assert lines[1] == " " * 7 + "".join(f"{at:<10}" for at in range(0, 70, 10)).rstrip()
     assert lines[2] == "  0 t0 " + "▀" * 70
     assert lines[36] == "68 t68 " + "▀" * 70
@@ -81,8 +79,9 @@ def test_maps_wider_than_the_screen_say_what_a_cell_is() -> None:
 
 def test_columns_keep_their_numbers_where_the_first_is_hidden() -> None:
     names = tuple(Token(f"t{at}", at, at) for at in range(70))
-    maps = AttentionMaps("encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),),
-                         (0,), names, names).without(first=True)  # fmt: skip
+    maps = AttentionMaps(
+        "encoder", np.eye(70, dtype=np.float32)[None, None], (MapLayer(0, "dot"),), (0,), names, names
+    ).without(first=True)
     for width in (80, 200):
         assert "first column hidden: t0" in drawn(Heatmap(matrix_of(maps)), width)
     lines = STYLE.sub("", drawn(Heatmap(matrix_of(maps)), 100, "256")).split("\n")
@@ -98,9 +97,7 @@ def test_titles_say_where_a_map_comes_from() -> None:
     assert one.title == "encoder self-attention, layer 3, head 5: performer (effective)"
     assert one.notes[-1] == "half the L1 distance from exact softmax attention: mean 0.125"
     mean = matrix_of(maps)
-    assert mean.title == (
-        "encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)"
-    )
+    assert mean.title == ("encoder self-attention, layer 3, mean of heads 0, 5: performer (effective)")
     assert mean.weights.tolist() == [[0.75, 0.25], [0.25, 0.75]]
 
 
@@ -117,9 +114,7 @@ def test_differences_need_equal_axes() -> None:
 def views(draw: st.DrawFn) -> AttentionMatrix:
     sizes = [draw(st.integers(0, 12) | st.integers(0, 150)) for _ in range(2)]
     few = draw(st.lists(PIECES, min_size=1, max_size=8))
-    axes = [
-        tuple(Token(few[at % len(few)], at, at, at == 3) for at in range(size)) for size in sizes
-    ]
+    axes = [tuple(Token(few[at % len(few)], at, at, at == 3) for at in range(size)) for size in sizes]
     seed = draw(st.integers(0, 99))
     reach = draw(st.sampled_from((1.0, 0.0, -3.0, 1e-9, 1e9, np.nan, np.inf)))
     with np.errstate(all="ignore"):
@@ -128,15 +123,9 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
     return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 
 
-@given(
-    views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans(),
-)  # fmt: skip
+@given(views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans())
 def test_no_line_is_wider_than_the_screen(
-    shown: AttentionMatrix,
-    width: int,
-    colour: str | None,
-    scale: str,
-    ascii_only: bool,
+    shown: AttentionMatrix, width: int, colour: str | None, scale: str, ascii_only: bool
 ) -> None:
     heatmap = Heatmap(shown, scale=scale)
     found = STYLE.sub("", drawn(heatmap, width, colour, ascii_only))

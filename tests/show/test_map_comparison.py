@@ -20,8 +20,7 @@ ELSE = capture(made("ein Tier .", "a dog !"), "random", "ein Tier .")
 def one_head(*captures: Capture, layer: int, head: int) -> list[Capture]:
     """The captures with one layer and head alone."""
     return [
-        replace(one, maps={kind: maps.choose([layer], [head]) for kind, maps in one.maps.items()})
-        for one in captures
+        replace(one, maps={kind: maps.choose([layer], [head]) for kind, maps in one.maps.items()}) for one in captures
     ]
 
 
@@ -59,9 +58,7 @@ def test_a_kind_that_is_not_there_is_refused() -> None:
         MapComparison([ONE, OTHER], "encoder")
 
 
-@given(
-    PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS), st.booleans(),
-)  # fmt: skip
+@given(PIECES, st.integers(1, 3), st.integers(1, 30), WIDTHS, st.sampled_from(COLOURS), st.booleans())
 def test_no_line_is_wider_than_the_screen(
     piece: str, count: int, size: int, width: int, colour: str | None, ascii_only: bool
 ) -> None:

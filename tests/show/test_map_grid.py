@@ -43,13 +43,24 @@ def test_one_colour_bar_is_for_all() -> None:
 
 @given(
     st.lists(st.integers(0, 6) | st.integers(0, 70), min_size=2, max_size=2),
-    st.integers(1, 3), st.integers(1, 13), st.lists(PIECES, min_size=1, max_size=4), WIDTHS,
-    st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans(),
-)  # fmt: skip
+    st.integers(1, 3),
+    st.integers(1, 13),
+    st.lists(PIECES, min_size=1, max_size=4),
+    WIDTHS,
+    st.sampled_from(COLOURS),
+    st.sampled_from(get_args(Scale)),
+    st.booleans(),
+)
 def test_no_line_is_wider_than_the_screen(
-    sizes: list[int], layers: int, heads: int, pieces: list[str], width: int,
-    colour: str | None, scale: str, ascii_only: bool,
-) -> None:  # fmt: skip
+    sizes: list[int],
+    layers: int,
+    heads: int,
+    pieces: list[str],
+    width: int,
+    colour: str | None,
+    scale: str,
+    ascii_only: bool,
+) -> None:
     axes = [tuple(Token(pieces[at % len(pieces)], at, at) for at in range(n)) for n in sizes]
     weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
     known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))

@@ -123,10 +123,13 @@ def test_hostile_text_adds_no_element_and_stays_text(text: str) -> None:
     queries = (Token(text, 5, 0), *tokens(SOURCE)[1:])
     capture = replace(
         plain,
-        source=text, output=text, how=text, model=text,
+        source=text,
+        output=text,
+        how=text,
+        model=text,
         facts={text: text},
         maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, text))},
-    )  # fmt: skip
+    )
     content = page([capture], command=text)
     document = Document(content)
     expected = Document(page([replace(plain, maps={"encoder": plain.maps["encoder"]})]))

@@ -270,10 +270,11 @@ def test_hostile_text_is_shown_as_text(show: Open) -> None:
     queries = tuple(Token(text, i, i) for i, text in enumerate(HOSTILE))
     capture = replace(
         translation(" ".join(HOSTILE)),
-        source=HOSTILE[0], output=HOSTILE[1],
+        source=HOSTILE[0],
+        output=HOSTILE[1],
         facts={HOSTILE[0]: HOSTILE[1]},
         maps={"encoder": made("encoder", queries, queries, layer=MapLayer(0, HOSTILE[0]))},
-    )  # fmt: skip
+    )
     page = show(capture)
     said = hover(page, 0, 1)
     assert f"\u201c{HOSTILE[0]}\u201d to \u201c{HOSTILE[1]}\u201d" in said
@@ -338,13 +339,9 @@ def test_thumbnails_of_two_models_stand_side_by_side_or_subtracted(show: Open) -
 def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show: Open) -> None:
     second = translation("two", heads=2)
     page = show(translation("one"), second, view="grid")
-    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
-        "nothing to showhead 2"
-    )
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("nothing to showhead 2")
     choose(page, mode="difference")
-    assert page.locator("#grid button:has-text('head 2')").first.text_content() == (
-        "no differencehead 2"
-    )
+    assert page.locator("#grid button:has-text('head 2')").first.text_content() == ("no differencehead 2")
     other = tokens(SOURCE.replace("_man", "_dog"))
     apart = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
     page = show(translation("one"), apart, view="grid")
@@ -353,26 +350,18 @@ def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show:
     assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
 
 
-def test_a_head_in_full_and_a_pooled_one_are_subtracted_as_coarse_as_the_coarser(
-    show: Open,
-) -> None:
+def test_a_head_in_full_and_a_pooled_one_are_subtracted_as_coarse_as_the_coarser(show: Open) -> None:
     first = long(2, 4, 150)
     maps = first.maps["encoder"]
     turned = replace(maps, weights=maps.weights[:, ::-1].copy())
-    page = show(first, replace(first, model="two", maps={"encoder": turned}),
-                options={"budget": 150_000})  # fmt: skip
+    page = show(first, replace(first, model="two", maps={"encoder": turned}), options={"budget": 150_000})
     choose(page, layer="0", head="0")
     pools = ["largest of" in page.locator(".pane p").nth(pane).text_content() for pane in (0, 1)]
     assert pools == [False, True]
     choose(page, mode="difference")
     assert page.text_content("#note") == ""
-    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["overview"][
-        "pool"
-    ]
-    a, b = (
-        some[0, 0, rows : 2 * rows, columns : 2 * columns].max()
-        for some in (maps.weights, turned.weights)
-    )
+    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["overview"]["pool"]
+    a, b = (some[0, 0, rows : 2 * rows, columns : 2 * columns].max() for some in (maps.weights, turned.weights))
     assert number(hover(page, 1, 1)) == pytest.approx(b - a, abs=2 * STEP)
 
 
@@ -391,8 +380,12 @@ def test_a_map_says_what_it_is(show: Open) -> None:
     plain = translation()
     layer = MapLayer(0, "performer", exact=False, distance=(0.1, 0.2, 0.6))
     effective = made("encoder", *[plain.maps["encoder"].keys] * 2, layer=layer)
-    static = made("cross", plain.maps["cross"].queries, plain.maps["cross"].keys,
-                  layer=MapLayer(0, "synthesizer-random", static=True))  # fmt: skip
+    static = made(
+        "cross",
+        plain.maps["cross"].queries,
+        plain.maps["cross"].keys,
+        layer=MapLayer(0, "synthesizer-random", static=True),
+    )
     shifted = replace(effective, weights=effective.weights - np.float32(0.02))
     page = show(replace(plain, maps={"encoder": shifted, "cross": static}))
     assert "static: the same for every text" in page.text_content(".pane p")

@@ -21,9 +21,22 @@ matplotlib = pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}"
 WORDS = ("The", "cat", "is", "tired")
 HOSTILE = (
-    "$x^2$", "$\\frac{", "</text><script>alert(1)</script>", "]]>", "-->", "&amp;", '"x=',
-    "\x1b[31m", "\x9b31m", "\u202eevil", "a\nb\tc", "\ud800", "\u2028", "", "x" * 99,
-)  # fmt: skip
+    "$x^2$",
+    "$\\frac{",
+    "</text><script>alert(1)</script>",
+    "]]>",
+    "-->",
+    "&amp;",
+    '"x=',
+    "\x1b[31m",
+    "\x9b31m",
+    "\u202eevil",
+    "a\nb\tc",
+    "\ud800",
+    "\u2028",
+    "",
+    "x" * 99,
+)
 
 
 def tokens(texts: Sequence[str]) -> tuple[Token, ...]:
@@ -31,17 +44,11 @@ def tokens(texts: Sequence[str]) -> tuple[Token, ...]:
 
 
 def maps(
-    layers: int = 1,
-    heads: int = 1,
-    texts: Sequence[str] = WORDS,
-    kind: Kind = "cross",
-    seed: int = 0,
+    layers: int = 1, heads: int = 1, texts: Sequence[str] = WORDS, kind: Kind = "cross", seed: int = 0
 ) -> AttentionMaps:
     """Rows drawn at random, that sum to 1."""
     axis = tokens(texts)
-    weights = np.random.default_rng(seed).dirichlet(
-        np.ones(len(axis)), size=(layers, heads, len(axis))
-    )
+    weights = np.random.default_rng(seed).dirichlet(np.ones(len(axis)), size=(layers, heads, len(axis)))
     facts = tuple(MapLayer(number, "scaled-dot") for number in range(layers))
     return AttentionMaps(kind, weights.astype(np.float32), facts, tuple(range(heads)), axis, axis)
 
@@ -97,8 +104,7 @@ def cells(image: np.ndarray) -> np.ndarray:
     left, right = ends(dark.sum(0))
     top, bottom = ends(dark[:, left:right].sum(1))
     rows, columns = (
-        [round(low + share * (high - low)) for share in (0.25, 0.75)]
-        for low, high in ((top, bottom), (left, right))
+        [round(low + share * (high - low)) for share in (0.25, 0.75)] for low, high in ((top, bottom), (left, right))
     )
     return np.array([[image[y, x] for x in columns] for y in rows])
 
@@ -173,9 +179,7 @@ def test_without_a_difference_the_reason_is_told(other: AttentionMaps, reason: s
 
 @pytest.mark.sampled(21)
 @pytest.mark.parametrize("scale", ["linear", "log", "row"])
-@pytest.mark.parametrize(
-    "value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str
-)
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.25, 3.0, float("nan"), float("inf"), 1e-30], ids=str)
 def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
     """Effective weights are no distribution: rows of zeros, negative and large values occur."""
     made = maps()
@@ -189,8 +193,7 @@ def test_any_weights_can_be_drawn(scale: Any, value: float) -> None:
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 200), (90, 2)])
 def test_any_shape_can_be_drawn(queries: int, keys: int) -> None:
     weights = np.full((1, 1, queries, keys), 1 / keys, np.float32)
-    made = AttentionMaps("cross", weights, (MapLayer(0, "dot"),), (0,), tokens(["x"] * queries),
-                tokens(["y"] * keys))  # fmt: skip
+    made = AttentionMaps("cross", weights, (MapLayer(0, "dot"),), (0,), tokens(["x"] * queries), tokens(["y"] * keys))
     height, width, _ = pixels(draw(made, format="png").data).shape
     assert max(height, width) < 11 * RESOLUTION
 

@@ -8,10 +8,7 @@ from helpers.screens import drawn
 from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
 from attnkit.show.overview import forest_picture, forest_table, overview_picture, overview_table
 
-CELLS = {
-    "good": OverviewCell(5.0, 4.0, 6.0, (3, 3)),
-    "<b>": OverviewCell(-0.5, -1.5, 0.5, (1, 3)),
-}
+CELLS = {"good": OverviewCell(5.0, 4.0, 6.0, (3, 3)), "<b>": OverviewCell(-0.5, -1.5, 0.5, (1, 3))}
 FOUND = Overview(
     ("base", "good", "<b>"),
     (

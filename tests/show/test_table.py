@@ -42,16 +42,17 @@ def run(variant: str, seed: int, score: float, ter: float, **more: Any) -> Score
         "ter": fixed_score("ter", ter, "nrefs:1|case:lc|version:2.6.0"),
     }
     plain = {
-        "recipe": RECIPE, "seed": seed, "parameters": 5412864,
-        "train_tokens_per_second": 7712.25, "sentences_per_second": 45.625,
+        "recipe": RECIPE,
+        "seed": seed,
+        "parameters": 5412864,
+        "train_tokens_per_second": 7712.25,
+        "sentences_per_second": 45.625,
         "run": f"runs/translation/multi30k/{variant}/seed-{seed}",
-    }  # fmt: skip
+    }
     return score_row(variant, scores, **(plain | more))
 
 
-def against(
-    variant: str, metric: str, difference: float | None, p: float, *why: str, **more: Any
-) -> SystemDifference:
+def against(variant: str, metric: str, difference: float | None, p: float, *why: str, **more: Any) -> SystemDifference:
     """One comparison with the baseline."""
     base, row = run("vanilla", 1, 0, 0), run(variant, 1, 0, 0)
     tested = None if difference is None else fixed_difference(difference, p, 4 * p, **more)
@@ -77,10 +78,11 @@ def comparison(*rows: ScoreRow, **more: Any) -> Comparison:
         against("linear", "ter", -1.0, 0.01),
     )
     best = tuple(
-        BestSystem(rows[4], metric, ((rows[0], fixed_difference(1, p, p)),
-                                     (rows[2], fixed_difference(1, 0.001, 0.001))))
+        BestSystem(
+            rows[4], metric, ((rows[0], fixed_difference(1, p, p)), (rows[2], fixed_difference(1, 0.001, 0.001)))
+        )
         for metric, p in (("bleu", 0.01), ("ter", 0.5))
-    )  # fmt: skip
+    )
     plain = {"baseline": "vanilla", "differences": differences, "resamples": 1000, "best": best}
     return compared(*rows, **(plain | more))
 
@@ -102,16 +104,33 @@ def lines_of(width: int) -> list[str]:
 def test_the_comparison_has_mean_and_spread_difference_and_stars() -> None:
     table = comparison_table(comparison())
     assert [column.title for column in table.columns] == [
-        "variant", "BLEU", "difference", "TER", "difference",
-        "seeds", "parameters", "train tokens/s", "decode sentences/s",
-    ]  # fmt: skip
+        "variant",
+        "BLEU",
+        "difference",
+        "TER",
+        "difference",
+        "seeds",
+        "parameters",
+        "train tokens/s",
+        "decode sentences/s",
+    ]
     assert [[cell.text for cell in row[:5]] for row in table.rows] == [
         ["vanilla", "39.50 \u00b1 0.71", "-", "43.50 \u00b1 0.71", "-"],
-        ["synthesizer-random", "37.25 \u00b1 0.35", "-2.25 [-3.25, -1.25] p=0.004 **",
-         "45.50 \u00b1 0.71", "+2.00 [+1.00, +3.00] p=0.080"],
-        ["linear", "41.25 \u00b1 0.35", "+1.75 [+0.75, +2.75] p=0.032 *",
-         "42.50 \u00b1 0.71", "-1.00 [-2.00, 0.00] p=0.040 *"],
-    ]  # fmt: skip
+        [
+            "synthesizer-random",
+            "37.25 \u00b1 0.35",
+            "-2.25 [-3.25, -1.25] p=0.004 **",
+            "45.50 \u00b1 0.71",
+            "+2.00 [+1.00, +3.00] p=0.080",
+        ],
+        [
+            "linear",
+            "41.25 \u00b1 0.35",
+            "+1.75 [+0.75, +2.75] p=0.032 *",
+            "42.50 \u00b1 0.71",
+            "-1.00 [-2.00, 0.00] p=0.040 *",
+        ],
+    ]
     assert [cell.text for cell in table.rows[0][5:]] == ["2", "5,412,864", "7,712", "45.6"]
 
 
@@ -119,16 +138,12 @@ def test_perplexities_differ_by_percent_and_rows_within_the_margin_are_level() -
     """The numbers for programs are in points too."""
     rows = [run(name, 1, 100.0, 100.0) for name in ("vanilla", "linear")]
     rows = [replace(row, scores={"perplexity": row.scores["bleu"]}) for row in rows]
-    test = against(
-        "linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0
-    )
+    test = against("linear", "perplexity", 1.0, 0.1, percent=(1.0, -0.5, 2.5), within_margin=True, margin=3.0)
     table = comparison_table(comparison(*rows, differences=(test,), resamples=1000))
     assert table.rows[1][2].text == "+1.00 % [-0.50, +2.50] p=0.400 level"
     assert any("level: all of it lies within 3 % of perplexity" in note for note in table.notes)
     row = list(csv.DictReader(io.StringIO(table_formats.csv_text(table))))[1]
-    assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == [
-        "1.0", "-0.5", "level",
-    ]  # fmt: skip
+    assert [row[f"perplexity_{name}"] for name in ("difference", "percent_low", "verdict")] == ["1.0", "-0.5", "level"]
 
 
 def test_the_best_is_marked_lowest_where_lower_is_better() -> None:
@@ -166,8 +181,7 @@ def test_without_p_values_no_group_is_marked_and_a_note_says_so() -> None:
 
 def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
     tests = tuple(
-        replace(test, tested=test.tested and replace(test.tested, seed_degrees=0))
-        for test in comparison().differences
+        replace(test, tested=test.tested and replace(test.tested, seed_degrees=0)) for test in comparison().differences
     )
     notes = comparison_table(comparison(differences=tests)).notes
     (note,) = [note for note in notes if note.startswith("provisional: one seed each")]
@@ -177,9 +191,12 @@ def test_one_seed_each_is_said_to_speak_of_these_models_only() -> None:
 def published(**changed: Any) -> tuple[PublishedFigures]:
     """Figures for one variant of the comparison."""
     plain = {
-        "source": "Some 2021, table 1", "comparable": False, "why": "another corpus",
-        "split": None, "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
-    }  # fmt: skip
+        "source": "Some 2021, table 1",
+        "comparable": False,
+        "why": "another corpus",
+        "split": None,
+        "scores": {"vanilla": {"bleu": 27.67, "chrf": 5.0}},
+    }
     return (PublishedFigures(RECIPE, Published.model_validate(plain | changed)),)
 
 
@@ -202,8 +219,7 @@ def test_how_the_models_were_trained_is_noted() -> None:
 
 
 def test_seeds_that_differ_are_named() -> None:
-    rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0),
-            run("c", 1, 1.0, 1.0)]  # fmt: skip
+    rows = [run("a", 1, 1.0, 1.0), run("a", 2, 1.0, 1.0), run("b", 1, 1.0, 1.0), run("c", 1, 1.0, 1.0)]
     notes = comparison_table(comparison(*rows)).notes
     assert "seeds: 1, 2 (a); 1 (b, c) (mean \u00b1 standard deviation over seeds)" in notes
 
@@ -220,8 +236,7 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
         "resamples) and over seeds"
     )
     assert notes[5] == (
-        "[low, high]: 95 % interval of the difference, not corrected; level: all of it lies within "
-        "1 point, whatever p"
+        "[low, high]: 95 % interval of the difference, not corrected; level: all of it lies within 1 point, whatever p"
     )
     assert notes[6] == "intervals and p cover other test sentences and other training seeds"
     assert notes[7].startswith("^: not separable from the best: ")
@@ -236,9 +251,7 @@ def test_scores_that_cannot_be_compared_say_so() -> None:
     test = against("linear", "bleu", None, 1, "metric")
     table = comparison_table(comparison(differences=(test,)))
     assert [row[2].text for row in table.rows] == ["-", "-", "-"]
-    note = (
-        "not comparable, so not tested, differences in parentheses: linear to vanilla (other metric"
-    )
+    note = "not comparable, so not tested, differences in parentheses: linear to vanilla (other metric"
     assert any(text.startswith(note) for text in table.notes)
 
 
@@ -247,9 +260,11 @@ def test_splits_are_rows_of_their_own_with_their_own_best() -> None:
     rows += [changed(row, split="test_2017") for row in reversed(rows)]
     table = comparison_table(comparison(*rows))
     assert [[cell.text for cell in row[:3]] for row in table.rows] == [
-        ["test", "a", "1.00"], ["test", "b", "2.00"],
-        ["test_2017", "b", "2.00"], ["test_2017", "a", "1.00"],
-    ]  # fmt: skip
+        ["test", "a", "1.00"],
+        ["test", "b", "2.00"],
+        ["test_2017", "b", "2.00"],
+        ["test_2017", "a", "1.00"],
+    ]
     assert [row[2].best for row in table.rows] == [False, True, True, False]
 
 
@@ -275,17 +290,18 @@ def test_a_narrower_screen_puts_differences_below_and_names_what_it_leaves_out()
     assert lines[place + 1] == "+1.75 [+0.75, +2.75] p=0.032 * -1.00 [-2.00, 0.00] p=0.040 *"
     lines = lines_of(60)
     place = lines.index("linear ^ 41.25 \u00b1 0.35 ^ 42.50 \u00b1 0.71 2")
-    assert lines[place + 1 : place + 4] == [
-        "+1.75 -1.00", "[+0.75, +2.75] [-2.00, 0.00]", "p=0.032 * p=0.040 *",
-    ]  # fmt: skip
+    assert lines[place + 1 : place + 4] == ["+1.75 -1.00", "[+0.75, +2.75] [-2.00, 0.00]", "p=0.032 * p=0.040 *"]
 
 
 def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
     lines = lines_of(36)
     place = lines.index("linear")
     assert lines[place + 1 : place + 5] == [
-        "BLEU ^ 41.25 \u00b1 0.35", "difference +1.75", "[+0.75, +2.75]", "p=0.032 *",
-    ]  # fmt: skip
+        "BLEU ^ 41.25 \u00b1 0.35",
+        "difference +1.75",
+        "[+0.75, +2.75]",
+        "p=0.032 *",
+    ]
     assert lines[place + 12] == "decode sentences/s 45.6"
 
 
@@ -304,9 +320,7 @@ def test_an_ascii_terminal_gets_ascii_alone() -> None:
 def hostile() -> Table:
     """A table whose every text comes from an enemy."""
     columns = (Column(HOSTILE, align="left"), Column(HOSTILE))
-    return Table(
-        HOSTILE, columns, ((Cell(HOSTILE, {"a": HOSTILE}), Cell("1", {"b": 1.5})),), (HOSTILE,)
-    )
+    return Table(HOSTILE, columns, ((Cell(HOSTILE, {"a": HOSTILE}), Cell("1", {"b": 1.5})),), (HOSTILE,))
 
 
 @pytest.mark.parametrize("width", [20, 80])
@@ -322,9 +336,7 @@ def test_markdown_is_a_table_with_escaped_text() -> None:
     assert lines[0] == "**translation/multi30k: test**"
     assert lines[2].startswith("| variant | BLEU | difference | TER |")
     assert lines[3] == "| :--- |" + " ---: |" * 8
-    assert lines[6].startswith(
-        "| linear | ^ **41.25 \u00b1 0.35** | +1.75 \\[+0.75, +2.75\\] p=0.032 \\* |"
-    )
+    assert lines[6].startswith("| linear | ^ **41.25 \u00b1 0.35** | +1.75 \\[+0.75, +2.75\\] p=0.032 \\* |")
     assert f"- BLEU: {SIGNATURE}".replace("|", "\\|") in lines
     escaped = table_formats.markdown(hostile())
     assert "\\\\x1b\\]0;x\\\\x07\\[/b\\]\\\\u202e\\&\\<\\|\\_\\*\\\\%\\${}#\\~^ \\`" in escaped
@@ -357,9 +369,7 @@ def test_texts_in_two_columns_are_whole_at_any_width(width: int) -> None:
 
 def test_notes_are_all_or_those_that_cells_need() -> None:
     table = Table("t", (Column("a"),), (), ("long", "needed"), brief=frozenset({"needed"}))
-    assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [
-        (), ("needed",), ("long", "needed")
-    ]  # fmt: skip
+    assert [table.with_notes(how).notes for how in ("none", "short", "full")] == [(), ("needed",), ("long", "needed")]
     assert replace(table, brief=None).with_notes("short").notes == table.notes
 
 
@@ -388,15 +398,15 @@ def test_latex_is_a_booktabs_table_with_escaped_text() -> None:
 def test_latex_compiles_and_stays_on_the_page(tmp_path: Path) -> None:
     """A comparison, text that TeX reads as commands, and more columns than fit."""
     wide = Table("w", tuple(Column(f"c{n}") for n in range(30)), ((Cell("1.0 [0.5, 1.5]"),) * 30,))
-    tables = "\n".join(
-        table_formats.latex(one) for one in (comparison_table(comparison()), hostile(), wide)
-    )
+    tables = "\n".join(table_formats.latex(one) for one in (comparison_table(comparison()), hostile(), wide))
     head = r"\documentclass{article}\usepackage{booktabs,graphicx}\begin{document}"
     (tmp_path / "t.tex").write_text(f"{head}\n{tables}\n\\end{{document}}\n", encoding="utf-8")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
-        cwd=tmp_path, capture_output=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        check=False,
+    )
     said = done.stdout.decode("utf-8", "replace")
     assert done.returncode == 0, said[-2000:]
     assert re.findall(r"Overfull \\hbox.*", said) == []
@@ -429,9 +439,7 @@ def test_json_has_the_rows_as_named_values() -> None:
 
 def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
     """Both were called base, so "difference: to base" did not say whose."""
-    a, b = (
-        run("base", 1, 39.0, 44.0, recipe=name, run=f"runs/{name}/base/seed-1") for name in "AB"
-    )
+    a, b = (run("base", 1, 39.0, 44.0, recipe=name, run=f"runs/{name}/base/seed-1") for name in "AB")
     test = score_rows.against(a, b, "bleu", fixed_difference(0.5, 0.2, 0.8))
     found = comparison(a, b, differences=(test,), resamples=1000)
     note = next(note for note in comparison_table(found).notes if note.startswith("difference"))
@@ -493,9 +501,7 @@ def test_notes_about_columns_that_are_not_chosen_go() -> None:
     gone = [note for note in table.notes if note not in chosen.notes]
     assert any(note.startswith("TER") for note in gone)
     assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
-    assert not any(
-        note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes
-    )
+    assert not any(note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes)
     assert table.choose(["difference"]).notes == table.notes
 
 
@@ -504,9 +510,7 @@ WORDS = WORDS.filter(lambda text: text != NONE)  # which stands for no value
 
 
 @given(st.lists(st.tuples(WORDS, WORDS, WORDS), min_size=1, max_size=4), st.integers(30, 120))
-def test_no_word_is_broken_where_the_screen_has_room(
-    rows: list[tuple[str, str, str]], width: int
-) -> None:
+def test_no_word_is_broken_where_the_screen_has_room(rows: list[tuple[str, str, str]], width: int) -> None:
     heads = ("name", "some longer title", "text", "more")
     text = shown(Table.of_texts("", heads, [("key", *row) for row in rows], "a note"), width)
     assert max(map(cell_len, text.split("\n"))) <= width

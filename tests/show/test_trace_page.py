@@ -25,17 +25,22 @@ def hostile() -> Trace:
     )
     some = tuple(context(text, text * 2) for text in HOSTILE)
     return replace(
-        made(), model=HOSTILE[0], prompt="".join(HOSTILE), contexts=some, tokens=tokens,
+        made(),
+        model=HOSTILE[0],
+        prompt="".join(HOSTILE),
+        contexts=some,
+        tokens=tokens,
         source=Source(1, (0, 1, *[0] * (count - 2))),
-    )  # fmt: skip
+    )
 
 
 def test_the_policy_allows_only_the_script_and_style_of_the_page() -> None:
     found = Document(page([made()]))
     policy = next(
-        attributes["content"] for tag, attributes in found.elements
+        attributes["content"]
+        for tag, attributes in found.elements
         if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
-    )  # fmt: skip
+    )
     assert policy is not None
     assert policy.startswith("default-src 'none';")
     for attributes, text in found.raw:
@@ -97,9 +102,7 @@ def test_choosing_a_token_shows_the_passage_that_it_came_from(show: Any) -> None
     window.click("#t4")
     assert window.text_content("#name") == "Context 3: paris.txt"
     assert window.text_content("#passage mark") == "Seine"
-    assert "selected: A: context 3 (paris.txt), entropy 0.400 nats" in window.text_content(
-        "#readout"
-    )
+    assert "selected: A: context 3 (paris.txt), entropy 0.400 nats" in window.text_content("#readout")
     window.press("#answer", "ArrowLeft")
     assert window.text_content("#name") == "Context 1: rome.txt"
     assert window.get_attribute("#t3", "aria-selected") == "true"

@@ -50,16 +50,12 @@ def test_the_screen_at_80_columns_is_exact() -> None:
 def test_the_screen_at_40_columns_in_ascii_is_exact() -> None:
     shown = drawn(TraceScreen(made()), 40, ascii_only=True)
     assert shown.isascii()
-    assert [line.rstrip() for line in shown.splitlines()] == [
-        line.rstrip() for line in NARROW.splitlines()
-    ]
+    assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in NARROW.splitlines()]
 
 
 def test_colours_change_no_character() -> None:
     for colour in COLOURS:
-        assert plain(drawn(TraceScreen(made()), 80, colour)) == plain(
-            drawn(TraceScreen(made()), 80)
-        )
+        assert plain(drawn(TraceScreen(made()), 80, colour)) == plain(drawn(TraceScreen(made()), 80))
     assert "48;2;119;170;221m" in drawn(TraceScreen(made()), 80, "truecolor")
     assert "[4" not in drawn(TraceScreen(made()), 80, "standard")
 
@@ -91,8 +87,7 @@ def test_more_contexts_than_letters_share_a_sign() -> None:
     count = len(LETTERS) + 2
     many = tuple(context(f"{at}.txt", "x") for at in range(count))
     tokens = tuple(
-        TracedToken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count)))
-        for at in range(count)
+        TracedToken("w", at, tuple(0.0 if at == other else 1.0 for other in range(count))) for at in range(count)
     )
     marks = context_marks(replace(made(), contexts=many, tokens=tokens))
     assert [mark.letter for mark in marks.values()] == [*LETTERS, OTHERS, OTHERS]
@@ -109,23 +104,29 @@ def test_colours_of_speakers_differ_for_every_common_sight(sight: str) -> None:
 
 
 @given(
-    st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12), PIECES, PIECES,
-    WIDTHS, st.sampled_from(COLOURS), st.booleans(),
+    st.lists(st.tuples(PIECES, st.integers(0, 2), st.floats(0, 9)), max_size=12),
+    PIECES,
+    PIECES,
+    WIDTHS,
+    st.sampled_from(COLOURS),
+    st.booleans(),
     st.sampled_from(("entropy", "mean", "max", "weighted")),
-)  # fmt: skip
+)
 def test_hostile_tokens_do_no_harm_at_any_width(
-    said: list[tuple[str, int, float]], name: str, text: str, width: int, colour: str | None,
-    ascii_only: bool, pool: str,
-) -> None:  # fmt: skip
+    said: list[tuple[str, int, float]],
+    name: str,
+    text: str,
+    width: int,
+    colour: str | None,
+    ascii_only: bool,
+    pool: str,
+) -> None:
     tokens = tuple(
         TracedToken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
         for piece, at, entropy in said
     )
     some = tuple(context(name, text) for _ in range(3))
-    hostile = replace(
-        made(pool), model=name, prompt=text, contexts=some,
-        tokens=(*tokens, *made(pool).tokens[-1:]),
-    )  # fmt: skip
+    hostile = replace(made(pool), model=name, prompt=text, contexts=some, tokens=(*tokens, *made(pool).tokens[-1:]))
     shown = plain(drawn(TraceScreen(hostile), width, colour, ascii_only))
     assert not CONTROL.search(shown)
     assert not ascii_only or shown.isascii()

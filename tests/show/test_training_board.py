@@ -17,9 +17,7 @@ RUN = {"variant": "scaled-dot", "seed": 1}
 NEXT = {"variant": "synthesizer-random", "seed": 1}
 
 
-def board(
-    *variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translation/toy", jobs: int = 1
-) -> Board:
+def board(*variants: str, seeds: tuple[int, ...] = (1,), recipe: str = "translation/toy", jobs: int = 1) -> Board:
     runs = tuple(BoardRun(variant, seed) for variant in variants for seed in seeds)
     return Board(recipe, runs, jobs)
 
@@ -58,8 +56,9 @@ class Encoded(io.StringIO):
 
 def text(state: Board, width: int, *, ascii: bool = False, height: int = 24) -> str:
     out = Encoded("ascii" if ascii else "utf-8")
-    Console(file=out, width=width, height=height, color_system=None, markup=False,
-            highlight=False, emoji=False).print(state)  # fmt: skip
+    Console(file=out, width=width, height=height, color_system=None, markup=False, highlight=False, emoji=False).print(
+        state
+    )
     lines = out.getvalue().splitlines()
     assert all(cell_len(line) <= width for line in lines)
     return "\n".join(line.rstrip() for line in lines)
@@ -198,8 +197,7 @@ def test_hostile_names_reach_the_screen_as_text(width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")],
+    ("seconds", "words"), [(0, "0s"), (59.6, "1m00s"), (72, "1m12s"), (3599.9, "1h00m"), (11100, "3h05m")]
 )
 def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
     assert training_board.duration(seconds) == words
@@ -210,13 +208,11 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
     [
         (
             events.StartedEvent("t", 2000, 1234567, "cpu", "bf16", 500, **RUN),
-            "scaled-dot seed 1: 1,234,567 parameters, cpu, bf16, 2,000 steps, "
-            "resumed from step 500",
+            "scaled-dot seed 1: 1,234,567 parameters, cpu, bf16, 2,000 steps, resumed from step 500",
         ),
         (
             events.StartedEvent("t", 30, 5, "cpu", "fp32", warmup=100, **RUN),
-            "scaled-dot seed 1: 5 parameters, cpu, fp32, 30 steps, warming up for 100 "
-            "(longer than the training)",
+            "scaled-dot seed 1: 5 parameters, cpu, fp32, 30 steps, warming up for 100 (longer than the training)",
         ),
         (
             events.ProgressEvent(50, 2000, 7.8123, 5e-5, 7712.3, 1.25, 723.0, **RUN),
@@ -226,9 +222,7 @@ def test_durations_are_as_people_say_them(seconds: float, words: str) -> None:
         ),
         (
             events.ValidatedEvent(500, 4.321, 75.26, "bleu", 12.34, 13.0, **RUN),
-            "scaled-dot seed 1: step 500: validation loss 4.321, perplexity 75.26, "
-            "validation BLEU 12.3 "
-            "(best 13.0)",
+            "scaled-dot seed 1: step 500: validation loss 4.321, perplexity 75.26, validation BLEU 12.3 (best 13.0)",
         ),
         (
             events.ValidatedEvent(500, 4.321, 75.26, "loss", 4.321, 4.321, **RUN),
@@ -252,8 +246,16 @@ def test_a_log_line_says_what_happened(event: events.Event, line: str) -> None:
 def test_json_has_no_number_that_json_has_not() -> None:
     event = events.ProgressEvent(1, 2, math.nan, 0.1, math.inf, **RUN)
     assert event.json() == {
-        "event": "progress", "variant": "scaled-dot", "seed": 1, "step": 1, "steps": 2,
-        "loss": None, "lr": 0.1, "tokens_per_second": None, "grad_norm": None,
-        "remaining_seconds": None, "loss_name": "training loss",
-    }  # fmt: skip
+        "event": "progress",
+        "variant": "scaled-dot",
+        "seed": 1,
+        "step": 1,
+        "steps": 2,
+        "loss": None,
+        "lr": 0.1,
+        "tokens_per_second": None,
+        "grad_norm": None,
+        "remaining_seconds": None,
+        "loss_name": "training loss",
+    }
     assert events.SavedEvent(3, Path("a/b")).json()["path"] == "a/b"

@@ -38,9 +38,7 @@ def test_spans_are_the_text_and_unmarked_ones_are_in_both(text: str, other: str)
     for span, differs in found:
         if not differs:
             common = [*map(str.strip, words(span))]
-            assert any(
-                rest[at : at + len(common)] == common for at in range(len(rest) - len(common) + 1)
-            )
+            assert any(rest[at : at + len(common)] == common for at in range(len(rest) - len(common) + 1))
     same = [*map(str.strip, words(text))] == rest
     assert same is not any(differs for _, differs in found)
 

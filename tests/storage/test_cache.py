@@ -46,10 +46,7 @@ def test_a_damaged_folder_is_rebuilt_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.mkdir()
     (path / "value").write_text("damaged")
-    assert read_or_build(path, read, write) == (
-        "good",
-        f"the damaged cache {path} was rebuilt (value is damaged)",
-    )
+    assert read_or_build(path, read, write) == ("good", f"the damaged cache {path} was rebuilt (value is damaged)")
     assert read_or_build(path, read, write) == ("good", None)
 
 

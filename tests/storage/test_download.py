@@ -112,12 +112,8 @@ def unannounced(handler: Handler) -> None:
     handler.wfile.write(BODY)
 
 
-@pytest.mark.parametrize(
-    ("answer", "total"), [(whole, len(BODY)), (packed, len(BODY)), (unannounced, None)]
-)
-def test_a_file_arrives_whole_with_progress(
-    server: Server, tmp_path: Path, answer: Answer, total: int | None
-) -> None:
+@pytest.mark.parametrize(("answer", "total"), [(whole, len(BODY)), (packed, len(BODY)), (unannounced, None)])
+def test_a_file_arrives_whole_with_progress(server: Server, tmp_path: Path, answer: Answer, total: int | None) -> None:
     server.answers["/file"] = answer
     path, steps = tmp_path / "new" / "file", []
     fetch(f"{server.url}/file", path, SHA256, lambda *step: steps.append(step))
@@ -128,9 +124,7 @@ def test_a_file_arrives_whole_with_progress(
 
 
 @pytest.mark.parametrize("fault", [cut, lambda handler: handler.head(503)])
-def test_a_transfer_that_breaks_off_is_tried_again(
-    server: Server, tmp_path: Path, fault: Answer
-) -> None:
+def test_a_transfer_that_breaks_off_is_tried_again(server: Server, tmp_path: Path, fault: Answer) -> None:
     server.answers["/file"] = lambda handler: (fault if len(handler.seen) < 3 else there)(handler)
     server.answers["/there"] = whole
 
@@ -146,8 +140,7 @@ def test_a_transfer_that_keeps_breaking_off_leaves_nothing(server: Server, tmp_p
     message = refuse(server, tmp_path / "file", UnavailableError)
     assert message.startswith("file: the transfer broke off: ")
     assert message.endswith(
-        f"(3 tries); to do without, fetch {server.url}/file elsewhere and put it at "
-        f"{tmp_path / 'file'}"
+        f"(3 tries); to do without, fetch {server.url}/file elsewhere and put it at {tmp_path / 'file'}"
     )
 
 
@@ -158,9 +151,7 @@ def test_an_absent_file_is_not_tried_again(server: Server, tmp_path: Path) -> No
     assert len(server.seen) == 1
 
 
-def test_a_silent_server_is_given_up(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_server_is_given_up(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "TIMEOUT", 0.05)
     done = threading.Event()
 
@@ -228,9 +219,7 @@ def test_redirects_elsewhere_than_https_are_refused(
     assert message in refuse(server, tmp_path / "file", kind)
 
 
-@pytest.mark.parametrize(
-    "url", ["http://example.org/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "https:x", ""]
-)
+@pytest.mark.parametrize("url", ["http://example.org/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "https:x", ""])
 def test_only_https_is_downloaded(tmp_path: Path, url: str) -> None:
     with pytest.raises(DataError, match="only https addresses are downloaded"):
         fetch(url, tmp_path / "file")
@@ -267,9 +256,7 @@ def test_a_place_that_cannot_be_written_is_named(server: Server, tmp_path: Path)
         fetch(f"{server.url}/x", tmp_path / "file" / "below")
 
 
-def test_a_full_disk_leaves_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(file: object, data: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -296,9 +283,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
 def test_named_members_are_extracted_and_no_others(tmp_path: Path, mode: str) -> None:
     archive = pack(
-        tmp_path / "a.tar",
-        [(member("../evil"), b"x"), (member("d/one"), BODY), (member("two"), b"2")],
-        mode,
+        tmp_path / "a.tar", [(member("../evil"), b"x"), (member("d/one"), BODY), (member("two"), b"2")], mode
     )
     out = tmp_path / "out"
     extract(archive, {"d/one": out / "1", "two": out / "2"})
@@ -315,9 +300,7 @@ def test_links_and_devices_are_not_extracted(tmp_path: Path, kind: bytes) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_archives_over_the_limit_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_over_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "EXTRACTED_LIMIT", 1000)
     archive = pack(tmp_path / "a.tar", [(member("one"), BODY), (member("two"), b"2")])
     with pytest.raises(DataError, match="holds more than 1,000 bytes"):

@@ -34,9 +34,7 @@ def test_a_file_comes_in_pieces_and_a_fault_between_them_leaves_nothing(tmp_path
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("old", [None, "old content"])
-def test_whatever_operation_fails_the_content_is_old_or_new(
-    tmp_path: Path, fault: str, old: str | None
-) -> None:
+def test_whatever_operation_fails_the_content_is_old_or_new(tmp_path: Path, fault: str, old: str | None) -> None:
     counter = Faulty()
     with failing(counter):
         files.atomic_write(tmp_path / "dry", "new content")
@@ -104,9 +102,15 @@ def test_only_leftovers_of_dead_processes_are_removed(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     names = [
-        f"a.tmp-{dead.pid}", f"b.tmp-{os.getpid()}", f"c.tmp-{os.getppid()}",
-        "d.tmp-x", "e.tmp-", "f", "g.tmp-\u0663", "h.tmp-" + "9" * 30,
-    ]  # fmt: skip
+        f"a.tmp-{dead.pid}",
+        f"b.tmp-{os.getpid()}",
+        f"c.tmp-{os.getppid()}",
+        "d.tmp-x",
+        "e.tmp-",
+        "f",
+        "g.tmp-\u0663",
+        "h.tmp-" + "9" * 30,
+    ]
     for name in names:
         (tmp_path / name).write_text("")
     (tmp_path / f"folder.tmp-{dead.pid}" / "sub").mkdir(parents=True)

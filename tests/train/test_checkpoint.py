@@ -154,9 +154,7 @@ def test_shards_of_earlier_versions_are_read_and_no_others(tmp_path: Path) -> No
     (shard,) = path.glob("shard-*.safetensors")
     forge(path, shard.name, shard.read_bytes(), instead="tensors.safetensors")
     found, state = checkpoint.load(path, prefix="model.")
-    assert ({name: x.tolist() for name, x in found.items()}, state["step"]) == (
-        {"model.x": [0, 1, 2]}, 1
-    )  # fmt: skip
+    assert ({name: x.tolist() for name, x in found.items()}, state["step"]) == ({"model.x": [0, 1, 2]}, 1)
     safetensors.torch.save_file({"x": torch.zeros(1)}, path / "tensors.safetensors")
     with pytest.raises(DataError, match="tensors.safetensors"):
         checkpoint.load(path)
@@ -195,12 +193,8 @@ def test_a_state_that_is_not_finite_is_never_saved(tmp_path: Path, bad: float) -
     assert names(run) == ["step-1"]
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"pair": (1, 2)}, {"best": float("inf")}, {"steps": {1: 2}}, {"path": Path("x")}]
-)
-def test_a_state_that_json_would_change_is_refused(
-    tmp_path: Path, wrong: dict[str, object]
-) -> None:
+@pytest.mark.parametrize("wrong", [{"pair": (1, 2)}, {"best": float("inf")}, {"steps": {1: 2}}, {"path": Path("x")}])
+def test_a_state_that_json_would_change_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises((TypeError, ValueError)):
         checkpoint.save(Run(tmp_path), 1, {}, wrong)
 
@@ -273,9 +267,7 @@ def test_what_was_saved_survives_a_loss_of_power(tmp_path: Path) -> None:
 @pytest.mark.sampled(15)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("history", BEFORE)
-def test_whatever_operation_fails_the_old_or_the_new_state_is_there(
-    tmp_path: Path, history: str, fault: str
-) -> None:
+def test_whatever_operation_fails_the_old_or_the_new_state_is_there(tmp_path: Path, history: str, fault: str) -> None:
     before = BEFORE[history]
     step = len(before) + 1
     counter = Faulty()
@@ -336,9 +328,7 @@ print(reached)
 def test_kill_9_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     here = Path(__file__).parent
     command = [sys.executable, "-c", KILLS, str(tmp_path), str(here), str(here.parent)]
-    done = subprocess.run(
-        [*command, str(here.parents[1])], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([*command, str(here.parents[1])], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 25
 
@@ -377,17 +367,13 @@ class Payload:
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("protocol", [0, 2, 5])
 @pytest.mark.parametrize("form", ["pickle", "archive"])
-def test_no_payload_is_ever_executed(
-    pristine: Path, tmp_path: Path, name: str, protocol: int, form: str
-) -> None:
+def test_no_payload_is_ever_executed(pristine: Path, tmp_path: Path, name: str, protocol: int, form: str) -> None:
     copy = tmp_path / "run"
     shutil.copytree(pristine, copy)
     path = copy / "checkpoints" / "step-2"
     data = pickle.dumps(Payload(tmp_path / "canary"), protocol)
     if form == "archive":
-        torch.save(
-            Payload(tmp_path / "canary"), tmp_path / "file.pt", pickle_protocol=max(2, protocol)
-        )
+        torch.save(Payload(tmp_path / "canary"), tmp_path / "file.pt", pickle_protocol=max(2, protocol))
         data = (tmp_path / "file.pt").read_bytes()
     if name == "manifest.json":
         (path / name).write_bytes(data)
@@ -453,9 +439,7 @@ def test_a_hostile_tensor_file_is_refused(pristine: Path, tmp_path: Path, kind: 
     ],
     ids=["empty", "list", "nan", "digits", "deep", "bytes", "huge"],
 )
-def test_a_hostile_state_is_refused(
-    pristine: Path, tmp_path: Path, data: bytes, reason: str
-) -> None:
+def test_a_hostile_state_is_refused(pristine: Path, tmp_path: Path, data: bytes, reason: str) -> None:
     copy = tmp_path / "run"
     shutil.copytree(pristine, copy)
     path = copy / "checkpoints" / "step-2"

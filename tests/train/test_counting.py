@@ -38,10 +38,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "trigram": {"type": "n-gram"},
     "counts": {"type": "naive-bayes"},
     "residual": {"type": "naive-bayes", "naive_bayes": NaiveBayesConfig(residual="own", beta=1)},
-    "skip-gram": {
-        "type": "naive-bayes", "width": 8, "naive_bayes": NaiveBayesConfig(estimate="skip-gram"),
-    },
-}  # fmt: skip
+    "skip-gram": {"type": "naive-bayes", "width": 8, "naive_bayes": NaiveBayesConfig(estimate="skip-gram")},
+}
 
 
 def recipe(kind: str = "counts", **settings: Any) -> Recipe:
@@ -59,9 +57,7 @@ def recipe(kind: str = "counts", **settings: Any) -> Recipe:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_counted_run_is_finished_scored_and_used_like_any_other(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_counted_run_is_finished_scored_and_used_like_any_other(kind: str, tmp_path: Path) -> None:
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": recipe(kind)}, None, {})
     events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     run = Run.open(tmp_path / "runs/small/base/seed-1")
@@ -92,9 +88,7 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     for folder in folders:
         run_through(job(folder, recipe(kind)), count)
     first, second = (Run.open(folder / "run") for folder in folders)
-    hashes = [
-        run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)
-    ]
+    hashes = [run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)]
     assert hashes[0] == hashes[1]
 
 

@@ -138,9 +138,7 @@ def test_the_speed_of_an_interval_counts_the_time_before_a_resumption(
 
 
 @pytest.mark.parametrize("stop", [4, 10])
-def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(
-    tmp_path: Path, stop: int
-) -> None:
+def test_resuming_a_checkpoint_made_after_the_last_one_repeats_no_log_line(tmp_path: Path, stop: int) -> None:
     recipe = small_recipe(write_corpus(tmp_path))
     with pytest.raises(StoppedError):
         run_through(job(tmp_path, recipe, StopAt([stop])))
@@ -182,9 +180,7 @@ def test_four_batches_of_eight_give_the_gradient_of_one_of_thirty_two(tmp_path: 
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("bf16", 0.03), ("fp16", 0.005)])
-def test_short_floats_give_nearly_the_gradient_of_float32(
-    tmp_path: Path, precision: str, tolerance: float
-) -> None:
+def test_short_floats_give_nearly_the_gradient_of_float32(tmp_path: Path, precision: str, tolerance: float) -> None:
     model, whole, _ = whole_and_parts(tmp_path)
     model = model.float()
     norms = []
@@ -206,16 +202,12 @@ def test_the_logged_loss_is_plain_cross_entropy_a_token(tmp_path: Path) -> None:
     batch = BatchStream(lambda _: made.prepared.train, 56, seed=1).take(1)[0]
     with torch.no_grad():
         logits = training.model(batch.source, batch.input)
-    expected = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), batch.output.flatten(), ignore_index=0
-    )
+    expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.output.flatten(), ignore_index=0)
     (progress,) = [event for event in run_through(made) if isinstance(event, ProgressEvent)]
     assert progress.loss == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_the_remaining_time_is_that_of_the_last_updates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_remaining_time_is_that_of_the_last_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow start, or a time when the process was stopped, does not count for ever."""
     now = 0.0
     monkeypatch.setattr("attnkit.train.fit.time", SimpleNamespace(perf_counter=lambda: now))
@@ -234,9 +226,7 @@ def test_the_remaining_time_is_that_of_the_last_updates(
 
 
 @pytest.mark.parametrize(("average", "steps"), [(3, [8, 10, 12]), (9, [2, 4, 6, 8, 10, 12])])
-def test_averaged_weights_are_the_mean_of_the_last_validations(
-    average: int, steps: list[int], tmp_path: Path
-) -> None:
+def test_averaged_weights_are_the_mean_of_the_last_validations(average: int, steps: list[int], tmp_path: Path) -> None:
     recipe = small_recipe(write_corpus(tmp_path), average=average, valid_every=2)
     run_through(job(tmp_path, recipe))
     run = Run.open(tmp_path / "run")
@@ -254,15 +244,10 @@ def test_checkpoints_are_saved_between_validations_too(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "kept", "largest"),
-    [({"average": 3, "valid_every": 2}, 4, 3), ({"ema": 0.5, "choose": "best"}, 3, 5)],
+    ("settings", "kept", "largest"), [({"average": 3, "valid_every": 2}, 4, 3), ({"ema": 0.5, "choose": "best"}, 3, 5)]
 )
 def test_space_is_demanded_for_all_that_a_training_keeps(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, Any],
-    kept: int,
-    largest: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], kept: int, largest: int
 ) -> None:
     """Three checkpoints of three copies were demanded, whatever was averaged."""
     demanded: list[int] = []
@@ -288,9 +273,7 @@ def test_moving_averages_follow_their_formula(tmp_path: Path) -> None:
 
 def test_training_stops_when_validations_no_longer_improve(tmp_path: Path) -> None:
     # no learning at all: the first validation is the best
-    recipe = small_recipe(
-        write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12
-    )
+    recipe = small_recipe(write_corpus(tmp_path), lr=1e-12, valid_every=1, patience=2, choose="best", steps=12)
     events = run_through(job(tmp_path, recipe))
     values = [event.value for event in events if isinstance(event, ValidatedEvent)]
     worst = len(values) - 1 - values.index(min(values))
@@ -310,9 +293,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[tuple[float, float]])
 
     training: list[Training] = []
     begin = Training.__init__
-    monkeypatch.setattr(
-        Training, "__init__", lambda self, made: (training.append(self), begin(self, made))[1]
-    )
+    monkeypatch.setattr(Training, "__init__", lambda self, made: (training.append(self), begin(self, made))[1])
     monkeypatch.setattr(Validator, "measure", measure)
 
 
@@ -372,10 +353,12 @@ def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("parameter", "module"),
-    [("decoder.blocks.0.feed_forward.up.weight", "decoder.blocks.0.feed_forward.up"),
-     ("encoder.blocks.0.attention.q.weight", "encoder.blocks.0.attention.q"),
-     ("embed_source.tokens.weight", "embed_source.tokens")],
-)  # fmt: skip
+    [
+        ("decoder.blocks.0.feed_forward.up.weight", "decoder.blocks.0.feed_forward.up"),
+        ("encoder.blocks.0.attention.q.weight", "encoder.blocks.0.attention.q"),
+        ("embed_source.tokens.weight", "embed_source.tokens"),
+    ],
+)
 def test_a_loss_that_is_not_finite_stops_before_the_update_and_names_the_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parameter: str, module: str
 ) -> None:
@@ -429,11 +412,7 @@ def test_a_gradient_that_is_not_finite_names_its_parameter_and_the_good_checkpoi
     ],
 )
 def test_running_out_of_memory_says_what_to_change(
-    error: Exception,
-    kind: type[Exception],
-    text: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, kind: type[Exception], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise error
@@ -475,12 +454,8 @@ def test_subword_sampling_changes_epochs_and_resumes_exactly(tmp_path: Path) -> 
     assert resumed(tmp_path / "parts", recipe, [7]) == list(digests(whole))
 
 
-@pytest.mark.parametrize(
-    ("word", "expected"), [("scaled-dot", 500), ("synthesizer-random", 500), ("linear", None)]
-)
-def test_only_quadratic_mechanisms_keep_to_a_budget_of_scores(
-    tmp_path: Path, word: str, expected: int | None
-) -> None:
+@pytest.mark.parametrize(("word", "expected"), [("scaled-dot", 500), ("synthesizer-random", 500), ("linear", None)])
+def test_only_quadratic_mechanisms_keep_to_a_budget_of_scores(tmp_path: Path, word: str, expected: int | None) -> None:
     recipe = small_recipe(write_corpus(tmp_path), batch_scores=500)
     roles = dict.fromkeys(("encoder", "decoder", "cross"), AttentionConfig(name=word))
     model = recipe.model.model_copy(update={"attention": Roles(**roles)})
@@ -494,9 +469,7 @@ def test_a_language_model_and_a_decoder_of_pairs_train(tmp_path: Path) -> None:
     data = write_corpus(tmp_path)
     recipe = small_recipe(data, steps=40, lr=1e-2, valid_every=20)
     decoder = recipe.model.model_copy(update={"shape": "decoder"})
-    plain = DataConfig(
-        train=data.train[0], valid=data.valid[0], test=data.test[0], format="plain", max_length=16
-    )
+    plain = DataConfig(train=data.train[0], valid=data.valid[0], test=data.test[0], format="plain", max_length=16)
     language = {"task": "language-modeling", "data": plain, "model": decoder}
     causal = {"train": recipe.train.model_copy(update={"objective": "causal"})}
     for number, changes in enumerate(({"model": decoder}, language | causal)):

@@ -59,9 +59,7 @@ def logging_to(run: Run, *names: str) -> Recipe:
 
 
 @pytest.mark.parametrize("name", log_writers.OPENERS)
-def test_the_numbers_of_a_record_are_logged(
-    name: str, tmp_path: Path, boards: "list[Board]"
-) -> None:
+def test_the_numbers_of_a_record_are_logged(name: str, tmp_path: Path, boards: "list[Board]") -> None:
     run = make_run(tmp_path)
     writers = LogWriters(run, logging_to(run, name), None)
     writers.add("train", RECORD)
@@ -70,9 +68,7 @@ def test_the_numbers_of_a_record_are_logged(
     assert (board.logged, board.closed) == ({7: SCALARS}, 1)
 
 
-def test_a_resumed_training_goes_on_in_the_same_curves(
-    tmp_path: Path, boards: "list[Board]"
-) -> None:
+def test_a_resumed_training_goes_on_in_the_same_curves(tmp_path: Path, boards: "list[Board]") -> None:
     run = make_run(tmp_path)
     recipe = logging_to(run, *log_writers.OPENERS)
     LogWriters(run, recipe, None)
@@ -95,9 +91,7 @@ def test_a_resumed_training_goes_on_in_the_same_curves(
 
 
 @pytest.mark.parametrize("name", log_writers.OPENERS)
-def test_without_the_extra_the_error_names_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_the_error_names_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path)
     monkeypatch.setitem(sys.modules, name, None)
     text = rf"train.log_to: {name} is not installed: pip install 'attnkit\[{name}\]'"
@@ -123,19 +117,13 @@ def test_an_error_of_a_library_is_one_line(
 
 
 @pytest.mark.parametrize(("word", "names"), [("true", ("tensorboard",)), ("false", ())])
-def test_the_key_of_earlier_versions_is_read(
-    word: str, names: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_the_key_of_earlier_versions_is_read(word: str, names: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text(
-        f"task: translation\ndata: {{corpus: toy-translation}}\ntrain: {{tensorboard: {word}}}\n"
-    )
+    path.write_text(f"task: translation\ndata: {{corpus: toy-translation}}\ntrain: {{tensorboard: {word}}}\n")
     assert load(path).variants["base"].train.log_to == names
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("tensorboard") is None, reason="the extra tensorboard is not installed"
-)
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the extra tensorboard is not installed")
 def test_tensorboard_reads_the_curves_of_a_resumed_training(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -51,12 +51,9 @@ def test_a_chunk_has_at_least_a_multiple_of_the_width(
 @pytest.mark.parametrize("types", [("bfloat16", "float32"), ("float32", "bfloat16")])
 def test_hidden_states_and_weights_may_have_different_types(types: tuple[str, str]) -> None:
     hidden, weight, targets = problem(64, 50)
-    exact = torch.autograd.grad(
-        loss.token_losses(hidden, weight, targets, LossOptions(0.1)).total, [hidden, weight]
-    )
+    exact = torch.autograd.grad(loss.token_losses(hidden, weight, targets, LossOptions(0.1)).total, [hidden, weight])
     mixed = [
-        x.detach().to(getattr(torch, name)).requires_grad_()
-        for x, name in zip((hidden, weight), types, strict=True)
+        x.detach().to(getattr(torch, name)).requires_grad_() for x, name in zip((hidden, weight), types, strict=True)
     ]
     try:
         total = loss.token_losses(*mixed, targets, LossOptions(0.1)).total

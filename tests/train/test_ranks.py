@@ -65,9 +65,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
-    tmp_path: Path, pool: RankPool, precision: str
-) -> None:
+def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(tmp_path: Path, pool: RankPool, precision: str) -> None:
     recipe = recipe_in(tmp_path, dropout=0, precision=precision, average=2, clip=0.1)
     succeed(pool.run(1, ranked.train_alone, tmp_path / "one", with_train(recipe, accumulate=2)))
     succeed(pool.run(2, ranked.train, tmp_path / "two", recipe))
@@ -77,12 +75,8 @@ def test_two_ranks_are_an_accumulation_of_two_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "parallel"), [("sru-additive", "ddp"), ("performer", "fsdp"), ("relative", "fsdp")]
-)
-def test_every_type_of_model_trains_in_ranks(
-    tmp_path: Path, pool: RankPool, kind: str, parallel: str
-) -> None:
+@pytest.mark.parametrize(("kind", "parallel"), [("sru-additive", "ddp"), ("performer", "fsdp"), ("relative", "fsdp")])
+def test_every_type_of_model_trains_in_ranks(tmp_path: Path, pool: RankPool, kind: str, parallel: str) -> None:
     performer = AttentionConfig(name="performer")
     changes: dict[str, Any] = {
         "sru-additive": BASELINES["sru-additive"],
@@ -98,9 +92,7 @@ def test_every_type_of_model_trains_in_ranks(
 
 
 @pytest.mark.slow
-def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
-    tmp_path: Path, pool: RankPool
-) -> None:
+def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(tmp_path: Path, pool: RankPool) -> None:
     """Updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
     recipe = recipe_in(tmp_path, steps=6, log_every=1, valid_every=0)
     places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
@@ -118,15 +110,11 @@ def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(
 
 
 @pytest.mark.slow
-def test_gradient_descent_in_float64_ends_at_the_same_weights(
-    tmp_path: Path, pool: RankPool
-) -> None:
+def test_gradient_descent_in_float64_ends_at_the_same_weights(tmp_path: Path, pool: RankPool) -> None:
     recipe = recipe_in(tmp_path, dropout=0)
     fsdp = with_train(recipe, parallel="fsdp")
     runs = [(recipe, 1), (recipe, 4), (fsdp, 2)]
-    one, *others = (
-        succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 10)) for how, world in runs
-    )
+    one, *others = (succeed(pool.run(world, ranked.descend, tmp_path, how, 4, 10)) for how, world in runs)
     for ranks in others:
         for found in ranks:
             assert all((found[n] - one[0][n]).abs().max() < 1e-12 for n in found)
@@ -146,25 +134,20 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path: Path, pool: RankPool) 
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_sharded_weights_is_read_by_any_number_of_ranks(
-    tmp_path: Path, pool: RankPool
-) -> None:
+def test_a_checkpoint_of_sharded_weights_is_read_by_any_number_of_ranks(tmp_path: Path, pool: RankPool) -> None:
     """Also by one process alone, which goes on to the end, and by ranks that do not shard."""
     recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
     plain = with_train(recipe, parallel="ddp")
     succeed(pool.run(2, ranked.train, tmp_path, recipe, 3))
     read = [(1, recipe), (4, recipe), (2, plain)]
-    found = {d for world, how in read
-             for d in succeed(pool.run(world, ranked.state_of, tmp_path, how))}  # fmt: skip
+    found = {d for world, how in read for d in succeed(pool.run(world, ranked.state_of, tmp_path, how))}
     assert len(found) == 1
     run_through(job(tmp_path, recipe))
     assert len(list(digests(tmp_path))) == 3
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(
-    tmp_path: Path, pool: RankPool
-) -> None:
+def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(tmp_path: Path, pool: RankPool) -> None:
     recipe = recipe_in(tmp_path, parallel="fsdp", average=3, valid_every=1)
     succeed(pool.run(1, ranked.train, tmp_path, with_train(recipe, parallel="ddp"), 4))
     (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, with_train(recipe, parallel="ddp")))
@@ -205,24 +188,18 @@ def test_outputs_and_probabilities_are_those_of_one_process(tmp_path: Path, pool
     succeed(pool.run(1, ranked.train, tmp_path, recipe))
     draw = random.Random(2)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(0, 9))) for _ in range(61)]
-    found = [
-        succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, 60)) for world in (1, 3)
-    ]
+    found = [succeed(pool.run(world, ranked.answers, tmp_path / "run", texts, 60)) for world in (1, 3)]
     assert all(one == found[0][0] for ranks in found for one in ranks)
     assert len(found[0][0][0]) == 61
 
 
 @pytest.mark.slow
-def test_questions_have_the_same_answers_from_any_number_of_ranks(
-    tmp_path: Path, pool: RankPool
-) -> None:
+def test_questions_have_the_same_answers_from_any_number_of_ranks(tmp_path: Path, pool: RankPool) -> None:
     run, model = make_run(tmp_path), copy.deepcopy(network("llama"))
     model.config.max_position_embeddings = 1024  # of rotary positions, which have no table
     model.save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
-    (one,), others = (
-        succeed(pool.run(world, ranked.replies, run.path, tmp_path / "model")) for world in (1, 3)
-    )
+    (one,), others = (succeed(pool.run(world, ranked.replies, run.path, tmp_path / "model")) for world in (1, 3))
     assert others == [one] * 3
     assert len(one) == 4
     assert all(len(answers) == 6 for answers in one)
@@ -230,10 +207,8 @@ def test_questions_have_the_same_answers_from_any_number_of_ranks(
 
 REFUSED = {
     "no way to train together": ({"parallel": "none"}, RecipeError, "but 2 processes are to train"),
-    "16 bits that FSDP cannot scale": (
-        {"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16",
-    ),
-}  # fmt: skip
+    "16 bits that FSDP cannot scale": ({"parallel": "fsdp", "precision": "fp16"}, RecipeError, "use bf16"),
+}
 
 
 @pytest.mark.parametrize(("train", "kind", "words"), REFUSED.values(), ids=REFUSED)

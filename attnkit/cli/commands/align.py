@@ -46,13 +46,9 @@ def align(
     dev: tuple[str, str, str] | None = value(
         "SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."
     ),
-    gold: str | None = value(
-        "FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."
-    ),
+    gold: str | None = value("FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."),
     method: Literal["argmax", "mutual", "threshold"] = value(
-        "METHOD",
-        f"argmax, mutual or threshold (weights of at least {THRESHOLD}).",
-        default="argmax",
+        "METHOD", f"argmax, mutual or threshold (weights of at least {THRESHOLD}).", default="argmax"
     ),
     output: Path | None = value("FILE", "Write the alignments to this file.", "--output", "-o"),
     format: options.Format = "table",
@@ -74,9 +70,7 @@ def align(
     if layer is not None and dev is not None:
         raise UsageError("--dev chooses the layer and head: use either --dev or --layer")
     if gold is None and format not in ("table", "json"):
-        raise UsageError(
-            f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json"
-        )
+        raise UsageError(f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json")
     from attnkit.analysis import word_alignment as alignment
     from attnkit.analysis.word_alignment import pharaoh
     from attnkit.data.tokenizer import unknown_note
@@ -116,9 +110,7 @@ def align(
         console.warn(note)
 
 
-def _watched(
-    pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]
-) -> Iterator[Pair]:
+def _watched(pairs: Iterable[Pair], tokenizer: "Tokenizer", unknown: Counter[str]) -> Iterator[Pair]:
     """The pairs; what the tokenizer does not know of them is added to `unknown`."""
     for pair in pairs:
         for vocabulary, text in zip(tokenizer, pair, strict=True):
@@ -134,8 +126,7 @@ def _pairs(source: str | None, target: str | None) -> Iterator[Pair]:
                 left, separator, right = line.partition(SEPARATOR)
                 if line.strip() and not separator:
                     raise DataError(
-                        f"standard input:{number}: no {SEPARATOR} between source and target; or "
-                        "name two files"
+                        f"standard input:{number}: no {SEPARATOR} between source and target; or name two files"
                     )
                 yield left, right
         return
@@ -167,9 +158,7 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
     ]
 
 
-def _best(
-    run: "Run", dev: tuple[str, str, str], heads: "Sequence[Head]", rule: "LinkRule", device: str
-) -> "Head":
+def _best(run: "Run", dev: tuple[str, str, str], heads: "Sequence[Head]", rule: "LinkRule", device: str) -> "Head":
     """The head that aligns the development sentences best."""
     from attnkit.analysis.word_alignment import align, best, quality
 
@@ -184,9 +173,7 @@ def _best(
     return head
 
 
-def table(
-    title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule"
-) -> "Table":
+def table(title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule") -> "Table":
     """A row per head."""
     from attnkit.analysis.word_alignment import best
     from attnkit.show.table import Column, Table

@@ -17,17 +17,11 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.show.table import Table
 
-app = typer.Typer(
-    help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True
-)
+app = typer.Typer(help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True)
 
 Variant = Annotated[
     str | None,
-    Option(
-        metavar="NAME",
-        help="The variant to measure. [default: the first]",
-        autocompletion=completion.variants,
-    ),
+    Option(metavar="NAME", help="The variant to measure. [default: the first]", autocompletion=completion.variants),
 ]
 
 
@@ -58,8 +52,7 @@ def attention(
     *,
     lengths: str | None = value(
         "N,N,...",
-        "Sequence lengths; A..B doubles from A to B. [default: 128..16384, "
-        "and 65536 for linear-time mechanisms]",
+        "Sequence lengths; A..B doubles from A to B. [default: 128..16384, and 65536 for linear-time mechanisms]",
     ),
     causal: bool = flag("--causal", "Causal attention. [default: every key is visible]"),
     layer: bool = flag("--layer", "Include the projections, not only the mechanism."),
@@ -72,9 +65,7 @@ def attention(
     device: options.Device = "cpu",
     threads: int | None = value("N", "CPU threads. [default: torch's]", min=1),
     repeats: int = value("N", "Rounds; the median is reported.", default=5, min=1),
-    budget: float = value(
-        "S", "Seconds per pass and length; slower ones are skipped.", default=10.0
-    ),
+    budget: float = value("S", "Seconds per pass and length; slower ones are skipped.", default=10.0),
     format: options.Format = "table",
     columns: options.Columns = None,
 ) -> None:
@@ -100,9 +91,7 @@ def attention(
         raise UsageError(f"--budget {budget:g}: must be more than 0 seconds")
     if not words:
         facts = {word: mechanisms.facts(word) for word in mechanisms.names()}
-        whole = [
-            word for word in facts if not any(o.required for o in facts[word].options.values())
-        ]
+        whole = [word for word in facts if not any(o.required for o in facts[word].options.values())]
         words = plan.measurable(whole, causal)
     candidates = [plan.candidate(word) for word in dict.fromkeys(words)]
     able = plan.measurable([one.word for one in candidates], causal)
@@ -111,9 +100,18 @@ def attention(
         raise UsageError(f"{', '.join(unable)} {why}")
     sweeps = plan.sweeps(candidates, options.lengths(lengths))
     workload = plan.Workload(
-        causal, layer, pick_device(device), dtype, batch, heads, head_width, repeats, budget,
-        threads, tuple(dict.fromkeys(mechanisms.plugged().values())),
-    )  # fmt: skip
+        causal,
+        layer,
+        pick_device(device),
+        dtype,
+        batch,
+        heads,
+        head_width,
+        repeats,
+        budget,
+        threads,
+        tuple(dict.fromkeys(mechanisms.plugged().values())),
+    )
     points: list[Point] = []
     try:
         points.extend(measure(sweeps, workload, console.say))
@@ -170,9 +168,7 @@ def train(
 @app.command("decode")
 def decode(
     recipe: str = argument(
-        "RECIPE|RUN",
-        "A recipe (path or name), or the folder of a finished run.",
-        autocompletion=completion.targets,
+        "RECIPE|RUN", "A recipe (path or name), or the folder of a finished run.", autocompletion=completion.targets
     ),
     overrides: options.Overrides = None,
     *,
@@ -205,8 +201,7 @@ def decode(
         title, chosen = _variant(recipe, overrides, variant)
     elif overrides or variant:
         raise UsageError(
-            f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or "
-            "name a recipe"
+            f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or name a recipe"
         )
     else:
         title, chosen = f"{run.name}/{run.variant}/seed-{run.seed}", run.recipe
@@ -220,9 +215,7 @@ def decode(
     _print(title, speed, decoding_table(title, speed), format, profile)
 
 
-def _variant(
-    recipe: str, overrides: Sequence[str] | None, variant: str | None
-) -> "tuple[str, Recipe]":
+def _variant(recipe: str, overrides: Sequence[str] | None, variant: str | None) -> "tuple[str, Recipe]":
     """The recipe of a variant, after a title that names it and the overrides."""
     from attnkit.recipe import load
 

@@ -43,12 +43,7 @@ def check(
     results = {role: _worst([_results(word, role, values, at) for at in layers]) for role in ROLES}
     title = " ".join([word, *(options or ())])
     output.write_tables([table(title, results)], format)
-    broken = [
-        (role, result)
-        for role, of_role in results.items()
-        for result in of_role
-        if result.state == "broken"
-    ]
+    broken = [(role, result) for role, of_role in results.items() for result in of_role if result.state == "broken"]
     for role, result in broken:
         console.say(f"broken, {role}: {result.contract.name}: {result.text}")
     # an error of the mechanism says by itself what is wrong
@@ -98,8 +93,7 @@ def table(title: str, results: "dict[Role, list[Result]]") -> "Table":
     rows = [dict(zip(results, row, strict=True)) for row in zip(*results.values(), strict=True)]
     columns = (
         Column("contract", lambda row: next(iter(row.values())).contract.name, align="left"),
-        Column("promise", lambda row: next(iter(row.values())).contract.statement, align="left",
-               wrap=True),
+        Column("promise", lambda row: next(iter(row.values())).contract.statement, align="left", wrap=True),
         *(Column(role, partial(cell, role)) for role in results),
-    )  # fmt: skip
+    )
     return Table.of(title, rows, columns, [NOTE])

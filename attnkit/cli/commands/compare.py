@@ -17,29 +17,19 @@ EXAMPLES = 3
 
 
 def compare(
-    runs: list[Path] = argument(
-        "RUN", "A scored run, or a folder of them; the first is the baseline."
-    ),
+    runs: list[Path] = argument("RUN", "A scored run, or a folder of them; the first is the baseline."),
     *,
-    split: str | None = value(
-        "S", "Split to compare on. [default: the first that all are scored on]"
-    ),
+    split: str | None = value("S", "Split to compare on. [default: the first that all are scored on]"),
     metric: str | None = value(
         "M",
         "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is stored]",
         autocompletion=completion.metrics,
     ),
     sort: Literal["difference", "score", "length", "line"] = value(
-        "ORDER",
-        "Order of examples: difference (of the first two runs), score, length or line.",
-        default="difference",
+        "ORDER", "Order of examples: difference (of the first two runs), score, length or line.", default="difference"
     ),
     number: int | None = value(
-        "N",
-        f"Number of examples, by difference of either sign. [default: {EXAMPLES}; in JSON "
-        "lines all]",
-        "-n",
-        min=1,
+        "N", f"Number of examples, by difference of either sign. [default: {EXAMPLES}; in JSON lines all]", "-n", min=1
     ),
     method: list[str] | None = value(
         "NAME",

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def convert(
     model: Path = argument(
-        "MODEL",
-        "Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub name.",
+        "MODEL", "Folder of a finished run (seed-N), or a causal Hugging Face model: folder or hub name."
     ),
     overrides: list[str] | None = argument(
         "KEY=VALUE",
@@ -35,20 +34,11 @@ def convert(
         default=...,
     ),
     transfer: int = value(
-        "N",
-        "Updates of attention transfer: each new layer learns the old one's output.",
-        default=200,
-        min=0,
+        "N", "Updates of attention transfer: each new layer learns the old one's output.", default=200, min=0
     ),
-    tune: int = value(
-        "N", "Updates of fine-tuning of the whole model after that.", default=500, min=0
-    ),
-    text: Path | None = value(
-        "FILE", "For a Hugging Face model: plain text that it learns from, without labels."
-    ),
-    test: Path | None = value(
-        "FILE", "Plain text for its perplexity; by default the last tenth of --text."
-    ),
+    tune: int = value("N", "Updates of fine-tuning of the whole model after that.", default=500, min=0),
+    text: Path | None = value("FILE", "For a Hugging Face model: plain text that it learns from, without labels."),
+    test: Path | None = value("FILE", "Plain text for its perplexity; by default the last tenth of --text."),
     length: int | None = value("N", "Tokens of its windows of text. [default: 256]", min=2),
     out: options.Out = Path("runs"),
     fresh: bool = flag("--fresh", "Start over, replacing converted runs."),
@@ -76,16 +66,13 @@ def convert(
       attnkit convert RUN --attention '{encoder: local, decoder: local}'
       attnkit convert OWNER/MODEL --attention linear --text corpus.txt
     """
-    how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device,
-                "offline": offline}  # fmt: skip
+    how: Any = {"transfer": transfer, "tune": tune, "out": out, "fresh": fresh, "device": device, "offline": offline}
     given: Any = {"text": text, "test": test, "length": length}
     named = (model / "config.json").is_file() or not model.exists()  # a folder, or of the hub
     if not is_run(str(model)) and (text is not None or named):
         plan = _of_pretrained(str(model), attention, overrides or [], {**how, **given})
     elif any(one is not None for one in given.values()):
-        raise UsageError(
-            "--text, --test and --length are for Hugging Face models: a run has its corpus"
-        )
+        raise UsageError("--text, --test and --length are for Hugging Face models: a run has its corpus")
     else:
         plan = _of_run(model, attention, overrides or [], {**how, "data_dir": data_dir})
     if talks := not (as_json or quiet):
@@ -130,9 +117,7 @@ def _of_run(run: Path, attention: str, words: list[str], how: dict[str, Any]) ->
     return PlannedConversion(settings, conversion.convert, recipe.train, trained.seed, place, use)
 
 
-def _of_pretrained(
-    name: str, attention: str, words: list[str], how: dict[str, Any]
-) -> PlannedConversion:
+def _of_pretrained(name: str, attention: str, words: list[str], how: dict[str, Any]) -> PlannedConversion:
     """A Hugging Face model."""
     from attnkit.cli.training_display import contexts_command
     from attnkit.experiment import pretrained_conversion as conversion

@@ -48,9 +48,7 @@ def encode(
 
     file = load(recipe, overrides or [], option_check=check_options)
     names = file.chosen(variant)
-    settings = TrainingSettings(
-        file=file, out=out, variants=names, data_dir=data_dir, offline=offline
-    )
+    settings = TrainingSettings(file=file, out=out, variants=names, data_dir=data_dir, offline=offline)
 
     def start(emit: "Emit", notice: "Notice") -> None:
         from attnkit.experiment.training import prepare_data

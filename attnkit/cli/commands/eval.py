@@ -54,13 +54,9 @@ def eval(
     ),
     *,
     hyp: list[str] | None = value(
-        "FILE",
-        "Output of any system, one segment per line; - is standard input. Repeatable.",
-        "--hyp",
+        "FILE", "Output of any system, one segment per line; - is standard input. Repeatable.", "--hyp"
     ),
-    ref: list[str] | None = value(
-        "FILE", "Reference for --hyp. Repeat for more references.", "--ref"
-    ),
+    ref: list[str] | None = value("FILE", "Reference for --hyp. Repeat for more references.", "--ref"),
     split: list[str] | None = value("S", "Split to score. [default: the recipe's]"),
     metrics: str | None = value(
         "M,...",
@@ -78,9 +74,7 @@ def eval(
         "How ROUGE, TER and answer metrics cut words: classic (for English) or unicode (for "
         "all scripts). [default: the recipe's, or classic]",
     ),
-    vectors: Path | None = value(
-        "FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."
-    ),
+    vectors: Path | None = value("FILE", "Word vectors for embedding metrics: text of word2vec, GloVe or fastText."),
     lowercase: bool = flag("--lowercase", "Ignore case in BLEU, chrF, distinct-n and seq-rep-4."),
     baseline: str | None = value(
         "NAME",
@@ -127,9 +121,14 @@ def eval(
         _refuse(context, OF_MODELS, "needs --model NAME")
     targets, overrides = sort_words(targets or [], data=bool(model))
     request = EvalRequest(
-        changes, [name for words in split or [] for name in words.split(",")], baseline, out,
-        {"data_dir": data_dir, "offline": offline}, fresh, overrides,
-    )  # fmt: skip
+        changes,
+        [name for words in split or [] for name in words.split(",")],
+        baseline,
+        out,
+        {"data_dir": data_dir, "offline": offline},
+        fresh,
+        overrides,
+    )
     if hyp or ref:
         if not hyp or not ref:
             have, lack = ("--hyp", "--ref") if hyp else ("--ref", "--hyp")
@@ -141,9 +140,12 @@ def eval(
         result = _files(hyp, ref, changes)
     elif model:
         how = {
-            "device": device, "dtype": dtype, "offline": offline, "chat": chat,
+            "device": device,
+            "dtype": dtype,
+            "offline": offline,
+            "chat": chat,
             "template": template.replace("\\n", "\n"),
-        }  # fmt: skip
+        }
         result = _models(targets, model, how, request)
     else:
         result = _runs(targets, device, request)
@@ -151,9 +153,8 @@ def eval(
 
 
 def _changes(
-    metrics: str | None, tokenize: str | None, words: str | None, vectors: Path | None,
-    lowercase: bool,
-) -> dict[str, Any]:  # fmt: skip
+    metrics: str | None, tokenize: str | None, words: str | None, vectors: Path | None, lowercase: bool
+) -> dict[str, Any]:
     """What the command line sets in the eval section of a recipe."""
     from attnkit.scoring import TOKENIZERS, expand
 
@@ -165,9 +166,12 @@ def _changes(
             raise UsageError(f"--tokenize {quoted(wrong[0])}: {hint(wrong[0], TOKENIZERS)}")
         cutters = names if len(names) > 1 else names[0]
     changes = {
-        "metrics": named, "tokenize": cutters, "words": words,
-        "vectors": vectors and str(vectors), "lowercase": lowercase or None,
-    }  # fmt: skip
+        "metrics": named,
+        "tokenize": cutters,
+        "words": words,
+        "vectors": vectors and str(vectors),
+        "lowercase": lowercase or None,
+    }
     return {name: value for name, value in changes.items() if value is not None}
 
 
@@ -206,9 +210,7 @@ def _baseline(
     raise UsageError(f"--baseline {quoted(name)}: {hint(name, [*names, *methods])}")
 
 
-def _models(
-    targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest
-) -> "Comparison":
+def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], request: EvalRequest) -> "Comparison":
     """Ask models, opened in this way, the questions of a recipe."""
     name, recipe = question_recipe(targets, models, request.overrides)
     settings = recipe.eval.model_copy(update=request.changes)
@@ -241,14 +243,11 @@ def _models(
         if is_questions(targets[0]) and not given:
             able = tuple(one for one in spec.methods if not refusal(reader, one))
             spec = spec.model_copy(update={"methods": able})
-        asked = question_sets.EvaluatedModel.of_reader(
-            reader, model, name, request.out, limit=limit, settings=reading
-        )
+        asked = question_sets.EvaluatedModel.of_reader(reader, model, name, request.out, limit=limit, settings=reading)
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
-                asked, corpus, splits, settings, spec, recipe.search, force=request.fresh,
-                progress=progress,
-            )  # fmt: skip
+                asked, corpus, splits, settings, spec, recipe.search, force=request.fresh, progress=progress
+            )
     return side_by_side(rows, baselines, settings, method=method)
 
 

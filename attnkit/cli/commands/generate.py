@@ -13,13 +13,7 @@ from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.cli.output import finite
 from attnkit.distributed import group
-from attnkit.errors import (
-    DataError,
-    OutputError,
-    OutputPathError,
-    UnavailableError,
-    UsageError,
-)
+from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from attnkit.models import Model
@@ -33,9 +27,7 @@ BLOCK = 2048  # lines read before the first output
 
 def generate(
     run: options.RunFolder,
-    input: str = argument(
-        "INPUT", "Text, one sentence per line; - is standard input.", default="-"
-    ),
+    input: str = argument("INPUT", "Text, one sentence per line; - is standard input.", default="-"),
     *,
     output: Path | None = value("FILE", "Write the output to this file.", "--output", "-o"),
     beam: options.Beam = None,
@@ -52,9 +44,7 @@ def generate(
     min_length: int | None = value("N", "Minimum output length in tokens."),
     length_penalty: float | None = value("A", "Rank by log-probability / length ** A."),
     no_repeat_ngram: int | None = value("N", "Never repeat an n-gram of N tokens."),
-    block: int | None = value(
-        "N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1
-    ),
+    block: int | None = value("N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1),
     engine: Literal["attnkit", "ctranslate2", "auto"] = value(
         "ENGINE",
         "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
@@ -93,12 +83,10 @@ def generate(
     if not recipe.writes:
         what = "marked positions" if recipe.task == "tagging" else "masked tokens"
         raise UsageError(f"{run}: its model predicts {what}, it writes no text")
-    given = {
-        "beam": beam, "top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed,
-        "n_best": n_best, "batch_tokens": batch_tokens, "max_length": max_length,
-        "min_length": min_length, "length_penalty": length_penalty,
-        "no_repeat_ngram": no_repeat_ngram,
-    }  # fmt: skip
+    sampling = {"top_p": top_p, "top_k": top_k, "temperature": temperature, "seed": seed}
+    lengths = {"max_length": max_length, "min_length": min_length, "length_penalty": length_penalty}
+    kept = {"n_best": n_best, "no_repeat_ngram": no_repeat_ngram}
+    given = {"beam": beam, "batch_tokens": batch_tokens, **sampling, **lengths, **kept}
     labels = recipe.data.labels if recipe.task == "classification" else ()
     if labels:
         given = _label_options(given | {"sample": sample or None}, run, len(labels))
@@ -167,9 +155,12 @@ def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
     from attnkit.recipe.export_rules import export_issue
 
     return export_issue(recipe, "ctranslate2") or (
-        "task: classification" if recipe.task == "classification"
-        else "sampling with the seeds of attnkit" if spec.method == "sample" else ""
-    )  # fmt: skip
+        "task: classification"
+        if recipe.task == "classification"
+        else "sampling with the seeds of attnkit"
+        if spec.method == "sample"
+        else ""
+    )
 
 
 def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
@@ -200,8 +191,9 @@ def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | En
 
 def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
     """The options of a classifier: `batch_tokens`; what does nothing is refused."""
-    if given := [name for name, value in options.items()
-                 if value is not None and name not in ("n_best", "batch_tokens")]:  # fmt: skip
+    if given := [
+        name for name, value in options.items() if value is not None and name not in ("n_best", "batch_tokens")
+    ]:
         word = given[0].replace("_", "-")
         raise UsageError(f"--{word} does nothing here: {run} classifies and writes no text")
     if not 1 <= (options["n_best"] or 1) <= labels:

@@ -24,9 +24,7 @@ HINT = "`attnkit mechanisms WORD` explains one"
 
 
 def mechanisms(
-    word: str | None = argument(
-        "WORD", "Explain this mechanism.", default=None, autocompletion=completion.mechanisms
-    ),
+    word: str | None = argument("WORD", "Explain this mechanism.", default=None, autocompletion=completion.mechanisms),
     *,
     format: options.Format = "table",
     columns: options.Columns = None,
@@ -110,10 +108,16 @@ def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":
         ("source", lambda one: one.source, 2),
     ]
     fields = [
-        Column(name, value, short if name == "source" else "{}", align="left", priority=priority,
-              wrap=name in ("time", "formula"))
+        Column(
+            name,
+            value,
+            short if name == "source" else "{}",
+            align="left",
+            priority=priority,
+            wrap=name in ("time", "formula"),
+        )
         for name, value, priority in values
-    ]  # fmt: skip
+    ]
     return Table.of("", known, fields, notes)
 
 

@@ -27,41 +27,29 @@ def nbce(
     *,
     context: list[str] | None = value(
         "FILE ...",
-        "Contexts: files of text, .jsonl, .csv or .tsv, folders of them, patterns; - is "
-        "standard input. Repeatable.",
+        "Contexts: files of text, .jsonl, .csv or .tsv, folders of them, patterns; - is standard input. Repeatable.",
     ),
     contexts: str | None = value(
-        "FILE",
-        'Contexts, one {"text": "..."} or JSON string per line, or a table; - is standard input.',
+        "FILE", 'Contexts, one {"text": "..."} or JSON string per line, or a table; - is standard input.'
     ),
     prompt: list[str] | None = value("TEXT", "Prompt to answer. Repeatable."),
     prompts: str | None = value(
-        "FILE",
-        "Prompts, one per line; each is answered on one line, and those of standard input (-) "
-        "as they come.",
+        "FILE", "Prompts, one per line; each is answered on one line, and those of standard input (-) as they come."
     ),
     choices: str | None = value(
         "A,B,...", "Choose one of these answers by its probability instead of generating text."
     ),
-    pool: Literal[
-        "entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"
-    ] = value(
+    pool: Literal["entropy", "mean", "max", "weighted", "retrieval", "best", "concat", "window"] = value(
         "POOL",
         "How the contexts' next-token distributions are merged: entropy selects the one "
         "with the lowest entropy; mean, max and weighted combine all. Or what answers in "
         "their place: retrieval, best, concat or window, as --baseline.",
         default="entropy",
     ),
-    beta: float = value(
-        "B", "Strength of contrast with the distribution without context.", default=0.25
-    ),
-    eta: float = value(
-        "E", "Entropy bonus, in nats, for the previously selected context.", default=0.1
-    ),
+    beta: float = value("B", "Strength of contrast with the distribution without context.", default=0.25),
+    eta: float = value("E", "Entropy bonus, in nats, for the previously selected context.", default=0.1),
     top_p: float = value(
-        "P",
-        "For each context keep the smallest set of tokens with total probability P.",
-        default=0.95,
+        "P", "For each context keep the smallest set of tokens with total probability P.", default=0.95
     ),
     weights: str | None = value(
         "W,W,...", "Context weights for --pool weighted. [default: softmax of negative entropies]"
@@ -79,17 +67,13 @@ def nbce(
     ),
     alpha: float = value("A", "Strength of contrast of cad.", default=ALPHA),
     trace: bool = flag("--trace", "Show which context each token came from."),
-    save: list[Path] | None = value(
-        "FILE", "Write the trace to a .html or .json file. Repeatable."
-    ),
+    save: list[Path] | None = value("FILE", "Write the trace to a .html or .json file. Repeatable."),
     as_json: bool = flag("--json", "Print a JSON object per prompt and method."),
     beam: int | None = value("K", "Beam search with K beams. [default: greedy]"),
     sample: options.Sample = False,
     temperature: float | None = value("T", "Sample at temperature T; 0 is greedy search."),
     seed: options.Seed = None,
-    max_length: int | None = value(
-        "N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"
-    ),
+    max_length: int | None = value("N", f"Maximum answer length in tokens. [default: {LONGEST}, or what fits]"),
     chat: options.Chat = False,
     template: options.Template = "",
     dtype: options.ModelType = "float32",
@@ -120,8 +104,8 @@ def nbce(
     spec = _search(sample, temperature, beam=beam, seed=seed, max_length=max_length)
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     labels = _choices(choices)
-    of_text = {"--beam": beam, "--max-length": max_length, "--temperature": temperature,
-               "--sample": sample, "--trace": trace, "--save": save}  # fmt: skip
+    searched = {"--beam": beam, "--max-length": max_length, "--temperature": temperature, "--sample": sample}
+    of_text = {**searched, "--trace": trace, "--save": save}
     if wrong := [name for name, value in of_text.items() if value and labels]:
         raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
     _check_numbers(methods, alpha, window, overlap)
@@ -139,10 +123,9 @@ def nbce(
     shares = None if weights is None else tuple(options.decimals("--weights", weights))
     rule = Rule(merging, beta, eta, top_p, shares)
     rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
-    reader = _opened(
-        model, methods, device=device, dtype=dtype, offline=offline, chat=chat, template=template,
-        quantization=quantize,
-    )  # fmt: skip
+    how: dict[str, Any] = {"offline": offline, "chat": chat, "template": template}
+    how |= {"device": device, "dtype": dtype, "quantization": quantize}
+    reader = _opened(model, methods, **how)
     if window is not None:
         windows = {"window": window, "overlap": overlap}
         kept, notes = prepare(read, lambda text: len(reader.encode(text)), **windows)
@@ -153,9 +136,8 @@ def nbce(
     if unread := unknown_note(reader.unknown(texts)):
         console.warn(unread)
     request = nbce_output.NbceRequest(
-        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json,
-        save or (),
-    )  # fmt: skip
+        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json, save or ()
+    )
     with open_lines("-") if piped else nullcontext() as more:
         nbce_output.answer(request, questions, more)
 

@@ -30,9 +30,7 @@ def plot(
     ),
     save: Path | None = value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib)."),
     size: str | None = value("WxH", "Width and height of the picture in inches, such as 3.3x2.4."),
-    font_size: float = value(
-        "PT", "Size of its text in points.", "--font-size", default=10.0, min=1
-    ),
+    font_size: float = value("PT", "Size of its text in points.", "--font-size", default=10.0, min=1),
 ) -> None:
     """Plot learning curves of runs, or their scores against time, parameters and tuned values.
 

@@ -18,33 +18,19 @@ if TYPE_CHECKING:
 
 KINDS = ("encoder", "decoder", "cross")
 Split = Annotated[str, Option(metavar="S", help="Split to read.")]
-Rows = Annotated[
-    int | None, Option(metavar="N", help="Only the first N rows. [default: all]", min=1)
-]
+Rows = Annotated[int | None, Option(metavar="N", help="Only the first N rows. [default: all]", min=1)]
 Kinds = Annotated[
     list[str] | None,
-    Option(
-        metavar="KIND",
-        help="encoder, decoder or cross. Repeatable. [default: all]",
-        **options.one_of(*KINDS),
-    ),
+    Option(metavar="KIND", help="encoder, decoder or cross. Repeatable. [default: all]", **options.one_of(*KINDS)),
 ]
 Metrics = Annotated[
-    str,
-    Option(
-        metavar="M,...",
-        help="perplexity and accuracy are fast; bleu, rouge and others decode again.",
-    ),
+    str, Option(metavar="M,...", help="perplexity and accuracy are fast; bleu, rouge and others decode again.")
 ]
 
-app = typer.Typer(
-    help="Study attention: which heads matter, noise, entropy, rank.", no_args_is_help=True
-)
+app = typer.Typer(help="Study attention: which heads matter, noise, entropy, rank.", no_args_is_help=True)
 
 
-def _chosen(
-    kind: list[str] | None, layer: list[str] | None, head: list[str] | None, device: str
-) -> dict[str, Any]:
+def _chosen(kind: list[str] | None, layer: list[str] | None, head: list[str] | None, device: str) -> dict[str, Any]:
     """Which maps are studied, and where."""
     return {
         "kinds": [one for one in KINDS if one in kind] if kind else None,
@@ -64,9 +50,7 @@ def _title(run: "Run") -> str:
     return f"{run.name}/{run.variant}/seed-{run.seed}"
 
 
-def _rows(
-    run: "Run", split: str, rows: int | None, data_dir: Path | None, offline: bool
-) -> "list[Row]":
+def _rows(run: "Run", split: str, rows: int | None, data_dir: Path | None, offline: bool) -> "list[Row]":
     """The first rows of a split of the run's corpus."""
     from attnkit.scoring.evaluation import corpus_of
 
@@ -103,9 +87,7 @@ def heads(
     names, chosen, trained = _metrics(metrics), _chosen(kind, layer, head, device), Run.open(run)
     read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("heads") as progress:
-        importance = probe_heads(
-            trained, read, metrics=names, progress=partial(progress, ""), **chosen
-        )
+        importance = probe_heads(trained, read, metrics=names, progress=partial(progress, ""), **chosen)
     from attnkit.show.probe_tables import heads_table
 
     title = f"{_title(trained)}: {split}"
@@ -116,9 +98,7 @@ def heads(
 def noise(
     run: options.RunFolder,
     *,
-    sigma: str = value(
-        "S,...", "Standard deviations of the noise, up to 20.", default="0.25,0.5,1,2,4"
-    ),
+    sigma: str = value("S,...", "Standard deviations of the noise, up to 20.", default="0.25,0.5,1,2,4"),
     by: Literal["model", "kind", "layer"] = value(
         "BY", "Parts that get noise together: model, kind or layer.", default="model"
     ),
@@ -152,9 +132,8 @@ def noise(
     read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("scorings") as progress:
         effects = probe_noise(
-            trained, read, sigmas=sigmas, by=by, seeds=seeds, metrics=names,
-            progress=partial(progress, ""), **chosen,
-        )  # fmt: skip
+            trained, read, sigmas=sigmas, by=by, seeds=seeds, metrics=names, progress=partial(progress, ""), **chosen
+        )
     title = f"{_title(trained)}: {split}, noise on attention scores"
     together = "chosen layers" if kind or layer else "all layers"
     from attnkit.show.probe_tables import effects_table
@@ -166,9 +145,7 @@ def noise(
 def entropy(
     run: options.RunFolder,
     *,
-    step: list[int] | None = value(
-        "N", "Only the checkpoint of this step, besides start and end. Repeatable."
-    ),
+    step: list[int] | None = value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
     split: Split = "valid",
     rows: Rows = None,
     kind: Kinds = None,

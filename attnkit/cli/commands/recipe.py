@@ -10,22 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from attnkit.cli import console, options, output
-from attnkit.cli.options import (
-    Overrides,
-    RecipeName,
-    Variants,
-    argument,
-    check_options,
-    flag,
-    value,
-)
+from attnkit.cli.options import Overrides, RecipeName, Variants, argument, check_options, flag, value
 from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
-from attnkit.errors import (
-    MissingInputError,
-    OutputPathError,
-    UnavailableError,
-)
+from attnkit.errors import MissingInputError, OutputPathError, UnavailableError
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -60,12 +48,7 @@ def list_recipes(
 
 
 @app.command("show")
-def show(
-    recipe: RecipeName,
-    overrides: Overrides = None,
-    *,
-    variant: Variants = None,
-) -> None:
+def show(recipe: RecipeName, overrides: Overrides = None, *, variant: Variants = None) -> None:
     """Print a recipe: the file as it is, or variants with every value filled in.
 
     attnkit recipe show quickstart
@@ -136,8 +119,7 @@ def explain(
 
 @app.command("copy")
 def copy(
-    recipe: RecipeName,
-    to: Path | None = argument("TO", "File or folder. [default: the current folder]", default=None),
+    recipe: RecipeName, to: Path | None = argument("TO", "File or folder. [default: the current folder]", default=None)
 ) -> None:
     """Copy a recipe for editing; existing files are never overwritten.
 
@@ -197,9 +179,7 @@ def _duration(path: Path) -> str:
     return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
 
 
-def _prepared(
-    file: "RecipeFile", name: str, data_dir: Path | None, offline: bool
-) -> "PreparedData | None":
+def _prepared(file: "RecipeFile", name: str, data_dir: Path | None, offline: bool) -> "PreparedData | None":
     """The data of a variant; None, and a warning that says what to do, where it is not here."""
     from attnkit.data.preparation import prepare
     from attnkit.experiment.initial_weights import initial_run

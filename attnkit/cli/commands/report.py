@@ -26,9 +26,7 @@ def report(
         "-o",
         default=Path("report.html"),
     ),
-    sentence: str | None = value(
-        "TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"
-    ),
+    sentence: str | None = value("TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"),
     no_maps: bool = flag("--no-maps", "Leave out attention maps, for which models are loaded."),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
@@ -63,9 +61,15 @@ def report(
     from attnkit.show.report.sections import ReportRequest
 
     contents = ReportRequest(
-        runs, baselines(runs), PublishedFigures.of_runs(runs), maps=not no_maps, sentence=sentence,
-        command=console.again(), data_dir=data_dir, offline=offline,
-    )  # fmt: skip
+        runs,
+        baselines(runs),
+        PublishedFigures.of_runs(runs),
+        maps=not no_maps,
+        sentence=sentence,
+        command=console.again(),
+        data_dir=data_dir,
+        offline=offline,
+    )
     _write(report_of(contents, console.warn), output)
 
 

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from attnkit.runs.status import RunStatus
 
 LIST = "list"
-Folder = Annotated[
-    Path,
-    Argument(metavar="DIR", help="Folder of runs. [default: runs]"),
-]
+Folder = Annotated[Path, Argument(metavar="DIR", help="Folder of runs. [default: runs]")]
 
 
 class RunsGroup(Group):
@@ -42,10 +39,7 @@ app = typer.Typer(
 
 @app.command(LIST)
 def list_runs(
-    folder: Folder = Path("runs"),
-    *,
-    format: options.Format = "table",
-    columns: options.Columns = None,
+    folder: Folder = Path("runs"), *, format: options.Format = "table", columns: options.Columns = None
 ) -> None:
     """List every run in a folder with its state and how its recipe differs.
 
@@ -64,11 +58,7 @@ def list_runs(
 
 
 @app.command("clean")
-def clean(
-    folder: Folder = Path("runs"),
-    *,
-    yes: options.Yes = False,
-) -> None:
+def clean(folder: Folder = Path("runs"), *, yes: options.Yes = False) -> None:
     """Remove the checkpoints of finished runs, after asking.
 
     Models, outputs, scores and logs stay: the runs are used and scored as before, and `attnkit
@@ -100,9 +90,7 @@ def clean(
 def pack(
     folders: list[str] = argument("RUN", "A finished run, or a folder of several."),
     *,
-    output: Path = value(
-        "DIR", "Write below this folder.", "--output", "-o", default=Path("results")
-    ),
+    output: Path = value("DIR", "Write below this folder.", "--output", "-o", default=Path("results")),
     results: bool = flag(
         "--results",
         "Pack recipe, manifest, thinned log, scores, outputs and their statistics, without "
@@ -127,9 +115,7 @@ def pack(
     if twice := next((run for i, run in enumerate(found) if paths[i] in paths[:i]), None):
         raise OutputPathError(f"{twice.path}: a second run of that name; pack them one by one")
     size = sum(pack_results(run, output).stat().st_size for run in found)
-    console.say(
-        f"wrote {_runs(found)} below {output}, {size / 1e6:,.2f} MB; to open: attnkit eval {output}"
-    )
+    console.say(f"wrote {_runs(found)} below {output}, {size / 1e6:,.2f} MB; to open: attnkit eval {output}")
 
 
 def _runs(runs: "Sequence[RunStatus | Run]") -> str:

@@ -48,10 +48,7 @@ fi
 exit "$$code"
 """)
 NOT_IN_SCRIPTS = {
-    **dict.fromkeys(
-        ("jobs", "nproc", "dry_run"),
-        "is not for a script, whose processes srun starts; leave it out",
-    ),
+    **dict.fromkeys(("jobs", "nproc", "dry_run"), "is not for a script, whose processes srun starts; leave it out"),
     "fresh": "would begin again whenever the job is requeued: leave it out, and use another --out",
 }
 """Parameters of `train` that a script cannot have, and why."""

@@ -79,9 +79,16 @@ def train(
     if wrong := [seed for seed in seeds if not 0 <= seed <= LARGEST]:
         raise UsageError(f"--seed {wrong[0]}: must be between 0 and {LARGEST}")
     plan = TrainingSettings(
-        file=file, out=out, variants=file.chosen(variant), seeds=seeds or None, fresh=fresh,
-        allow_change=allow_change, device=device, data_dir=data_dir, offline=offline,
-    )  # fmt: skip
+        file=file,
+        out=out,
+        variants=file.chosen(variant),
+        seeds=seeds or None,
+        fresh=fresh,
+        allow_change=allow_change,
+        device=device,
+        data_dir=data_dir,
+        offline=offline,
+    )
     ranks = max(nproc, group.world_size())
     _check_processes(plan, jobs, ranks)
     if tune is None and tune_steps is not None:
@@ -105,12 +112,7 @@ def train(
 
 
 def _follow(
-    parts: "Sequence[TrainingSettings]",
-    tuning: "Tuning | None",
-    jobs: int,
-    *,
-    as_json: bool,
-    quiet: bool,
+    parts: "Sequence[TrainingSettings]", tuning: "Tuning | None", jobs: int, *, as_json: bool, quiet: bool
 ) -> None:
     """Train the last part, after the trials where there are some, and show what happens."""
     from attnkit.cli.training_display import follow
@@ -163,9 +165,7 @@ def _tuning(
     return how, plan
 
 
-def sort_words(
-    words: Sequence[str], variants: list[str], seeds: list[int]
-) -> tuple[list[str], list[str], list[int]]:
+def sort_words(words: Sequence[str], variants: list[str], seeds: list[int]) -> tuple[list[str], list[str], list[int]]:
     """The KEY=VALUE words, variants and seeds; `--variant a b` and `--seed 1 2` are understood."""
     settings, more, numbers = [], list(variants), list(seeds)
     for word in words:
@@ -177,8 +177,7 @@ def sort_words(
             more.append(word)
         else:
             raise UsageError(
-                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command "
-                "trains one recipe"
+                f"{quoted(word)} is not KEY=VALUE (such as train.steps=200), and one command trains one recipe"
             )
     return settings, more, numbers
 
@@ -192,8 +191,7 @@ def _check_processes(plan: "TrainingSettings", jobs: int, ranks: int) -> None:
             raise RecipeError(f"{name}: {why}")
     if jobs > 1 and ranks > 1:
         raise UsageError(
-            "--jobs trains several runs at a time, --nproc and torchrun one with several "
-            "processes: choose one of them"
+            "--jobs trains several runs at a time, --nproc and torchrun one with several processes: choose one of them"
         )
 
 
@@ -228,13 +226,7 @@ def _check_data(plan: "TrainingSettings") -> None:
             )
 
 
-def _announce(
-    parts: "Sequence[TrainingSettings]",
-    jobs: int,
-    ranks: int,
-    *,
-    as_json: bool,
-) -> None:
+def _announce(parts: "Sequence[TrainingSettings]", jobs: int, ranks: int, *, as_json: bool) -> None:
     """--dry-run: the trainings, their size, their folder, and what would be done with them.
 
     Raises the error by which the first one would be refused.
@@ -254,8 +246,14 @@ def _announce(
         if variant not in counts:
             sizes = (recipe.tokenizer.size, recipe.tokenizer.size)
             counts[variant] = parameters(recipe, sizes).total
-        row = {"variant": variant, "seed": run.seed, "state": state.text, "run": str(run.path),
-               "steps": recipe.train.steps, "parameters": counts[variant]}  # fmt: skip
+        row = {
+            "variant": variant,
+            "seed": run.seed,
+            "state": state.text,
+            "run": str(run.path),
+            "steps": recipe.train.steps,
+            "parameters": counts[variant],
+        }
         rows.append(row)
         if as_json:
             shared = {"jobs": jobs, "processes": ranks, "threads": threads_each(jobs * ranks)}
@@ -264,19 +262,13 @@ def _announce(
             output.write_json(told | shared | then, indent=None)
     if not as_json:
         text = [
-            Column(
-                name, itemgetter(name), align="left", priority=PLAN.get(name, 0), key=name == "seed"
-            )
+            Column(name, itemgetter(name), align="left", priority=PLAN.get(name, 0), key=name == "seed")
             for name in ("variant", "seed", "state", "run")
         ]
         numbers = [
-            Column(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0))
-            for name in ("steps", "parameters")
+            Column(name, itemgetter(name), "{:,}", priority=PLAN.get(name, 0)) for name in ("steps", "parameters")
         ]
-        notes = (
-            "parameters: for the vocabulary size of the recipe; small data may yield fewer",
-            sharing(jobs, ranks),
-        )
+        notes = ("parameters: for the vocabulary size of the recipe; small data may yield fewer", sharing(jobs, ranks))
         output.write_tables([Table.of(parts[0].file.name, rows, text + numbers, notes)], "table")
     for error in errors[1:]:
         console.warn(str(error))

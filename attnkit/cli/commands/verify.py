@@ -23,12 +23,8 @@ def verify(
         autocompletion=completion.targets,
     ),
     *,
-    lines: int = value(
-        "N", "Decode N lines of each split again; 0 decodes none.", default=20, min=0
-    ),
-    table: Path | None = value(
-        "FILE.json", "Also check the scores of this table: eval --format json."
-    ),
+    lines: int = value("N", "Decode N lines of each split again; 0 decodes none.", default=20, min=0),
+    table: Path | None = value("FILE.json", "Also check the scores of this table: eval --format json."),
     format: options.Format = "table",
     columns: options.Columns = None,
     out: options.Out = Path("runs"),

@@ -1,6 +1,6 @@
 """`attnkit visualize-attn`: what a model attends to, on the terminal, as a picture, as a page."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -33,9 +33,7 @@ def visualize_attn(
     text: str = argument("TEXT", "Input of the model; - reads a line of standard input."),
     *,
     target: str | None = value("TEXT", "Use this output instead of the one the model generates."),
-    kind: KindWord | None = value(
-        "KIND", "cross, decoder or encoder. [default: the first of these the model has]"
-    ),
+    kind: KindWord | None = value("KIND", "cross, decoder or encoder. [default: the first of these the model has]"),
     layer: options.Layers = None,
     head: options.Heads = None,
     step: Literal["output", "input"] = value(
@@ -47,13 +45,9 @@ def visualize_attn(
     other: list[str] | None = value("MODEL", "Compare with this model. Repeatable.", "--with"),
     reader: str | None = value("WORD", "Rank heads by what this word reads of --to.", "--from"),
     read: str | None = value("WORD", "The word that --from reads.", "--to"),
-    reference: bool = flag(
-        "--reference", "Compare with exact softmax on the same queries and keys."
-    ),
+    reference: bool = flag("--reference", "Compare with exact softmax on the same queries and keys."),
     save: list[Path] | None = value(
-        "FILE",
-        "Write a .png, .svg, .pdf, .html, .npz or .csv file instead of drawing on the terminal. "
-        "Repeatable.",
+        "FILE", "Write a .png, .svg, .pdf, .html, .npz or .csv file instead of drawing on the terminal. Repeatable."
     ),
     view: list[str] | None = value(
         "VIEW",
@@ -61,18 +55,12 @@ def visualize_attn(
         **options.one_of("full", "grid", "numbers"),
     ),
     scale: ScaleWord = value(
-        "SCALE",
-        "Colour scale: linear, log, or row (each row relative to its maximum).",
-        default="linear",
+        "SCALE", "Colour scale: linear, log, or row (each row relative to its maximum).", default="linear"
     ),
-    words: bool = flag(
-        "--words", "Merge subwords: sum the weights over keys, average them over queries."
-    ),
+    words: bool = flag("--words", "Merge subwords: sum the weights over keys, average them over queries."),
     hide_special: bool = flag("--hide-special", "Hide begin and end tokens."),
     hide_first: bool = flag(
-        "--hide-first",
-        "Hide the first column, the attention sink of many decoders, and scale colours to "
-        "the others.",
+        "--hide-first", "Hide the first column, the attention sink of many decoders, and scale colours to the others."
     ),
     max_length: options.MaxLength = None,
     offline: options.Offline = False,
@@ -103,11 +91,9 @@ def visualize_attn(
         with open_lines("-") as lines:
             text = next(iter(lines), "")
     every = bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files)
-    request = Request(
-        text, target, max_length, [kind] if kind else list(PREFERRED) if every else [],
-        options.numbers("--layer", layer), options.numbers("--head", head), reference, step,
-        device, offline,
-    )  # fmt: skip
+    kinds = [kind] if kind else list(PREFERRED) if every else []
+    layers, heads = options.numbers("--layer", layer), options.numbers("--head", head)
+    request = Request(text, target, max_length, kinds, layers, heads, reference, step, device, offline)
     look = Look(scale, words, hide_special, hide_first)
     captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
     for one in captures:
@@ -169,43 +155,43 @@ class Request(NamedTuple):
 
     def captures(self, name: str) -> list["Capture"]:
         """The maps of one model, and with --reference those of exact softmax."""
-        from attnkit.runs import Run, is_run
+        from attnkit.runs import is_run
 
-        how: dict[str, Any] = {"target": self.target, "layers": self.layers, "heads": self.heads,
-                               "step": self.step}  # fmt: skip
-        if is_run(name):
-            from attnkit.analysis.capture import capture
-            from attnkit.recipe import places
+        how = {"target": self.target, "layers": self.layers, "heads": self.heads, "step": self.step}
+        return self._of_run(name, how) if is_run(name) else [self._of_pretrained(name, how)]
 
-            run = Run.open(name)
-            how |= {
-                "search": self._search(run.recipe.search),
-                "kinds": self._kinds([kind for kind in PREFERRED if kind in places(run.recipe)]),
-                "reference": self.reference,
-                "device": self.device,
-            }
-            one = capture(run, self.text, **how)
-            if not self.reference:
-                return [one]
-            if one.reference is None or not one.reference.maps:
-                raise UsageError(
-                    f"--reference: {one.model} has no queries and keys to attend with: "
-                    "leave it out, or choose another --kind or --layer"
-                )
-            return [replace(one, reference=None), one.reference]
+    def _of_run(self, name: str, how: Mapping[str, Any]) -> list["Capture"]:
+        from attnkit.analysis.capture import capture
+        from attnkit.recipe import places
+        from attnkit.runs import Run
+
+        run = Run.open(name)
+        kinds = self._kinds([kind for kind in PREFERRED if kind in places(run.recipe)])
+        search = self._search(run.recipe.search)
+        one = capture(run, self.text, **how, search=search, kinds=kinds, reference=self.reference, device=self.device)
+        if not self.reference:
+            return [one]
+        if one.reference is None or not one.reference.maps:
+            raise UsageError(
+                f"--reference: {one.model} has no queries and keys to attend with: "
+                "leave it out, or choose another --kind or --layer"
+            )
+        return [replace(one, reference=None), one.reference]
+
+    def _of_pretrained(self, name: str, how: Mapping[str, Any]) -> "Capture":
         if self.reference:
             raise UsageError(f"--reference: {name} already attends by softmax")
-        from attnkit.analysis.huggingface_capture import capture as capture_pretrained
+        from attnkit.analysis.huggingface_capture import capture
         from attnkit.huggingface import open_model
         from attnkit.recipe.schema import SearchConfig
 
         with loading(name):
             model = open_model(name, device=self.device, offline=self.offline)
         shapes: dict[str, Sequence[Kind]] = {"decoder": ("decoder",), "encoder": ("encoder",)}
-        how["kinds"] = self._kinds(shapes.get(model.shape, PREFERRED))
-        if self.max_length is not None:
-            how["search"] = self._search(SearchConfig(method="greedy"))
-        return [capture_pretrained(model, self.text, **how)]
+        kinds = self._kinds(shapes.get(model.shape, PREFERRED))
+        if self.max_length is None:
+            return capture(model, self.text, **how, kinds=kinds)
+        return capture(model, self.text, **how, kinds=kinds, search=self._search(SearchConfig(method="greedy")))
 
     def _search(self, base: "SearchConfig") -> "SearchConfig":
         return search_settings(base, {"max_length": self.max_length}, sample=False)
@@ -224,9 +210,8 @@ def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, rea
     for one in captures:
         kinds = [kind] if kind else [some for some in reversed(PREFERRED) if some in one.maps]
         found = (
-            some for some in kinds
-            if has_word(one.maps[some].queries, reader) and has_word(one.maps[some].keys, read)
-        )  # fmt: skip
+            some for some in kinds if has_word(one.maps[some].queries, reader) and has_word(one.maps[some].keys, read)
+        )
         table = reading_table(one.maps[next(found, kinds[0])], reader, read)
         if len(captures) > 1:
             table = replace(table, title=f"{one.model}: {table.title}")
@@ -252,9 +237,13 @@ def _drawn(captures: "Sequence[Capture]", kind: "Kind", **every: bool) -> "list[
 
 
 def _views(
-    captures: "Sequence[Capture]", adapted: "Sequence[Capture]", drawn: "Sequence[Capture]",
-    kind: "Kind", look: Look, views: Sequence[str],
-) -> "Iterator[RenderableType]":  # fmt: skip
+    captures: "Sequence[Capture]",
+    adapted: "Sequence[Capture]",
+    drawn: "Sequence[Capture]",
+    kind: "Kind",
+    look: Look,
+    views: Sequence[str],
+) -> "Iterator[RenderableType]":
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
@@ -277,9 +266,7 @@ def _views(
                 yield Text(note, "dim")
 
 
-def _suggest(
-    every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look
-) -> None:
+def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look) -> None:
     """Say how to see layers and heads that were left out, and how to hide what takes most."""
     from attnkit.analysis.map_statistics import attention_sink
     from attnkit.show.attention_matrix import selection_text, sink_text
@@ -303,9 +290,7 @@ def _write_numbers(path: Path, captures: "Sequence[Capture]") -> None:
     console.say(f"wrote {path}")
 
 
-def _write_page(
-    path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look
-) -> None:
+def _write_page(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
     from attnkit.show.map_page import page
 
     command = console.again(without=("--save", str(path)))

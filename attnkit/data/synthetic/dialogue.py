@@ -41,9 +41,7 @@ NAMES: dict[str, list[str]] = WORDS["names"]
 """Names of animals and people alike."""
 POSSESSIVE = {"she": "her", "he": "his"}
 GREETINGS: list[tuple[str, list[str]]] = WORDS["greetings"]
-CLOSINGS = (
-    ("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4),
-)  # fmt: skip
+CLOSINGS = (("topic", 35), ("pronoun", 40), ("kind", 10), ("name", 7), ("animal", 4), ("family", 4))
 TURNS = 5
 """Turns that the source keeps, the last ones."""
 
@@ -85,9 +83,7 @@ class ConversationWriter:
         self._split, self._draw = split, draw
         facts = [(name, value) for name, topic in TOPICS.items() for value in topic.values]
         self._facts = [
-            (one, two)
-            for one, two in combinations(facts, 2)
-            if one[0] != two[0] and self._owns("self", *one, *two)
+            (one, two) for one, two in combinations(facts, 2) if one[0] != two[0] and self._owns("self", *one, *two)
         ]
         beings = [
             Being(kind, name, pronoun, job)
@@ -116,10 +112,7 @@ class ConversationWriter:
         return Persona(dict(facts), (one, *two))
 
     def _sentences(self, persona: Persona) -> list[str]:
-        sentences = [
-            self._draw.choice(TOPICS[topic].wordings).format(value)
-            for topic, value in persona.facts.items()
-        ]
+        sentences = [self._draw.choice(TOPICS[topic].wordings).format(value) for topic, value in persona.facts.items()]
         for kind, name, pronoun, job in persona.beings:
             named = f"my {kind} is called {name} ."
             if job:

@@ -109,8 +109,7 @@ class ChainSource(KnownSource):
         if len(last) == 2:
             place = SYLLABLES.index(last[0][0])
             seconds = {
-                SYLLABLES[(place + step) % len(SYLLABLES)]: weight / sum(STEPS)
-                for step, weight in enumerate(STEPS)
+                SYLLABLES[(place + step) % len(SYLLABLES)]: weight / sum(STEPS) for step, weight in enumerate(STEPS)
             }
         else:
             seconds = dict.fromkeys(SYLLABLES, share)
@@ -148,8 +147,4 @@ def _shares(topic: str | None) -> Mapping[str, float]:
     """The distribution of words of a topic, or of all topics."""
     topics = TOPICS if topic is None else (topic,)
     total = sum(WEIGHTS) * len(topics)
-    return {
-        word: weight / total
-        for name in topics
-        for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)
-    }
+    return {word: weight / total for name in topics for word, weight in zip(TOPICS[name], WEIGHTS, strict=True)}

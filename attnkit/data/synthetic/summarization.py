@@ -20,8 +20,7 @@ SIZES = {"train": 10000, "valid": 200, "test": 400}
 
 WORDS = word_tables("summarization")
 CITIES, DAYS, LAST_NAMES, JOBS, BUILDINGS, THINGS, DAMAGED = (
-    WORDS[table]
-    for table in ("cities", "days", "last_names", "jobs", "buildings", "things", "damaged")
+    WORDS[table] for table in ("cities", "days", "last_names", "jobs", "buildings", "things", "damaged")
 )
 FIRST_NAMES: list[str] = [*WORDS["first_names"]["she"], *WORDS["first_names"]["he"]]
 AMOUNTS = tuple(str(amount) for amount in range(150, 850, 50))
@@ -114,9 +113,7 @@ class ReportWriter:
     def _sentences(self, event: str, part: str, **words: Sequence[object]) -> tuple[str, ...]:
         """The same part several times, each time with the next of the words."""
         rows = zip(*words.values(), strict=True)
-        return tuple(
-            self._sentence(event, part, **dict(zip(words, row, strict=True))) for row in rows
-        )
+        return tuple(self._sentence(event, part, **dict(zip(words, row, strict=True))) for row in rows)
 
     def _auction(self, city: str, day: str) -> EventStory:
         """Three pieces are sold; the highest price counts."""
@@ -154,9 +151,7 @@ class ReportWriter:
         first, final, old = self._draw.sample(WORDS["counts"], 3)
         caller, other = self._people(1)[0], self._others(CITIES, 1, city)[0]
         numbers = self._sentence("fire", "hurt", first=first, final=final)
-        call = (
-            f"{caller.name}, a {caller.job}, called for help. {caller.pronoun} had seen the smoke."
-        )
+        call = f"{caller.name}, a {caller.job}, called for help. {caller.pronoun} had seen the smoke."
         return EventStory(
             f"{final.capitalize()} hurt in {building} fire in {city}",
             self._sentence("fire", "opening", building=building, city=city, day=day),
@@ -178,8 +173,7 @@ class ReportWriter:
             self._sentence("match", "opening", guests=guests, city=city, day=day),
             (
                 self._sentence("match", "score", **result),
-                f"{scorer.name}, who works as a {scorer.job}, scored the first goal. "
-                f"{scorer.pronoun} was very happy.",
+                f"{scorer.name}, who works as a {scorer.job}, scored the first goal. {scorer.pronoun} was very happy.",
             ),
             f"A year ago the {self._draw.choice((side, other))} had won {many} to {few}.",
         )

@@ -106,9 +106,7 @@ class SentenceWriter:
             return words
         day = self._draw.randint(1, 31)
         allowed = [
-            month
-            for month, (_, days) in lexicon.MONTHS.items()
-            if day <= days and self._owns("date", str(day), month)
+            month for month, (_, days) in lexicon.MONTHS.items() if day <= days and self._owns("date", str(day), month)
         ]
         if not allowed:
             return words
@@ -251,9 +249,13 @@ class SentenceWriter:
     def sentence(self) -> Sentence:
         """A sentence pair; outside train it has at least one combination."""
         kinds = (
-            (self._statement, 40), (self._question, 12), (self._open_question, 14),
-            (self._subordinate, 14), (self._reported, 8), (self._relative, 12),
-        )  # fmt: skip
+            (self._statement, 40),
+            (self._question, 12),
+            (self._open_question, 14),
+            (self._subordinate, 14),
+            (self._reported, 8),
+            (self._relative, 12),
+        )
         while True:
             pair = self._draw.weighted_choice(kinds)()
             if pair and (pair.combinations or self._split == "train"):

@@ -23,9 +23,21 @@ from attnkit.scoring.metrics.tokenizers import check_tokenizer
 from attnkit.text import hint, quoted
 
 __all__ = [
-    "CONTEXT", "LABELS", "TEACHER_FORCED", "TEXT", "Score", "Statistics", "check_available",
-    "check_scorable", "context_found", "expand", "is_text", "label_scores", "reducer", "score",
-]  # fmt: skip
+    "CONTEXT",
+    "LABELS",
+    "TEACHER_FORCED",
+    "TEXT",
+    "Score",
+    "Statistics",
+    "check_available",
+    "check_scorable",
+    "context_found",
+    "expand",
+    "is_text",
+    "label_scores",
+    "reducer",
+    "score",
+]
 
 TEXT = metrics_that_read("outputs")
 """Metrics of output text."""

@@ -77,9 +77,7 @@ def scores(
     return out
 
 
-def context_found(
-    contexts: Sequence[str], references: References, words: TextWords = "classic"
-) -> Score:
+def context_found(contexts: Sequence[str], references: References, words: TextWords = "classic") -> Score:
     """How many of the contexts that were chosen contain an answer, word by word."""
     pairs = zip(contexts, references, strict=True)
     found = [float(contains_answer(text, line, CUTS[words])) for text, line in pairs]

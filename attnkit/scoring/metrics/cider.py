@@ -37,9 +37,7 @@ def scores(
         return [word for word in words.of(text) if any(map(str.isalnum, word))]
 
     lines = [[cut(reference) for reference in line] for line in references]
-    frequency = Counter(
-        ngram for line in lines for ngram in {ngram for text in line for ngram in _counts(text)}
-    )
+    frequency = Counter(ngram for line in lines for ngram in {ngram for text in line for ngram in _counts(text)})
     rows = []
     for text, line in zip(hypotheses, lines, strict=True):
         similarities = [similarity(cut(text), other, frequency, len(lines)) for other in line]

@@ -37,8 +37,7 @@ def check(names: Sequence[str], eval: EvalConfig) -> None:
     """
     if eval.vectors is None:
         raise UsageError(
-            f"{names[0]} needs word vectors: give their file by eval.vectors in the recipe, or by "
-            "--vectors FILE"
+            f"{names[0]} needs word vectors: give their file by eval.vectors in the recipe, or by --vectors FILE"
         )
     try:
         file_digest(eval.vectors)
@@ -97,8 +96,7 @@ def scores(
         f"vectors:{file_digest(str(path))[:8]}|dim:{size}"
         f"|known:{known / max(1, len(tokens)):.1%}|{VERSION}"
     )
-    lines = [(matrix(text), list(map(matrix, line)))
-             for text, line in zip(texts, others, strict=True)]  # fmt: skip
+    lines = [(matrix(text), list(map(matrix, line))) for text, line in zip(texts, others, strict=True)]
     out = {}
     for name in names:
         measure = MEASURES[name]

@@ -51,7 +51,5 @@ def _wordnet() -> Any:
             "its folder into corpora/ below a folder of $NLTK_DATA (scoring never downloads)"
         ) from error
     except OSError as error:
-        raise UnavailableError(
-            f"meteor needs WordNet, and nltk's copy is damaged: {error}"
-        ) from error
+        raise UnavailableError(f"meteor needs WordNet, and nltk's copy is damaged: {error}") from error
     return wordnet

@@ -50,11 +50,7 @@ def check_tokenizer(name: str) -> None:
 
 
 def sacrebleu_metric(
-    name: str,
-    tokenize: str = "none",
-    lowercase: bool = False,
-    words: TextWords = "classic",
-    references: Any = None,
+    name: str, tokenize: str = "none", lowercase: bool = False, words: TextWords = "classic", references: Any = None
 ) -> Any:
     """sacrebleu's metric; `references`, a list for the first of each line and so on, are read once.
 
@@ -72,13 +68,7 @@ def sacrebleu_metric(
         unicode = words == "unicode"
         return TER(normalized=unicode, asian_support=unicode, references=references)
     # force: the advice on tokenized text is ours (output_warnings), not sacrebleu's
-    return BLEU(
-        lowercase,
-        force=True,
-        tokenize=tokenize,
-        max_ngram_order=ORDERS.get(name, 4),
-        references=references,
-    )
+    return BLEU(lowercase, force=True, tokenize=tokenize, max_ngram_order=ORDERS.get(name, 4), references=references)
 
 
 def ngrams(words: Sequence[str], order: int) -> list[tuple[str, ...]]:

@@ -75,23 +75,25 @@ def page(
         raise UsageError("no attention maps to show: choose a text with at least one token")
     axes = _TokenAxes()
     records = [_record(capture, some, axes) for capture, some in drawable]
-    start = {
-        "view": view or ("matrix" if all(m.weights.shape[:2] == (1, 1) for m in every) else "grid"),
-        "kind": kind or _common_kind(drawable), "scale": scale, "words": words,
-        "plain": hide_special, "first": hide_first, "other": 1 if len(drawable) > 1 else -1,
-    }  # fmt: skip
+    opened = view or ("matrix" if all(maps.weights.shape[:2] == (1, 1) for maps in every) else "grid")
+    hidden = {"words": words, "plain": hide_special, "first": hide_first}
+    start = {"view": opened, "kind": kind or _common_kind(drawable), "scale": scale, **hidden}
     data = {
-        "captures": records, "axes": axes.records, "command": safe_text(command),
+        "captures": records,
+        "axes": axes.records,
+        "command": safe_text(command),
         "colours": {"sequential": _hex("weights"), "diverging": _hex("difference")},
-        "floor": FLOOR, "kinds": NAMES, "sides": {maps.kind: sides_of(maps) for maps in every},
-        "numbers": NUMBERS, "start": start, "omitted": "",
+        "floor": FLOOR,
+        "kinds": NAMES,
+        "sides": {maps.kind: sides_of(maps) for maps in every},
+        "numbers": NUMBERS,
+        "start": start | {"other": 1 if len(drawable) > 1 else -1},
+        "omitted": "",
         "texts": [*_texts([capture for capture, _ in drawable]), *_sink(every)],
-    }  # fmt: skip
+    }
     draw = partial(document, Path(__file__).parent, scripts=("maps.js", "draw.js", "page.js"))
-    names = list(dict.fromkeys(record["model"] for record in records))
-    title = "Attention: " + ", ".join(
-        [names[0], *(n.removeprefix(f"{names[0]}, ") for n in names[1:])]
-    )
+    first, *more = dict.fromkeys(record["model"] for record in records)
+    title = "Attention: " + ", ".join([first, *(name.removeprefix(f"{first}, ") for name in more)])
     _add_weights(data, every, budget - len(draw(title, data)) - len(command) - 300 * len(every))
     return draw(title, data)
 
@@ -124,21 +126,20 @@ class _TokenAxes:
     def number(self, tokens: tuple[Token, ...]) -> int:
         if tokens not in self.numbers:
             self.numbers[tokens] = len(self.records)
-            self.records.append({
-                "text": [visible(token.text) for token in tokens],
-                "word": [token.word for token in tokens],
-                "special": [int(token.special) for token in tokens],
-            })  # fmt: skip
+            self.records.append(
+                {
+                    "text": [visible(token.text) for token in tokens],
+                    "word": [token.word for token in tokens],
+                    "special": [int(token.special) for token in tokens],
+                }
+            )
         return self.numbers[tokens]
 
 
 def _drawable(captures: Sequence[Capture]) -> list[tuple[Capture, list[AttentionMaps]]]:
     """Captures and their references with the maps that have a cell."""
     every = [one for some in captures for one in (some, some.reference) if one is not None]
-    drawable = [
-        (one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size])
-        for one in every
-    ]
+    drawable = [(one, [one.maps[k] for k in KINDS if k in one.maps and one.maps[k].weights.size]) for one in every]
     return [(one, maps) for one, maps in drawable if maps]
 
 
@@ -187,8 +188,11 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
         "kind": maps.kind,
         "layers": [
             {
-                "number": layer.number, "mechanism": safe_text(layer.mechanism),
-                "exact": layer.exact, "static": layer.static, "label": _layer_label(layer),
+                "number": layer.number,
+                "mechanism": safe_text(layer.mechanism),
+                "exact": layer.exact,
+                "static": layer.static,
+                "label": _layer_label(layer),
                 "distance": layer.distance and _rounded(layer.distance),
             }
             for layer in maps.layers
@@ -198,7 +202,7 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
         "keys": axes.number(maps.keys),
         "lost": int(maps.weights.size - np.isfinite(maps.weights).sum()),
         "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
-    }  # fmt: skip
+    }
 
 
 def _layer_label(layer: MapLayer) -> str:
@@ -212,7 +216,4 @@ def _layer_label(layer: MapLayer) -> str:
 
 def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
     """To four decimals; what is no number is null, which JSON has."""
-    return [
-        round(float(number), 4) if number is not None and math.isfinite(number) else None
-        for number in numbers
-    ]
+    return [round(float(number), 4) if number is not None and math.isfinite(number) else None for number in numbers]

@@ -31,13 +31,11 @@ def fitted(every: Sequence[AttentionMaps], room: int) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for side in SIDES:
         pools = [tuple(-(-length // side) for length in stack.shape[1:]) for stack in stacks]
-        parts = [{"overview": encode(stack, pool), "full": {}}
-                 for stack, pool in zip(stacks, pools, strict=True)]  # fmt: skip
+        parts = [{"overview": encode(stack, pool), "full": {}} for stack, pool in zip(stacks, pools, strict=True)]
         if _size(parts) <= 0.5 * room:
             break
     room -= _size(parts)
-    coarse = [(maps, part) for maps, part in zip(every, parts, strict=True)
-              if part["overview"]["pool"] != (1, 1)]  # fmt: skip
+    coarse = [(maps, part) for maps, part in zip(every, parts, strict=True) if part["overview"]["pool"] != (1, 1)]
     for factor in (1, 2, 4, 8, 16, 32):
         for maps, part in coarse:
             pool = tuple(min(factor, size) for size in part["overview"]["pool"])
@@ -69,9 +67,7 @@ def _means_size(coarse: Sequence[tuple[AttentionMaps, dict[str, Any]]]) -> int:
     return sum(_characters(coded) for _, part in coarse for coded in part["full"].values())
 
 
-def encode(
-    weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)
-) -> dict[str, Any]:
+def encode(weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)) -> dict[str, Any]:
     """Code finite maps [maps, queries, keys] as the page reads them.
 
     Returns:
@@ -84,6 +80,9 @@ def encode(
     packed = zlib.compressobj(6, zlib.DEFLATED, -15)
     data = packed.compress(np.rint(cells / step).astype("<i2").tobytes()) + packed.flush()
     return {
-        "rows": cells.shape[1], "columns": cells.shape[2], "pool": pool, "step": step,
+        "rows": cells.shape[1],
+        "columns": cells.shape[2],
+        "pool": pool,
+        "step": step,
         "data": base64.b64encode(data).decode("ascii"),
-    }  # fmt: skip
+    }

@@ -152,8 +152,7 @@ def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
         return [f"No examples: {error}"]
     title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
     blocks: list[Block] = [
-        f"{comparison.part.split}: each line is scored by itself, by {title}; of several seeds the "
-        "first is shown",
+        f"{comparison.part.split}: each line is scored by itself, by {title}; of several seeds the first is shown",
         *comparison.notes,
         MARKS_NOTE,
     ]
@@ -175,18 +174,13 @@ def _maps(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
     if request.sentence is None and all(run.left_out for run in runs):
         return ["No maps: the results have no weights."]
     try:
-        text, target = (
-            (request.sentence, None)
-            if request.sentence is not None
-            else _test_text(request, runs[0])
-        )
+        text, target = (request.sentence, None) if request.sentence is not None else _test_text(request, runs[0])
     except AttnkitError as error:
         return [f"No maps: {error}"]
     found = {
-        kind: {repr(getattr(run.recipe.model.attention, kind)) for run in runs
-               if kind in places(run.recipe)}
+        kind: {repr(getattr(run.recipe.model.attention, kind)) for run in runs if kind in places(run.recipe)}
         for kind in PREFERRED
-    }  # fmt: skip
+    }
     kinds = [kind for kind, some in found.items() if len(some) > 1]
     kinds = (kinds or [kind for kind, some in found.items() if some][:1])[:KINDS_SHOWN]
     figures: dict[Kind, list[Block]] = {kind: [] for kind in kinds}
@@ -250,16 +244,15 @@ def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[
         base = next((n for n in names if systems[n].variant == baselines.get(recipe)), names[0])
         if len(names) > 1:
             differ = differences([values[name] for name in names], [values[base]])
-            rows = [
-                (name, "; ".join(keys) or NONE) for name, keys in zip(names, differ, strict=True)
-            ]
+            rows = [(name, "; ".join(keys) or NONE) for name, keys in zip(names, differ, strict=True)]
             title = f"Keys with another value than {base} has"
             blocks.append(Table.of_texts(title, ("system", "differs in"), rows))
         unused = () if systems[base].recipe.task == QUESTIONS else ("contexts.",)
         settings = [
-            pair for pair in read_values(systems[base].recipe).items()
+            pair
+            for pair in read_values(systems[base].recipe).items()
             if pair[0] != SEEDS and pair[1] != "null" and not pair[0].startswith(unused)
-        ]  # fmt: skip
+        ]
         table = Table.of_texts("", ("key", "value"), settings)
         blocks.append(Fold(f"All values of {base}", [table]))
     return blocks
@@ -271,21 +264,14 @@ def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     training, hashes = [], []
     for run in runs:
         manifest, told = run.manifest, {"run": run.path.as_posix()}
-        known = {
-            **(manifest.get("hashes") or {}),
-            "weights": (manifest.get("files") or {}).get(MODEL),
-        }
+        known = {**(manifest.get("hashes") or {}), "weights": (manifest.get("files") or {}).get(MODEL)}
         training.append(
             told
             | {name: manifest.get(name) for name in names}
             | {name: manifest["finished"].get(name) for name in ("updates", "seconds")}
         )
         hashes.append(
-            told
-            | {
-                name: str(known.get(name) or NONE)[:DIGITS]
-                for name in ("weights", "recipe", "data", "tokenizer")
-            }
+            told | {name: str(known.get(name) or NONE)[:DIGITS] for name in ("weights", "recipe", "data", "tokenizer")}
         )
 
     changed = {row.run: changes_of(row.system) for row in rows}

@@ -17,18 +17,21 @@ def page(report: Report) -> bytes:
     """
     numbered = list(enumerate(report.sections.items(), 1))
     links = (f'<a href="#s{n}">{escaped(title)}</a>' for n, (title, _) in numbered)
-    sections = (
-        f'<h2 id="s{n}">{escaped(title)}</h2>{"".join(map(_html, blocks))}'
-        for n, (title, blocks) in numbered
-    )
+    sections = (f'<h2 id="s{n}">{escaped(title)}</h2>{"".join(map(_html, blocks))}' for n, (title, blocks) in numbered)
     parts = {
-        "facts": escaped(report.facts), "contents": "\n".join(links),
-        "sections": "\n".join(sections), "made-by": escaped(report.made_by),
-    }  # fmt: skip
+        "facts": escaped(report.facts),
+        "contents": "\n".join(links),
+        "sections": "\n".join(sections),
+        "made-by": escaped(report.made_by),
+    }
     return document(
-        Path(__file__).parent, report.title, {}, scripts=("../frame.js", "page.js"),
-        styles=("../tables.css", "page.css"), parts=parts,
-    )  # fmt: skip
+        Path(__file__).parent,
+        report.title,
+        {},
+        scripts=("../frame.js", "page.js"),
+        styles=("../tables.css", "page.css"),
+        parts=parts,
+    )
 
 
 def _html(block: Block) -> str:
@@ -56,8 +59,7 @@ def markdown(report: Report, folder: str) -> tuple[str, dict[str, bytes]]:
     for title, blocks in report.sections.items():
         parts += [f"## {markdown_text(title)}", *_markdown(blocks, 3, folder.replace(" ", "%20"))]
     parts.append(f"*{markdown_text(report.made_by)}*")
-    figures = {f"{one.name}.svg": one.svg for some in report.sections.values()
-               for one in _figures(some)}  # fmt: skip
+    figures = {f"{one.name}.svg": one.svg for some in report.sections.values() for one in _figures(some)}
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n", figures
 
 

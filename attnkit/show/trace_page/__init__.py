@@ -46,20 +46,19 @@ def _record(trace: "Trace") -> dict[str, Any]:
         "notes": list(notes(trace)),
         "voiced": trace.selects_contexts,
         "source": trace.source.leading,
-        "marks": {
-            context: {"letter": mark.letter, "colour": mark.colour}
-            for context, mark in marks.items()
-        },
+        "marks": {context: {"letter": mark.letter, "colour": mark.colour} for context, mark in marks.items()},
         "listed": sorted([*marks, *silent], key=lambda at: at != trace.source.leading),
         "contexts": [
             {
-                "name": safe_text(passage.name), "text": safe_text(passage.text),
-                "share": round(share, 4), "entropy": round(entropy, 4),
+                "name": safe_text(passage.name),
+                "text": safe_text(passage.text),
+                "share": round(share, 4),
+                "entropy": round(entropy, 4),
             }
             for passage, share, entropy in zip(trace.contexts, shares, mean, strict=True)
         ],
         "tokens": [_token(trace, token) for token in trace.tokens],
-    }  # fmt: skip
+    }
 
 
 def _token(trace: "Trace", token: "TracedToken") -> dict[str, Any]:

@@ -50,21 +50,14 @@ def test_match_and_f1_are_squads(answer: str, reference: str, exact: int, overla
         ("Rome", ["the"], 0),
     ],
 )
-def test_an_answer_may_stand_in_a_sentence(
-    answer: str, references: list[str], expected: float
-) -> None:
+def test_an_answer_may_stand_in_a_sentence(answer: str, references: list[str], expected: float) -> None:
     found = score(["answer-contained"], [answer], [references], EvalConfig())["answer-contained"]
     assert found.value == expected
     assert found.signature.startswith("refs:max|norm:squad-1.1|")
 
 
 def test_the_best_reference_of_a_line_counts() -> None:
-    found = score(
-        ["answer-match", "answer-f1"],
-        ["Oslo", "red key"],
-        [["Rome", "oslo."], ["a key"]],
-        EvalConfig(),
-    )
+    found = score(["answer-match", "answer-f1"], ["Oslo", "red key"], [["Rome", "oslo."], ["a key"]], EvalConfig())
     assert found["answer-match"].value == 50
     assert found["answer-f1"].value == pytest.approx(100 * (1 + 2 / 3) / 2)
     assert found["answer-f1"].statistics.tolist()[1] == pytest.approx([2 / 3, 1])
@@ -80,9 +73,7 @@ def test_the_best_reference_of_a_line_counts() -> None:
         ("anything", ["a"], False),  # an article alone is no answer
     ],
 )
-def test_a_context_holds_an_answer_word_by_word(
-    context: str, answers: list[str], there: bool
-) -> None:
+def test_a_context_holds_an_answer_word_by_word(context: str, answers: list[str], there: bool) -> None:
     assert contains_answer(context, answers) == there
 
 

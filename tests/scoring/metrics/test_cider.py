@@ -46,9 +46,7 @@ def test_a_worked_example() -> None:
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1, max_size=6))
-def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(
-    lines: list[tuple[str, str, str]],
-) -> None:
+def test_it_is_between_0_and_1000_whatever_the_order_of_the_lines(lines: list[tuple[str, str, str]]) -> None:
     def scored(rows: list[tuple[str, str, str]]) -> float:
         return cider([row[0] for row in rows], [list(row[1:]) for row in rows])
 

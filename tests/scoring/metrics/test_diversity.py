@@ -11,9 +11,7 @@ from attnkit.recipe.schema import EvalConfig
 from attnkit.scoring import score, side_by_side
 
 NAMES = ["distinct-1", "distinct-2", "seq-rep-4"]
-LINES = st.lists(
-    st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), min_size=1, max_size=6
-)
+LINES = st.lists(st.lists(st.sampled_from("abc"), max_size=12).map(" ".join), min_size=1, max_size=6)
 
 
 def values(lines: Sequence[str], lowercase: bool = False) -> list[float]:

@@ -51,9 +51,7 @@ def test_glove_word2vec_and_fasttext_are_read_packed_or_not(
     assert "|dim:2|known:50.0%|" in found["embedding-extrema"].signature
 
 
-def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(
-    tmp_path: Path,
-) -> None:
+def test_the_signature_has_the_hash_of_the_file_and_the_share_of_known_words(tmp_path: Path) -> None:
     from attnkit.storage.files import sha256_file
 
     path = tmp_path / "v.txt"

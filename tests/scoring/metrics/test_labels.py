@@ -20,8 +20,7 @@ def scored(answers: list[str], right: list[str], labels: tuple[str, ...]) -> dic
 
 def correlation(answers: list[str], right: list[str], labels: tuple[str, ...]) -> float:
     """The correlation of indicator matrices (Gorodkin 2004, equation 2)."""
-    x, y = (np.array([[float(t == label) for label in labels] for t in side])
-            for side in (answers, right))  # fmt: skip
+    x, y = (np.array([[float(t == label) for label in labels] for t in side]) for side in (answers, right))
     x, y = x - x.mean(0), y - y.mean(0)
     spread = math.sqrt((x * x).sum() * (y * y).sum())
     return float((x * y).sum() / spread) if spread > 1e-12 else 0.0

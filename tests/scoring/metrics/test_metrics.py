@@ -129,8 +129,7 @@ def test_texts_that_equal_their_references_have_the_best_score(everything: EvalC
     lines = [line for line in sentences(40, 13) if line.count(" ") > 6]
     shuffled = random.Random(1).sample(lines, len(lines))
     whole, mixed = (
-        score(TEXT, hypotheses, [[line] for line in lines], everything)
-        for hypotheses in (lines, shuffled)
+        score(TEXT, hypotheses, [[line] for line in lines], everything) for hypotheses in (lines, shuffled)
     )
     for name, value in whole.items():
         facts = METRICS[name]
@@ -170,8 +169,9 @@ def test_every_tokenizer_of_a_list_gives_a_bleu_and_the_first_cuts_the_words() -
 
 def test_japanese_and_korean_are_cut_by_mecab() -> None:
     pytest.importorskip("MeCab")
-    found = score(["bleu1"], ["\u732b\u304c\u597d\u304d"], [["\u732b\u304c\u3044\u308b"]],
-                  EvalConfig(tokenize="ja-mecab"))["bleu1"]  # fmt: skip
+    found = score(
+        ["bleu1"], ["\u732b\u304c\u597d\u304d"], [["\u732b\u304c\u3044\u308b"]], EvalConfig(tokenize="ja-mecab")
+    )["bleu1"]
     assert found.value == pytest.approx(200 / 3)
     assert "|tok:ja-mecab-" in found.signature
 
@@ -179,8 +179,10 @@ def test_japanese_and_korean_are_cut_by_mecab() -> None:
 def test_empty_hypotheses_and_references_score_without_error(everything: EvalConfig) -> None:
     ours = score(TEXT, ["", ""], [["a b"], [""]], everything)
     assert {name: value.value for name, value in ours.items() if value.value} == {
-        "ter": 100, "exact-match": 50, "answer-match": 50,
-    }  # fmt: skip
+        "ter": 100,
+        "exact-match": 50,
+        "answer-match": 50,
+    }
     assert ours.keys() == {*TEXT}
 
 
@@ -197,15 +199,11 @@ def test_a_tokenizer_without_its_package_names_the_extra(monkeypatch: pytest.Mon
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    with pytest.raises(
-        UnavailableError, match=r"ja-mecab needs .*: pip install 'attnkit\[ja\]', or choose char"
-    ):
+    with pytest.raises(UnavailableError, match=r"ja-mecab needs .*: pip install 'attnkit\[ja\]', or choose char"):
         score(["bleu"], ["a"], [["a"]], EvalConfig(tokenize="ja-mecab"))
 
 
-def test_a_tokenizer_that_would_download_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tokenizer_that_would_download_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sacrebleu.utils
 
     monkeypatch.setattr(sacrebleu.utils, "SACREBLEU_DIR", str(tmp_path))
@@ -226,8 +224,6 @@ def test_a_tokenizer_that_would_download_is_refused(
         ([], [], "nothing to score"),
     ],
 )
-def test_lines_that_do_not_match_are_named(
-    hypotheses: list[str], references: list[list[str]], message: str
-) -> None:
+def test_lines_that_do_not_match_are_named(hypotheses: list[str], references: list[list[str]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         score(["bleu"], hypotheses, references, EvalConfig())

@@ -27,47 +27,23 @@ RUSSIAN = (
     ],
 )
 GREEK = (
-    [
-        "\u03bf \u03c3\u03ba\u03cd\u03bb\u03bf\u03c2 \u03c4\u03bf 1999",
-        "\u03bc\u03af\u03b1 \u03b3\u03ac\u03c4\u03b1",
-    ],
-    [
-        "\u03b7 \u03b3\u03ac\u03c4\u03b1 \u03c4\u03bf 1999",
-        "\u03bc\u03af\u03b1 \u03b3\u03ac\u03c4\u03b1.",
-    ],
+    ["\u03bf \u03c3\u03ba\u03cd\u03bb\u03bf\u03c2 \u03c4\u03bf 1999", "\u03bc\u03af\u03b1 \u03b3\u03ac\u03c4\u03b1"],
+    ["\u03b7 \u03b3\u03ac\u03c4\u03b1 \u03c4\u03bf 1999", "\u03bc\u03af\u03b1 \u03b3\u03ac\u03c4\u03b1."],
 )
 ARABIC = (
     ["\u0643\u0644\u0628 \u0641\u064a 2020", "\u0642\u0637\u0629"],
     ["\u0642\u0637\u0629 \u0641\u064a 2020", "\u0642\u0637\u0629 \u0643\u0628\u064a\u0631\u0629"],
 )
-GERMAN = (
-    ["Der B\u00e4r h\u00f6rt T\u00f6ne", "sch\u00f6n"],
-    ["Der B\u00f6r h\u00e4rt T\u00fcne", "sch\u00fcn"],
-)
+GERMAN = (["Der B\u00e4r h\u00f6rt T\u00f6ne", "sch\u00f6n"], ["Der B\u00f6r h\u00e4rt T\u00fcne", "sch\u00fcn"])
 CHINESE = (
-    [
-        "\u6211\u4eec\u4eca\u5929\u53bb\u5317\u4eac\u5927\u5b66\u3002",
-        "\u4ed6\u5728\u770b\u4e66\u3002",
-    ],
-    [
-        "\u6211\u4eec\u660e\u5929\u53bb\u4e0a\u6d77\u5927\u5b66\u3002",
-        "\u5979\u5728\u5199\u5b57\u3002",
-    ],
+    ["\u6211\u4eec\u4eca\u5929\u53bb\u5317\u4eac\u5927\u5b66\u3002", "\u4ed6\u5728\u770b\u4e66\u3002"],
+    ["\u6211\u4eec\u660e\u5929\u53bb\u4e0a\u6d77\u5927\u5b66\u3002", "\u5979\u5728\u5199\u5b57\u3002"],
 )
 JAPANESE = (
-    [
-        "\u732b\u304c\u9053\u3092\u8d70\u3063\u3066\u3044\u308b\u3002",
-        "\u6771\u4eac\u306f\u5927\u304d\u3044\u3002",
-    ],
-    [
-        "\u72ac\u304c\u9053\u3092\u8d70\u3063\u3066\u3044\u308b\u3002",
-        "\u5927\u962a\u306f\u5927\u304d\u3044\u3002",
-    ],
+    ["\u732b\u304c\u9053\u3092\u8d70\u3063\u3066\u3044\u308b\u3002", "\u6771\u4eac\u306f\u5927\u304d\u3044\u3002"],
+    ["\u72ac\u304c\u9053\u3092\u8d70\u3063\u3066\u3044\u308b\u3002", "\u5927\u962a\u306f\u5927\u304d\u3044\u3002"],
 )
-THAI = (
-    ["\u0e1b\u0e25\u0e32\u0e14\u0e33", "\u0e21\u0e32"],
-    ["\u0e1b\u0e25\u0e32\u0e02\u0e32\u0e27", "\u0e21\u0e32"],
-)
+THAI = (["\u0e1b\u0e25\u0e32\u0e14\u0e33", "\u0e21\u0e32"], ["\u0e1b\u0e25\u0e32\u0e02\u0e32\u0e27", "\u0e21\u0e32"])
 SPACED, UNSPACED = (RUSSIAN, GREEK, ARABIC, GERMAN), (CHINESE, JAPANESE, THAI)
 Pair = tuple[list[str], list[str]]
 
@@ -97,10 +73,7 @@ def test_rouge_is_that_of_rouge_score_with_such_words(pair: Pair) -> None:
 
 
 def test_rouge_lsum_cuts_chinese_sentences() -> None:
-    text, reference = (
-        "\u732b\u8dd1\u3002\u72d7\u53eb\uff01",
-        [["\u72d7\u53eb\uff01\u732b\u8dd1\u3002"]],
-    )
+    text, reference = ("\u732b\u8dd1\u3002\u72d7\u53eb\uff01", [["\u72d7\u53eb\uff01\u732b\u8dd1\u3002"]])
     eval = UNICODE.model_copy(update={"sentences": "punctuation"})
     assert score(["rougeLsum"], [text], reference, UNICODE)["rougeLsum"].value == 50
     assert score(["rougeLsum"], [text], reference, eval)["rougeLsum"].value == 100
@@ -108,10 +81,7 @@ def test_rouge_lsum_cuts_chinese_sentences() -> None:
 
 @pytest.mark.parametrize("pair", [*SPACED, *UNSPACED])
 def test_ter_is_that_of_sacrebleu(pair: Pair) -> None:
-    for eval, metric in (
-        (EvalConfig(), TER()),
-        (UNICODE, TER(normalized=True, asian_support=True)),
-    ):
+    for eval, metric in ((EvalConfig(), TER()), (UNICODE, TER(normalized=True, asian_support=True))):
         expected = metric.corpus_score(pair[1], [pair[0]]).score
         ours = score(["ter"], pair[1], [[line] for line in pair[0]], eval)["ter"]
         assert ours.value == pytest.approx(expected, abs=1e-12)
@@ -161,20 +131,8 @@ def respaced(lines: Sequence[str], spaces: Sequence[str]) -> list[str]:
 @given(spaces=st.lists(st.sampled_from(SPACES[:-1]), min_size=1, max_size=4), swap=st.booleans())
 def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap: bool) -> None:
     eval = EvalConfig.model_validate({"words": words})
-    texts = [
-        "qui est l\u00e0 ?",
-        "the dog's tail - 5 cats, no.",
-        "a b",
-        "\u732b \u304c",
-        "don't go",
-    ]
-    references = [
-        "qui est l\u00e0 ?",
-        "the dog's tail - 5 dogs, no.",
-        "a b c",
-        "\u732b \u304c",
-        "do go",
-    ]
+    texts = ["qui est l\u00e0 ?", "the dog's tail - 5 cats, no.", "a b", "\u732b \u304c", "don't go"]
+    references = ["qui est l\u00e0 ?", "the dog's tail - 5 dogs, no.", "a b c", "\u732b \u304c", "do go"]
     expected = score(COUNTED, texts, [[line] for line in references], eval)
     assert expected["exact-match"].value == pytest.approx(40)
     changed = respaced(texts if swap else references, spaces)
@@ -190,10 +148,7 @@ def test_white_space_is_alike_on_both_sides(words: str, spaces: list[str], swap:
 
 @pytest.mark.parametrize("space", SPACES)
 def test_bleu_stays_that_of_sacrebleu(space: str) -> None:
-    texts, references = (
-        ["the red cat runs", "who is there ?"],
-        [f"the{space}red cat", f"who is{space}there ?"],
-    )
+    texts, references = (["the red cat runs", "who is there ?"], [f"the{space}red cat", f"who is{space}there ?"])
     expected = BLEU().corpus_score(texts, [references]).score
     ours = score(["bleu"], texts, [[line] for line in references], EvalConfig())["bleu"]
     assert ours.value == pytest.approx(expected, abs=1e-12)

@@ -114,18 +114,13 @@ def test_a_function_that_fails_is_told_with_its_line(write: Write, text: str, me
         ("own.py", "title = len('x')\ndef score(outputs): ...\n", "title must be a literal text"),
     ],
 )
-def test_a_file_that_cannot_be_a_metric_is_refused(
-    write: Write, name: str, text: str, message: str
-) -> None:
+def test_a_file_that_cannot_be_a_metric_is_refused(write: Write, name: str, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         mechanism_registry.plug_in(write(name, text))
 
 
 def test_eval_of_files_by_a_plug_in(
-    write: Write,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write("length_gap.py", LENGTH)
