@@ -20,6 +20,7 @@ from pathlib import Path
 
 import claims
 import overview
+import prediction
 import quotes
 import recall
 import referee
@@ -94,6 +95,8 @@ def main() -> None:
     pages |= quotes.quoted(kept)
     pages[PAGES / "recall.svg"] = recall.chart(kept)
     pages[PAGES / "overview.svg"] = overview.chart(kept)
+    pages[PAGES / "recall-predicts.md"] = prediction.page(kept)
+    pages[PAGES / "recall-predicts.svg"] = prediction.chart(kept)
     if options.check:
         there = {path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()}
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]

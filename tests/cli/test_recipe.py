@@ -199,9 +199,9 @@ def test_a_copy_finds_what_it_extends(capsys: pytest.CaptureFixture[str]) -> Non
     assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
     assert Path("folder/mine.yaml").read_text() == ('train: {steps: 5}\nextends: "../r.yaml"  # mine\n')
     assert load("folder/mine.yaml").variants["fast"].train.steps == 5
-    assert run(capsys, "copy", "translation/multi30k-quick", "folder")[0] == 0
-    assert 'extends: "translation/multi30k"\n' in Path("folder/multi30k-quick.yaml").read_text()
-    copied, shipped_one = load("folder/multi30k-quick.yaml"), load("translation/multi30k-quick")
+    assert run(capsys, "copy", "translation/norm", "folder")[0] == 0
+    assert 'extends: "translation/multi30k"\n' in Path("folder/norm.yaml").read_text()
+    copied, shipped_one = load("folder/norm.yaml"), load("translation/norm")
     assert copied.variants == shipped_one.variants
 
 
