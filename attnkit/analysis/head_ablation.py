@@ -19,7 +19,7 @@ from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.metrics import base_metric, metric_facts, metrics_of, not_of
+from attnkit.recipe.metrics import check_metrics, metric_facts, metrics_of
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
 from attnkit.scoring import Score, check_available, compare, corrected, expand
@@ -136,7 +136,7 @@ def score_changed(
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    check_metrics(names, run)
+    check_losses(names, run)
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
@@ -168,11 +168,9 @@ def _effects(
     }
 
 
-def check_metrics(names: Sequence[str], run: Run) -> None:
+def check_losses(names: Sequence[str], run: Run) -> None:
     """Refuse metrics that the run cannot have or that cannot say what is worse."""
-    task, known = run.recipe.task, metrics_of(run.recipe.task)
-    if wrong := [name for name in names if base_metric(name) not in known]:
-        raise UsageError(f"--metrics {not_of(wrong[0], task, known)}")
+    check_metrics(names, run.recipe.task, metrics_of(run.recipe.task))
     if wrong := [name for name in names if metric_facts(name).better == "neither"]:
         raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
     check_available(names, run.recipe.eval)

@@ -263,7 +263,8 @@ def evaluate(
 
     Raises:
         MissingInputError: there is no finished run.
-        RecipeError: a metric or key does not fit.
+        UsageError: there is no such metric, or the task does not have it.
+        RecipeError: a key does not fit.
     """
     plug_in(plugins)
     found = find_runs([runs] if isinstance(runs, str | Path) else runs)

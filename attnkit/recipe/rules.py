@@ -11,7 +11,7 @@ from attnkit.recipe import corpus_cards
 from attnkit.recipe.build import POSITIONS, SHAPE_OF, STACKS
 from attnkit.recipe.data_rules import data_issues, split_issues
 from attnkit.recipe.issues import Issue
-from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metrics_of, metrics_that_read, not_of
+from attnkit.recipe.metrics import METRICS, MONITORS, ROUGE, metrics_of, metrics_of_answers, not_of
 from attnkit.recipe.schema import AttentionConfig, Recipe
 from attnkit.recipe.settings import DEFAULTS, ONLY_WITH
 from attnkit.text import RESERVED
@@ -184,7 +184,7 @@ def _metrics(recipe: Recipe) -> Iterator[Issue]:
     """Metrics, and the one that validation monitors, are of what the task's models give."""
     task, able = recipe.task, metrics_of(recipe.task)
     if task == "question-answering":  # whose answers are scored, not the pairs that are trained on
-        able = [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
+        able = metrics_of_answers()
     monitors = [name for name in MONITORS if name in ("loss", "accuracy", *able)]
     for key, names, known in (
         ("eval.metrics", recipe.eval.metrics, able),

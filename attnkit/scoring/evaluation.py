@@ -23,7 +23,7 @@ from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
-from attnkit.recipe.metrics import base_metric, metrics_of, not_of
+from attnkit.recipe.metrics import base_metric, check_metrics, metrics_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results, Run
@@ -87,7 +87,8 @@ def evaluate(
         MissingInputError: the run is not finished, or the corpus has no such split; or a split or
             search is not among the results of a run without weights.
         DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
-        RecipeError: a metric of output text for a language model, or a length that it cannot read.
+        UsageError: a metric that the task does not have, such as one of output text for a language model.
+        RecipeError: a length that the model cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe, names = run.recipe, _metrics(eval, run.recipe)
@@ -384,9 +385,8 @@ class RunLines:
 
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
-    names, task, known = expand(eval.metrics), recipe.task, metrics_of(recipe.task)
-    if strange := [name for name in names if base_metric(name) not in known]:
-        raise RecipeError(f"eval.metrics: {not_of(strange[0], task, known)}")
+    names, task = expand(eval.metrics), recipe.task
+    check_metrics(names, task, metrics_of(task))
     if task not in ("language-modeling", "tagging"):
         return names
     if recipe.corrupts or not recipe.writes:

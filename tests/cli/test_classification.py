@@ -118,6 +118,17 @@ def test_an_encoder_learns_labels_and_names_them(here: Caller) -> None:
     assert [(one["line"], one["rank"]) for one in answers] == [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (3, 2)]
 
 
+def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
+    """It ended with 78 in eval, with 2 in probe."""
+    run = "runs/a/plain/seed-1"
+    commands = (("eval", run), ("probe", "heads", run), ("probe", "noise", run))
+    results = [here(*words, "--metrics", "accuracy,bleu") for words in commands]
+    assert {one.code for one in results} == {2}
+    errors = {line for one in results for line in one.err.splitlines() if "error:" in line}
+    assert len(errors) == 1
+    assert "--metrics bleu is not for classification, which has label-accuracy" in errors.pop()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

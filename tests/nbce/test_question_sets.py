@@ -10,7 +10,7 @@ from helpers.questioned import make_run
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.questions import QuestionSet
-from attnkit.errors import RecipeError, UsageError
+from attnkit.errors import UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
 from attnkit.nbce.opening import open_run
@@ -180,9 +180,9 @@ def test_a_rule_is_what_the_recipe_asks_for() -> None:
 
 
 def test_metrics_of_the_wrong_kind_are_refused(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="perplexity is not measured on questions"):
+    with pytest.raises(UsageError, match="--metrics perplexity is not for question-answering, which has bleu"):
         question_sets.evaluate(run, ["test"], EvalConfig(metrics=("perplexity",)))
-    with pytest.raises(RecipeError, match="context-found is not for question-answering"):
+    with pytest.raises(UsageError, match="--metrics context-found is not for question-answering"):
         evaluate_text(run, ["test"], EvalConfig(metrics=("context-found",)), device="cpu")
 
 

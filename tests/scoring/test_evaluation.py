@@ -17,7 +17,7 @@ from helpers.wordnet import only_wordnet
 from attnkit import models
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import BOS, EOS, Tokenizer
-from attnkit.errors import DataError, RecipeError, UnavailableError
+from attnkit.errors import DataError, UnavailableError, UsageError
 from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.scoring import evaluation as module
@@ -357,7 +357,7 @@ def test_a_language_model_gets_perplexity_per_token_and_per_word(make: Callable[
 def test_balanced_accuracy_without_marked_positions_is_refused(make: Callable[..., Run], task: str) -> None:
     """It was 0.00, and stored."""
     run = make(task=task)
-    with pytest.raises(RecipeError, match=f"balanced-accuracy is not for {task}, which has "):
+    with pytest.raises(UsageError, match=f"--metrics balanced-accuracy is not for {task}, which has "):
         evaluate(run, ["test"], EvalConfig(metrics=("balanced-accuracy",)), device="cpu")
 
 
