@@ -19,10 +19,10 @@ from attnkit.data.rows import Row
 from attnkit.device import pick_device
 from attnkit.errors import MissingInputError, UsageError
 from attnkit.models.base import Model
-from attnkit.recipe.metrics import check_metrics, metric_facts, metrics_of
+from attnkit.recipe.metrics import metric_facts, metrics_of
 from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run
-from attnkit.scoring import Score, check_available, compare, corrected, expand
+from attnkit.scoring import Score, check_available, check_known, compare, corrected, expand
 from attnkit.scoring.evaluation import model_scores
 
 RESAMPLES = 1000
@@ -170,7 +170,7 @@ def _effects(
 
 def check_losses(names: Sequence[str], run: Run) -> None:
     """Refuse metrics that the run cannot have or that cannot say what is worse."""
-    check_metrics(names, run.recipe.task, metrics_of(run.recipe.task))
+    check_known(names, run.recipe.task, metrics_of(run.recipe.task))
     if wrong := [name for name in names if metric_facts(name).better == "neither"]:
         raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
     check_available(names, run.recipe.eval)

@@ -24,14 +24,14 @@ from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import POOLS, Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.recipe.metrics import base_metric, check_metrics, metrics_of_answers
+from attnkit.recipe.metrics import base_metric, metrics_of_answers
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
 from attnkit.runs.json_files import Decoding
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring import CONTEXT, context_found, evaluation, expand, score
+from attnkit.scoring import CONTEXT, check_known, context_found, evaluation, expand, score
 from attnkit.scoring.evaluation import UNTOLD, Progress, Tell, corpus_of, evaluate_lines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
@@ -224,7 +224,7 @@ def evaluate_model(
         UsageError: a method or metric is not for this model, or a row does not fit.
     """
     names = expand(eval.metrics)
-    check_metrics(names, "question-answering", metrics_of_answers())
+    check_known(names, "question-answering", metrics_of_answers())
     main = group.is_main_process()
     asked = [one for split in splits for one in conditions(corpus, split, spec)] if main else None
     asked = group.broadcast_object(asked)

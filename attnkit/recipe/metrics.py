@@ -346,12 +346,6 @@ def metrics_of_answers() -> list[str]:
     return [*metrics_that_read("outputs"), *metrics_that_read("contexts")]
 
 
-def check_metrics(names: Sequence[str], task: str, known: Sequence[str]) -> None:
-    """Refuse metrics of the command line that are not among the known ones of a task.  Raises UsageError."""
-    if strange := [name for name in names if name not in known]:
-        raise UsageError(f"--metrics {not_of(strange[0], task, known)}")
-
-
 def not_of(name: str, task: str, known: Sequence[str]) -> str:
     """Why a metric is refused for a task that has the known ones."""
     words = shorten(", ".join(known), 80, placeholder=" ...")

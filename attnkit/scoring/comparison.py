@@ -212,6 +212,12 @@ def name_systems(rows: Sequence[ScoreRow]) -> list[str]:
     return names
 
 
+def full_names(rows: Sequence[ScoreRow]) -> list[str]:
+    """The names of the rows' systems, each with its recipe where there are several."""
+    several = len({row.recipe for row in rows}) > 1
+    return [f"{row.name} of {row.recipe}" if several else row.name for row in rows]
+
+
 def _names(rows: Sequence[ScoreRow]) -> list[str]:
     """Names for the rows of one variant."""
     facts = [_facts(row) for row in rows]

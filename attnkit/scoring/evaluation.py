@@ -23,7 +23,7 @@ from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
-from attnkit.recipe.metrics import base_metric, check_metrics, metrics_of
+from attnkit.recipe.metrics import base_metric, metrics_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results, Run
@@ -37,6 +37,7 @@ from attnkit.scoring.metrics import (
     TEACHER_FORCED,
     Score,
     check_available,
+    check_known,
     expand,
     is_text,
     label_scores,
@@ -386,7 +387,7 @@ class RunLines:
 def _metrics(eval: EvalConfig, recipe: Recipe) -> tuple[str, ...]:
     """Metrics that the task can have; a language model gets word perplexity beside perplexity."""
     names, task = expand(eval.metrics), recipe.task
-    check_metrics(names, task, metrics_of(task))
+    check_known(names, task, metrics_of(task))
     if task not in ("language-modeling", "tagging"):
         return names
     if recipe.corrupts or not recipe.writes:

@@ -15,8 +15,10 @@ from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_f
 from attnkit.runs import Run, one_task
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
+from attnkit.scoring.comparison import full_names, named
 from attnkit.scoring.metrics import Score, check_available, expand, is_text, reducer, score
 from attnkit.scoring.metrics.tokenizers import Words, sacrebleu_metric
+from attnkit.scoring.results import System
 from attnkit.scoring.saved_scores import SavedScores, digest, saved_split, scored_splits
 from attnkit.text import hint, quoted
 
@@ -251,12 +253,12 @@ def _place(part: ScoredSplit) -> str:
 def _systems(runs: Sequence[Run], parts: Sequence[ScoredSplit]) -> list[ComparedSystem]:
     """The systems, named by their run, their method, or both."""
     of_run, of_method = len(runs) > 1, len(runs) == 1 or len(parts) > 1
+    saved = [[_saved(run, part) for part in parts] for run in runs]
+    names = _names(runs, [first for first, *_ in saved])
     return [
-        ComparedSystem(
-            " ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run, _saved(run, part)
-        )
-        for name, run in zip(_names(runs), runs, strict=True)
-        for part in parts
+        ComparedSystem(" ".join(filter(None, (name * of_run, (part.method or "") * of_method))), run, one)
+        for name, run, some in zip(names, runs, saved, strict=True)
+        for part, one in zip(parts, some, strict=True)
     ]
 
 
@@ -318,18 +320,13 @@ def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
     return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
 
 
-def _names(runs: Sequence[Run]) -> list[str]:
-    """The shortest description that tells the runs apart."""
-    for way in (
-        "{0.variant}",
-        "{0.variant} seed {0.seed}",
-        "{0.name} {0.variant}",
-        "{0.name} {0.variant} seed {0.seed}",
-    ):
-        names = [way.format(run) for run in runs]
-        if len({*names}) == len(names):
-            return names
-    return [run.path.as_posix() for run in runs]
+def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
+    """The name of each run's system, as `attnkit eval` has it, with the seed where that is not enough."""
+    rows = [one.row(System.of_run(run)) for one, run in zip(saved, runs, strict=True)]
+    names = full_names(named(rows))
+    if len({*names}) < len(names):
+        names = [f"{name} seed {run.seed}" for name, run in zip(names, runs, strict=True)]
+    return names if len({*names}) == len(names) else [run.path.as_posix() for run in runs]
 
 
 def sentence_scores(whole: Score) -> list[float]:

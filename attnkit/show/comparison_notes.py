@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
 from attnkit.recipe.search_text import search_text
+from attnkit.scoring.comparison import full_names
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
 from attnkit.scoring.significance import MOST_SEEDS
 from attnkit.show.differences import (
@@ -27,7 +28,7 @@ FROM = {"run": "the recipe of each run", "recipe": "the recipe named here", "com
 LEARNING_RATE = "train.lr"
 
 
-def metrics_of(rows: Sequence[ScoreRow]) -> list[str]:
+def scored_metrics(rows: Sequence[ScoreRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row.scores))
 
 
@@ -53,7 +54,7 @@ def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
     rows = comparison.rows
     at_once = [row for row in rows if axis != "length" or row.length == rows[0].length]
     signatures = {}
-    for metric in metrics_of(rows):
+    for metric in scored_metrics(rows):
         title, found = metric_facts(metric).title, [row.scores.get(metric) for row in at_once]
         told = joined(score.signature for score in found if score)
         signatures[f"{title}{direction_note(metric)}: {told}"] = title
@@ -93,12 +94,6 @@ def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
         folders.setdefault(folder + seed or run, []).append(name if seed else "")
     out = [f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0] for folder, names in folders.items()]
     return [f"runs: {' '.join(out)}"] if out else []
-
-
-def _names(rows: Sequence[ScoreRow]) -> list[str]:
-    """The systems of rows, each with its recipe where there are several."""
-    several = len({row.recipe for row in rows}) > 1
-    return [f"{row.name} of {row.recipe}" if several else row.name for row in rows]
 
 
 def _grouped(names: Sequence[object], texts: Sequence[str], *, always: bool = False) -> str:
@@ -150,7 +145,7 @@ def _seeds(rows: Sequence[ScoreRow], axis: Axis) -> list[str]:
     """The seeds of each system."""
     if not trained(rows):
         return []
-    names = _names(rows)
+    names = full_names(rows)
     seeds = {name: joined(r.seed for r, n in zip(rows, names, strict=True) if n == name) for name in names}
     mean = "means" if axis else f"mean {PLUS_MINUS} standard deviation"
     several = f" ({mean} over seeds)" if any(", " in some for some in seeds.values()) else ""
@@ -181,7 +176,7 @@ def _training(rows: Sequence[ScoreRow]) -> list[str]:
 
 def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
     """Which values were chosen for each system by trials; else that learning rates were not."""
-    systems = {name: row.system for name, row in zip(_names(rows), rows, strict=True) if row.system.lr}
+    systems = {name: row.system for name, row in zip(full_names(rows), rows, strict=True) if row.system.lr}
     chosen: dict[str, list[str]] = {}
     for name, system in systems.items():
         if tuned := system.tuned:
@@ -206,7 +201,7 @@ def _tuning(rows: Sequence[ScoreRow]) -> list[str]:
 def _conditions(comparison: Comparison) -> list[str]:
     """What must be equal for a fair comparison: search, data, changes; and where it is not."""
     rows, notes = comparison.rows, []
-    names = _names(rows)
+    names = full_names(rows)
     if searches := _grouped(names, [search_of(row) for row in rows]):
         chosen = joined(FROM[row.search_from] for row in rows if search_of(row))
         notes.append(f"search: {searches}; set by {chosen}")

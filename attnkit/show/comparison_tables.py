@@ -11,7 +11,15 @@ from typing import NamedTuple, get_args
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import metric_facts
 from attnkit.scoring.results import COST_COLUMNS, Comparison, CostColumn, ScoreRow
-from attnkit.show.comparison_notes import Axis, changes_of, comparison_notes, joined, metrics_of, search_of, trained
+from attnkit.show.comparison_notes import (
+    Axis,
+    changes_of,
+    comparison_notes,
+    joined,
+    scored_metrics,
+    search_of,
+    trained,
+)
 from attnkit.show.differences import difference_cell, stars
 from attnkit.show.quantities import amount
 from attnkit.show.table import NONE, PLUS_MINUS, Cell, Column, Table, Value
@@ -194,7 +202,7 @@ def comparison_table(comparison: Comparison) -> Table:
     columns = [named(name) for name in IN_TITLE[::-1] if len({getattr(r, name) for r in rows}) > 1]
     columns.append(Column("variant", scores.name_cell, align="left", key=True))
     columns += [named(name) for name in ("method", "contexts", "length") if any(getattr(row, name) for row in rows)]
-    for metric in metrics_of(rows):
+    for metric in scored_metrics(rows):
         title = metric_facts(metric).title
         columns.append(Column(title, partial(scores.score_cell, metric)))
         if any(one.metric == metric for one in comparison.differences):
@@ -242,7 +250,7 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
     columns += [Column(str(at), partial(scores.axis_cell, digits, at)) for at in places]
     systems = [
         (key, metric)
-        for split, metric in product(seen[0], metrics_of(rows))
+        for split, metric in product(seen[0], scored_metrics(rows))
         for key in (Key._make([split, *names, None]) for names in product(*seen[1:]))
         if any(scores.values(metric, key._replace(place=at)) for at in places)
     ]

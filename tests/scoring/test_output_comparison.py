@@ -1,6 +1,7 @@
 """Outputs of several runs side by side: sentence scores, orders, filters, aggregates."""
 
 import re
+from pathlib import Path
 
 import pytest
 from helpers.scored import scored_run
@@ -77,6 +78,14 @@ def test_the_systems_are_tested_as_eval_does(runs: list[Run]) -> None:
     (cell,) = [row[2] for row in tables(whole)[0].rows[1:]]
     assert re.fullmatch(r"[+-][\d.]+ \[-[\d.]+, [+-][\d.]+\] p=.*", cell.text)
     assert sum(count for count, _ in by_length(whole).values()) == 5
+
+
+def test_systems_have_the_names_that_eval_gives_them(runs: list[Run], tmp_path: Path) -> None:
+    """Two runs of a variant were called by their paths."""
+    other = scored_run(tmp_path, "good", BAD)
+    both = [runs[0], other]
+    rows = [row for run in both for row in saved_rows(run)]
+    assert compare_outputs(both).names == [row.name for row in side_by_side(rows, {}).rows]
 
 
 def test_facts_of_the_systems(runs: list[Run]) -> None:

@@ -13,7 +13,7 @@ from importlib import import_module
 from types import ModuleType
 
 from attnkit.errors import DataError, UsageError
-from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read
+from attnkit.recipe.metrics import METRICS, ROUGE, base_metric, is_known, metrics_that_read, not_of
 from attnkit.recipe.schema import EvalConfig, Recipe
 from attnkit.scoring.metrics import plugin_metrics
 from attnkit.scoring.metrics.answers import context_found
@@ -30,6 +30,7 @@ __all__ = [
     "Score",
     "Statistics",
     "check_available",
+    "check_known",
     "check_scorable",
     "context_found",
     "expand",
@@ -67,6 +68,12 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"unknown metric {quoted(name)}: {known}")
         out.extend(ROUGE if name == "rouge" else (name,))
     return tuple(dict.fromkeys(out))
+
+
+def check_known(names: Sequence[str], task: str, known: Sequence[str]) -> None:
+    """Refuse metrics of the command line that are not among the known ones of a task.  Raises UsageError."""
+    if strange := [name for name in names if name not in known]:
+        raise UsageError(f"--metrics {not_of(strange[0], task, known)}")
 
 
 def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
