@@ -22,7 +22,15 @@ from attnkit.data.marked import check_marked
 from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
-from attnkit.data.tokenizer import TRAINED, TRAINING_CHARACTERS, UNKNOWN_WORD, LabelVocabulary, Tokenizer, subsample
+from attnkit.data.tokenizer import (
+    TRAINED,
+    TRAINING_CHARACTERS,
+    UNKNOWN_WORD,
+    LabelVocabulary,
+    Tokenizer,
+    Vocabulary,
+    subsample,
+)
 from attnkit.errors import DataError
 from attnkit.recipe import schema
 from attnkit.recipe.data_rules import split_notes
@@ -134,18 +142,29 @@ def _check_lengths(recipe: schema.Recipe, corpus: Corpus, tokenizer: Tokenizer, 
     """Raise DataError where a split to be scored is shorter than the longest of `eval.lengths`."""
     longest = max(recipe.eval.lengths, default=0)
     if recipe.task in ("recall", "tagging"):
-        if not longest:
-            return
-        row, room = next(corpus.rows("train", length=longest)), recipe.data.max_length - 1
-        if (most := max(map(len, tokenizer.source.encode(row[:2])))) > room:
-            raise DataError(
-                f"eval.lengths: a row of {longest:,} has {most:,} tokens, and one more for its "
-                f"end; data.max_length is {room + 1:,}: raise it"
-            )
+        check_rows_fit(recipe, tokenizer.source)
         return
     for name in recipe.eval.splits if longest else ():
         tokens = len(encode_split(corpus, tokenizer, recipe, name, cache=cache).target.ids)
         check_reaches(f"{corpus.name}: {name}", tokens, longest)
+
+
+def check_rows_fit(recipe: schema.Recipe, vocabulary: Vocabulary | None = None) -> None:
+    """Raise DataError where generated rows of `eval.lengths` are longer than the model reads.
+
+    Without a vocabulary each word counts as one token, which is the least.
+    """
+    longest = max(recipe.eval.lengths, default=0)
+    if not longest or recipe.task not in ("recall", "tagging"):
+        return
+    row = next(Corpus.open(recipe.data, recipe.task).rows("train", length=longest))
+    tokens = vocabulary.encode(row[:2]) if vocabulary else [text.split() for text in row[:2]]
+    most, room = max(map(len, tokens)), recipe.data.max_length - 1
+    if most > room:
+        raise DataError(
+            f"eval.lengths: a row of {longest:,} has {most:,} tokens, and one more for its "
+            f"end; data.max_length is {room + 1:,}: raise it"
+        )
 
 
 def check_reaches(name: str, tokens: int, longest: int) -> None:

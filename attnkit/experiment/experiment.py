@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attnkit.data.preparation import PreparedData, check_splits, prepare
+from attnkit.data.preparation import PreparedData, check_rows_fit, check_splits, prepare
 from attnkit.device import pick_device
 from attnkit.distributed import group
 from attnkit.errors import AttnkitError, DivergedError, StoppedError
@@ -220,11 +220,12 @@ class RunTraining:
             UnavailableError: what a metric or train.log_to needs is not there.
             MissingInputError: the run that it starts from is not there.
             RecipeError, DataError: the run is damaged, or was trained by another recipe or on
-                other data; or the weights that it starts from do not fit.
+                other data; or the weights that it starts from, or rows of `eval.lengths`, do not fit.
             OutputPathError: another process trains it.
         """
         check_scorable(self.recipe)
         check_installed(self.recipe)
+        check_rows_fit(self.recipe)
         state = self.state()
         if state.error:
             raise state.error

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from attnkit.data.objectives import objective_of
-from attnkit.data.preparation import check_reaches
+from attnkit.data.preparation import check_reaches, check_rows_fit
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer, unknown_note
 from attnkit.device import pick_device
@@ -87,14 +87,14 @@ def evaluate(
     Raises:
         MissingInputError: the run is not finished, or the corpus has no such split; or a split or
             search is not among the results of a run without weights.
-        DataError: a split has no rows, or fewer tokens than one of `eval.lengths`.
+        DataError: a split has no rows, or fewer tokens than one of `eval.lengths`; or generated rows of
+            such a length do not fit the model.
         UsageError: a metric that the task does not have, such as one of output text for a language model.
         RecipeError: a length that the model cannot read.
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe, names = run.recipe, _metrics(eval, run.recipe)
-    if why := length_issue(recipe, max(eval.lengths, default=0)):
-        raise RecipeError(f"{run.path}: eval.lengths: {why}")
+    _check_lengths(run, eval)
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec, out = one_best(search or recipe.search), list[ScoreRow]()
     device, what = pick_device(device), f"{run.variant} seed {run.seed}"
@@ -117,6 +117,13 @@ def evaluate(
 
             out.append(evaluate_lines(lines, eval, names, spec, force=force, tell=tell))
     return out
+
+
+def _check_lengths(run: Run, eval: EvalConfig) -> None:
+    """Refuse lengths of text, or of generated rows, that the model cannot read."""
+    if why := length_issue(run.recipe, max(eval.lengths, default=0)):
+        raise RecipeError(f"{run.path}: eval.lengths: {why}")
+    check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
 
 
 def _model(run: Run, device: str) -> Model:

@@ -115,4 +115,6 @@ def test_rows_that_do_not_fit_stop_before_training(folder: Path, here: Caller) -
     assert (
         "eval.lengths: a row of 64 has 194 tokens, and one more for its end; data.max_length is 64: raise it"
     ) in done.err
-    assert not (folder / "runs/recall/plain/seed-1/metrics.jsonl").exists()
+    assert not (folder / "runs/recall").exists()
+    planned = here("train", "recall.yaml", "eval.lengths=[4, 64]", "--dry-run")
+    assert (planned.code, planned.err.splitlines()[-1]) == (65, done.err.splitlines()[-1])

@@ -212,12 +212,18 @@ def test_a_recipe_of_marked_positions_trains_and_scores_beyond_its_lengths(
     found = json.loads(text)["rows"]
     assert [row["length"] for row in found] == [8, 64]
     assert all({*row["metrics"]} == {"accuracy", "balanced-accuracy"} for row in found)
+    code, text, err = called(capsys, "eval", str(out), "eval.lengths=[128]")  # it scored rows that were cut
+    assert (code, text) == (65, "")
+    assert "a row of 128 has 128 tokens, and one more for its end; data.max_length is 70: raise it" in err
 
 
-def test_longer_rows_than_the_model_reads_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_longer_rows_than_the_model_reads_are_refused_while_planning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     recipe, out = tmp_path / "parity.yaml", tmp_path / "runs"
     recipe.write_text(RECIPE)
     words = (str(recipe), "eval.lengths=[128]", "--out", str(out), "--quiet")
     code, _, err = called(capsys, "train", *words)
-    assert code in (65, 78)
+    assert code == 65
     assert "data.max_length is 70: raise it" in err
+    assert not out.exists()

@@ -207,7 +207,7 @@ def _say_plan(plan: "TrainingSettings", tuning: "Tuning | None") -> None:
 
 def _check_data(plan: "TrainingSettings") -> None:
     """--dry-run: what training would say of the splits and metrics; nothing is downloaded."""
-    from attnkit.data.preparation import check_splits
+    from attnkit.data.preparation import check_rows_fit, check_splits
     from attnkit.scoring import check_scorable
     from attnkit.train.log_writers import check_installed
 
@@ -216,6 +216,7 @@ def _check_data(plan: "TrainingSettings") -> None:
         recipe = plan.file.variants[name]
         check_scorable(recipe)
         check_installed(recipe)
+        check_rows_fit(recipe)
         if (recipe.data, recipe.eval.splits) in done:
             continue
         done.append((recipe.data, recipe.eval.splits))
