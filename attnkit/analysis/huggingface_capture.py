@@ -3,14 +3,15 @@
 The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
 from attnkit.analysis.inputs import describe_search
@@ -26,6 +27,8 @@ FIELDS: dict[str, dict[Kind, str]] = {
     "encoder": {"encoder": "attentions"},
 }
 """Fields of the model's output that hold the weights of each kind, by its shape."""
+Axes = tuple[tuple[Token, ...], tuple[Token, ...]]
+"""Queries and keys."""
 WITH_WEIGHTS = ("full_attention", "sliding_attention", "chunked_attention")
 """Types of layers that have weights, as configurations call them."""
 GREEDY = SearchConfig(method="greedy")
@@ -45,6 +48,11 @@ class HuggingFaceInput(NamedTuple):
     how: str = ""
     cut: int = 0
     """Tokens of an output that has no end."""
+
+    @property
+    def start(self) -> "HuggingFaceInput":
+        """The first token of each side alone."""
+        return HuggingFaceInput(self.source[:1], self.ids[:1])
 
 
 def capture(
@@ -71,9 +79,10 @@ def capture(
         step: which tokens name the rows of cross attention.
 
     Raises:
-        UsageError: no text, a target or search for an encoder, or no such kind, layer or head.
-        DataError: the text is longer than the model reads, its maps exceed `maps.TEXT_WEIGHTS`, or
-            the model gives no weights.
+        UsageError: no text, a target or search for an encoder, or no such kind, layer or head; which is
+            seen by the first token, before the text is read and an output written.
+        DataError: the text is longer than the model reads, what is chosen of its maps exceeds
+            `maps.TEXT_WEIGHTS`, or the model gives no weights.
         NotFiniteError: the weights are NaN or infinite.
         MemoryLimitError: the maps do not fit.
     """
@@ -82,19 +91,112 @@ def capture(
         raise UsageError(f"--kind {other[0]}: this model has {' and '.join(fields)} attention only")
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
-        read = builder.with_output(builder.source(text), text, target, search)
-        _check_memory(model, read)
-        found, axes = _weights(model, builder.arguments(read)), builder.axes(read, step)
-    maps = {
-        kind: _maps(model, kind, some, *_choose(model, kind, some, layers, heads), axes[kind], step)
-        for kind, some in found.items()
-        if kinds is None or kind in kinds
-    }
+        source = builder.source(text)
+        every = _layers(model, builder.arguments(source.start))
+        chosen = {
+            kind: _choose(model, kind, every[kind], layers, heads) for kind in every if kinds is None or kind in kinds
+        }
+        read = builder.with_output(source, text, target, search)
+        axes = builder.axes(read, step)
+        _check_memory(every, chosen, axes)
+        found = _weights(model, builder.arguments(read), every, chosen)
+    maps = {kind: _maps(model, kind, found[kind], one, axes[kind], step) for kind, one in chosen.items()}
     note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
 
-def _weights(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
+class MapSource(NamedTuple):
+    """Where the weights of a layer come from: the place in what a module gives in one of its calls."""
+
+    module: nn.Module
+    call: int
+    place: int
+
+
+class PretrainedLayer(NamedTuple):
+    """A layer that has weights."""
+
+    heads: int
+    source: MapSource | None
+    """None where the library makes other tensors of what its modules give."""
+
+
+class ChosenLayers(NamedTuple):
+    """What is shown of one kind."""
+
+    layers: dict[int, tuple[int, PretrainedLayer]]
+    """By number, with the place among those that have weights."""
+    heads: list[int]
+
+
+def _layers(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[PretrainedLayer]]:
+    """The layers that have weights, by a pass over short inputs."""
+    seen: dict[int, tuple[Tensor, MapSource]] = {}  # tensors are held, so that no other gets their identity
+
+    def note(source: MapSource, one: Tensor) -> Tensor:
+        seen.setdefault(id(one), (one, source))
+        return one
+
+    with _each_output(model.model.modules(), note):
+        found = _pass(model, inputs)
+    return {
+        kind: [PretrainedLayer(maps.shape[1], seen[id(maps)][1] if id(maps) in seen else None) for maps in some]
+        for kind, some in found.items()
+    }
+
+
+def _weights(
+    model: Pretrained,
+    inputs: dict[str, Tensor],
+    every: Mapping[Kind, Sequence[PretrainedLayer]],
+    chosen: Mapping[Kind, ChosenLayers],
+) -> dict[Kind, list[Tensor]]:
+    """The chosen weights [1, H, T, S] of each layer, by kind; others are dropped as soon as they are made."""
+    wanted = {layer.source: one.heads for one in chosen.values() for _, layer in one.layers.values()}
+    sources = {layer.source for layers in every.values() for layer in layers if layer.source}
+    kept: dict[MapSource | None, Tensor] = {}
+
+    def narrow(source: MapSource, one: Tensor) -> Tensor:
+        if source not in sources:
+            return one
+        if source not in wanted:
+            return one.new_empty(0)
+        heads = wanted[source]
+        kept[source] = one if len(heads) == one.shape[1] else one[:, heads]
+        return kept[source]
+
+    with _each_output({source.module for source in sources}, narrow):
+        found = _pass(model, inputs)
+    return {
+        kind: [
+            kept[layer.source] if layer.source in kept else found[kind][place][:, one.heads]
+            for place, layer in one.layers.values()
+        ]
+        for kind, one in chosen.items()
+    }
+
+
+@contextmanager
+def _each_output(modules: Iterable[nn.Module], use: Callable[[MapSource, Tensor], Tensor]) -> Iterator[None]:
+    """Inside, what `use` makes of each tensor takes its place in the tuples that modules give."""
+    calls = Counter[nn.Module]()
+
+    def hook(module: nn.Module, _: Any, output: Any) -> Any:
+        calls[module] += 1
+        if type(output) is not tuple:
+            return output
+        return tuple(
+            use(MapSource(module, calls[module], place), one) if isinstance(one, Tensor) else one
+            for place, one in enumerate(output)
+        )
+
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.callback(module.register_forward_hook(hook, prepend=True).remove)
+        yield
+
+
+def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
     """One pass without language modelling head; weights [1, H, T, S] of each layer, by kind."""
     options = {} if model.shape == "encoder" else {"use_cache": False}
     with model.eager():
@@ -111,23 +213,25 @@ def _weights(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Te
     }
 
 
-def _check_memory(model: Pretrained, read: HuggingFaceInput) -> None:
-    """Refuse a text whose maps would fill the memory: transformers holds those of all layers."""
-    sides = len(read.source), len(read.ids)
-    config = model.model.config.get_text_config()
-    types = getattr(config, "layer_types", None)
-    layers = getattr(config, "num_hidden_layers", 1)
-    if types:  # hybrid models have layers without maps
-        layers = sum(name in WITH_WEIGHTS for name in types)
-    maps = layers * getattr(config, "num_attention_heads", 1)
-    squares = [sides[0] ** 2, sides[1] ** 2, sides[0] * sides[1]]
-    check_weights(maps * sum(squares), "the text", "shorten it")
+def _check_memory(
+    every: Mapping[Kind, Sequence[PretrainedLayer]], chosen: Mapping[Kind, ChosenLayers], axes: Mapping[Kind, Axes]
+) -> None:
+    """Refuse a text whose maps would fill the memory; a layer is made with all its heads."""
+    kept, layer = 0, 0
+    for kind, layers in every.items():
+        size = len(axes[kind][0]) * len(axes[kind][1])
+        layer = max(layer, *(one.heads * size for one in layers), 0)
+        if not all(one.source for one in layers):
+            kept += sum(one.heads for one in layers) * size
+        elif kind in chosen:
+            kept += len(chosen[kind].layers) * len(chosen[kind].heads) * size
+    check_weights(max(kept, layer), "the text", "shorten it, or choose some by --kind, --layer and --head")
 
 
 def _choose(
-    model: Pretrained, kind: Kind, found: Sequence[Tensor], layers: Sequence[int], heads: Sequence[int]
-) -> tuple[dict[int, int], list[int]]:
-    """The chosen layers (their place among those with weights, by number) and heads of a kind."""
+    model: Pretrained, kind: Kind, found: Sequence[PretrainedLayer], layers: Sequence[int], heads: Sequence[int]
+) -> ChosenLayers:
+    """The chosen layers and heads of a kind."""
     if not found:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
@@ -138,11 +242,11 @@ def _choose(
     if len(numbers) != len(found):
         numbers = list(range(len(found)))
     rows = sorted(indices_of("layer", numbers, layers, f"{kind} attention"))
-    counts = {found[row].shape[1] for row in rows}
+    counts = {found[row].heads for row in rows}
     if len(counts) > 1:
         raise UsageError(f"{kind} attention: layers have different numbers of heads: add --layer")
-    columns = indices_of("head", range(counts.pop()), heads, f"{kind} attention")
-    return {numbers[row]: row for row in rows}, sorted(columns)
+    columns = sorted(indices_of("head", range(counts.pop()), heads, f"{kind} attention"))
+    return ChosenLayers({numbers[row]: (row, found[row]) for row in rows}, columns)
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
@@ -153,24 +257,18 @@ def written(model: Pretrained, text: str, search: SearchConfig) -> str:
 
 
 def _maps(
-    model: Pretrained,
-    kind: Kind,
-    found: Sequence[Tensor],
-    rows: dict[int, int],
-    heads: Sequence[int],
-    axes: tuple[tuple[Token, ...], tuple[Token, ...]],
-    step: Step,
+    model: Pretrained, kind: Kind, found: Sequence[Tensor], chosen: ChosenLayers, axes: Axes, step: Step
 ) -> AttentionMaps:
     """The maps of a kind, unless they are no weights: some models call other numbers so."""
     name, (queries, keys) = type(model.model).__name__, axes
-    for shape in (found[row].shape[1:] for row in rows.values()):
+    for shape in (one.shape[1:] for one in found):
         # an output that was cut has no name for its last row
         if shape[2] != len(keys) or shape[1] not in (len(queries), len(queries) + 1):
             raise DataError(
                 f"{model.name}: {kind} attention gives weights of shape {list(shape)}, not "
                 f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
             )
-    maps = np.stack([found[row][0, heads].float().cpu().numpy() for row in rows.values()])
+    maps = np.stack([one[0].float().cpu().numpy() for one in found])
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
@@ -178,12 +276,12 @@ def _maps(
             f"{model.name}: {name} gives numbers from {maps.min():.3g} to {maps.max():.3g} as "
             f"{kind} attention, so these are no weights"
         )
-    layers = tuple(MapLayer(number, "softmax") for number in rows)
+    layers = tuple(MapLayer(number, "softmax") for number in chosen.layers)
     return AttentionMaps(
         kind,
         maps[:, :, : len(queries)],
         layers,
-        tuple(heads),
+        tuple(chosen.heads),
         *axes,
         step=step if kind == "cross" else "input",
         alone=model.shape == "decoder",
@@ -247,7 +345,7 @@ class _HuggingFaceInputBuilder:
         inputs = {"input_ids": self._row(read.source)}
         return inputs | ({"decoder_input_ids": self._row(read.ids)} if read.ids else {})
 
-    def axes(self, read: HuggingFaceInput, step: Step) -> dict[Kind, tuple[tuple[Token, ...], tuple[Token, ...]]]:
+    def axes(self, read: HuggingFaceInput, step: Step) -> dict[Kind, Axes]:
         """Queries and keys of each kind."""
         source, target = (tokens_of(self.model.tokenizer, ids) for ids in (read.source, read.ids))
         named = target
