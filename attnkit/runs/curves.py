@@ -44,6 +44,8 @@ CURVES = {
 """What is drawn against the progress of training, by its word on the command line."""
 SCORE = "score"
 """The word for the first metric of the evaluation; the name of a metric is that metric."""
+FRONT = "front"
+"""The series of those scores that none beats with as small a state."""
 VIEWS = ("overview", "differences")
 """What `attnkit plot` draws of whole recipes."""
 AXES = {
@@ -293,7 +295,7 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
     if x == "state" and series:
-        series.append(Series("front", (_front(series, metric_facts(metric).better),)))
+        series.append(Series(FRONT, (_front(series, metric_facts(metric).better),)))
     curves = _in_units(Curves(title, x, tuple(series), log_x=x == "state"))
     if x != "length":
         return curves

@@ -78,13 +78,14 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
     cells: dict[tuple[int, int], int] = {}
     ends: dict[tuple[int, int], int] = {}
     for one in plot.series:
-        place = names.index(one.name)
+        place, reached = names.index(one.name), dict[tuple[int, int], None]()
         for points in one.lines:
             *line_cells, end = _traced([(x.place(a, columns), y.place(b, ROWS)) for a, b in points])
+            reached[end] = None
             for at in line_cells:
                 if at not in cells or sum(at) % 2:  # where lines meet they take turns
                     cells[at] = place
-            # two ends in one cell stand beside each other
+        for end in reached:  # seeds that share a cell share a letter; other ends there stand beside it
             free = [c for c in range(columns) if (c, end[1]) not in ends] or [end[0]]
             ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = place
     cells |= ends

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnkit.runs.curves import Curves
+from attnkit.runs.curves import FRONT, Curves
 from attnkit.show.curves_chart import number
 from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.text import safe_text
@@ -20,8 +20,10 @@ ACROSS = 3
 LONG = 1e4
 """Numbers from here on are written as 20k and 1.5M."""
 MOST_TICKS = 8
-"""Values that a logarithmic axis names one by one; of more, powers of two stand there."""
+"""Values that a logarithmic axis names, about; none so near to the one before that their labels overlap."""
 PANEL = (4.2, 3.2)  # inches
+LEGEND_LINE = 1.3
+"""Height of a line of the legend, in sizes of the font."""
 
 
 def picture(
@@ -56,7 +58,8 @@ def picture(
     down = math.ceil(len(several) / across)
     with matplotlib_defaults([*names, *(curves.title for curves in several)]) as missing:
         matplotlib.rcParams["font.size"] = font
-        usual = (PANEL[0] * across + 2, PANEL[1] * down)
+        lines = len(names) * LEGEND_LINE * font / 72
+        usual = (PANEL[0] * across + 2, max(PANEL[1] * down, lines))
         figure = Figure(figsize=size or usual, layout="constrained")
         panels = list(figure.subplots(down, across, squeeze=False).flat)
         handles: dict[str, Any] = {}
@@ -85,19 +88,16 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
             "markersize": 5,
         }
         for line in one.lines:
-            alone = len(line) == 1 or curves.log_x
+            alone = one.name != FRONT and (len(line) == 1 or curves.log_x)
             marker = MARKERS[(turn + place) % len(MARKERS)] if alone else ""
             xs, ys = zip(*line, strict=True)
             (handles[one.name],) = axes.plot(xs, ys, marker=marker, **style)
     if curves.from_zero:
         axes.set_xlim(left=0)
     if curves.log_x:
-        at = sorted({x for x, _ in curves.points})
         axes.set_xscale("log", base=2)
-        if len(at) > MOST_TICKS:
-            low, high = math.ceil(math.log2(at[0])), math.floor(math.log2(at[-1]))
-            at = [2.0**power for power in range(low, high + 1)]
-        axes.set_xticks(at, [number(x) for x in at], rotation=45)
+        ticks = _apart(sorted({x for x, _ in curves.points}))
+        axes.set_xticks(ticks, [number(x) for x in ticks], rotation=45)
         axes.minorticks_off()
     for axis, most in ((axes.xaxis, axes.get_xlim()[1]), (axes.yaxis, axes.get_ylim()[1])):
         if most >= LONG and axis.get_scale() == "linear":
@@ -108,6 +108,16 @@ def _draw(axes: "Axes", curves: Curves, names: Sequence[str]) -> dict[str, Any]:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return handles
+
+
+def _apart(values: Sequence[float]) -> list[float]:
+    """Of ascending values those whose labels have room on a logarithmic axis."""
+    least = 0.999 * math.log(values[-1] / values[0]) / MOST_TICKS
+    ticks = list(values[:1])
+    for value in values[1:]:
+        if math.log(value / ticks[-1]) >= least:
+            ticks.append(value)
+    return ticks
 
 
 def _seeds(name: str, several: Sequence[Curves]) -> str:

@@ -89,6 +89,8 @@ TABLE = """
 78 --attention '{decoder: linformer}' :: cannot be decoder attention
 78 --attention '{encoder: {name: local, wndow: 3}}' :: did you mean window?
 78 --attention '{encoder: {name: local, window: -1}}' :: window
+78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
+78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
 2 --attention linear,performer :: give one mechanism, and each key one value
 2 --attention linear train.lr=1e-3,1e-4 :: each key one value
 2 --attention linear model.width=32 :: model.width: convert keeps that of the run
@@ -108,6 +110,8 @@ TABLE = """
 2 --attention '{encoder: linear}' :: in its decoder only
 78 --attention '{name: local, window: abc}' :: window: must be a whole number
 78 --attention '{name: local, windw: 2}' :: did you mean window
+78 --attention '{name: local, 1: 2}' :: model.attention.1: local has no option '1'; it has window
+78 --attention '{name: [local]}' :: {name: word} with its options, got {name: [local]}
 78 --attention '{' :: not valid YAML
 78 --attention linear,local :: takes one value
 2 --attention nystrom :: cannot be causal

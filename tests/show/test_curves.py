@@ -108,6 +108,20 @@ def test_points_in_one_place_stand_beside_each_other() -> None:
     assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b", "c"]
 
 
+def test_seeds_that_share_a_cell_share_a_letter() -> None:
+    """Three letters for each variant moved its neighbours across the chart."""
+    seeds = tuple(Series(name, (((1.0, 1.0),),) * 3) for name in ("x", "y"))
+    text = drawn(CurvesChart([Curves("s", "t", seeds, False)]), 60, None)
+    assert sorted("".join(rows(text)).replace(" ", "")) == ["a", "b"]
+
+
+def test_values_whose_labels_would_overlap_are_not_named() -> None:
+    states = tuple(Series(f"n{x}", (((float(x), 1.0),),)) for x in (4352, 8960, 9216, 9472, 30688))
+    text = picture([Curves("score", "state", states, log_x=True)], "svg").data.decode()
+    named = [value for value in ("4352", "8960", "9216", "9472", "30.688k") if f">{value}</text>" in text]
+    assert named == ["4352", "8960", "30.688k"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("format", ["png", "svg", "pdf"])
 def test_a_picture_is_repeatable_and_names_everything(format: str) -> None:
