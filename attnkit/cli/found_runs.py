@@ -130,7 +130,7 @@ def _warn_of_search(tasks: Sequence[RunToScore]) -> None:
     """Say where a recipe's search is not the one that its runs were trained and scored with."""
     from attnkit.recipe.search_text import search_text
 
-    texts = [[search_text(recipe.search.model_dump()) for recipe in (task.recipe, task.run.recipe)] for task in tasks]
+    texts = [[search_text(recipe.search) for recipe in (task.recipe, task.run.recipe)] for task in tasks]
     other = [(task.run.path, *pair) for task, pair in zip(tasks, texts, strict=True) if pair[0] != pair[1]]
     if other:
         path, file, own = other[0]

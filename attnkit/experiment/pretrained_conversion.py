@@ -354,7 +354,7 @@ class _PretrainedConversion:
             "lr": settings.recipe.train.lr,
             "batch_tokens": settings.recipe.train.batch_tokens,
             "precision": settings.recipe.train.precision,
-            "perplexity": {r.variant: r.scores["perplexity"].json()["score"] for r in found.rows},
+            "perplexity": {r.variant: r.scores["perplexity"].stored.score for r in found.rows},
             **self.teacher.facts,
         }
         make_folder(settings.out)

@@ -11,7 +11,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError, Unavailab
 from attnkit.nbce import question_sets
 from attnkit.nbce.question_sets import AskedQuestions, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
-from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
+from attnkit.recipe.schema import ContextsConfig, EvalConfig
 from attnkit.runs import Run, json_files, layout
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED
@@ -210,7 +210,7 @@ class _Verification:
                 stored = self.run.scores()
                 for name, entry in stored.items():
                     try:
-                        found = SavedScores.read(self.run, entry.get("split") or name, name)
+                        found = SavedScores.read(self.run, entry.split or name, name)
                         assert found is not None
                         saved[name] = found
                     except AttnkitError as error:
@@ -221,7 +221,7 @@ class _Verification:
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
         for name, one in saved.items():
-            told = {metric: value["score"] for metric, value in stored[name].get("metrics", {}).items()}
+            told = {metric: value.score for metric, value in stored[name].metrics.items()}
             try:
                 if isinstance(one, AttnkitError):
                     raise one
@@ -232,7 +232,8 @@ class _Verification:
 
     def _split(self, saved: SavedScores, told: Mapping[str, float | None]) -> Iterator[Check]:
         """The scores and outputs of one split by one search, as they are stored and made again."""
-        if saved.weights != self.run.weights_sha256:
+        entry = saved.stored
+        if entry.weights != self.run.weights_sha256:
             yield self.check("score", saved.name, "different", "the scores are of other weights")
             return
         try:
@@ -242,13 +243,12 @@ class _Verification:
             packed = "no weights; scores follow from what is kept of each line, "
             yield self.fault("output", saved.name, error, packed * bool(self.run.left_out))
             return
-        if (digest(*lines.source), digest(*lines.references)) != (saved.source, saved.references):
+        if (digest(*lines.source), digest(*lines.references)) != (entry.digests.source, entry.digests.references):
             why = "the rows at hand are not those scored"
             yield self.check("output", saved.name, "different", why)
             return
-        stored = {key: saved.scoring[key] for key in SCORING if key in saved.scoring}
-        where = f"{layout.SCORES}: {saved.name}.scoring"
-        eval = json_files.parse(self.run.recipe.eval.model_dump() | stored, EvalConfig, where)
+        settings = self.run.recipe.eval.model_dump() | entry.scoring.model_dump(include={*SCORING})
+        eval = json_files.parse(settings, EvalConfig, f"{layout.SCORES}: {saved.name}.scoring")
         # which context an answer is from is not decided again
         unread = {*CONTEXT, *(TEACHER_FORCED if self.run.left_out else ())}
         names = [one for one in dict.fromkeys(map(base_metric, saved.scores)) if one not in unread]
@@ -261,11 +261,9 @@ class _Verification:
             return
         number = min(self.lines, count)
         places = [place * count // number for place in range(number)]
-        if saved.search.get("method") == "sample":  # a draw depends on the number of its line
+        if entry.search.method == "sample":  # a draw depends on the number of its line
             places = list(range(number))
-        search = {key: value for key, value in saved.search.items() if key != "contexts"}
-        where = f"{layout.SCORES}: {saved.name}.search"
-        made, _ = lines.decode(json_files.parse(search, SearchConfig, where), places)
+        made, _ = lines.decode(entry.search, places)
         pairs = zip(places, made, strict=True)
         wrong = [str(place + 1) for place, text in pairs if text != saved.texts[place]]
         why = f"{len(wrong)} are decoded otherwise now: line {', '.join(wrong[:5])}"
@@ -283,23 +281,23 @@ class _Verification:
                 why = "a metric of a plug-in that is not there: add --plugin FILE"
                 yield self.check("score", cell, "not checked", why)
                 continue
-            new = made[metric].json()["score"]
+            new = made[metric].stored.score
             same = _same(value, new, TOLERANCE[base_metric(metric) in TEACHER_FORCED])
             text = "" if same else f"{layout.SCORES} says {value}, scored again it is {new}"
             state: State = "same" if same else "different"
-            yield self.check("score", cell, state, text, saved.split, metric, value)
+            yield self.check("score", cell, state, text, saved.stored.split, metric, value)
 
     def _lines(self, saved: SavedScores) -> ScoredLines:
         """What was scored.  Raises AttnkitError where the rows of the split are not at hand."""
         corpus = RunCorpus(self.run, self.data_dir, offline=True)
-        part = layout.ScoredSplit.of(saved.split)
+        part = layout.ScoredSplit.of(saved.stored.split)
         if self.run.recipe.task != "question-answering":
             rows = list(corpus.rows(part.split, part.length))
             return RunLines(self.run, part, rows, self.device, self.load)
-        merging = saved.search.get("contexts")
-        if part.method is None or not isinstance(merging, Mapping):
+        merging = saved.stored.search.contexts
+        if part.method is None or merging is None:
             raise DataError(f"{layout.SCORES}: {saved.name}: is not of questions")
-        known = {key: merging[key] for key in ContextsConfig.model_fields if key in merging}
+        known = merging.model_dump(include={*question_sets.MERGING})
         asked = {"counts": [part.contexts], "methods": [part.method.partition(",")[0]]}
         where = f"{layout.SCORES}: {saved.name}.search.contexts"
         ours = self.run.recipe.contexts.model_dump(mode="json")

@@ -61,10 +61,10 @@ def card(run: Run, facts: Mapping[str, Any]) -> str:
     family = f" ({pretrained_class(recipe)})" if target == "huggingface" else ""
     rounded = f", weights as {facts['quantization']}" if facts["quantization"] else ""
     scores = [
-        (split, metric_facts(name).title, f"{found['score']:.2f}")
+        (split, metric_facts(name).title, f"{found.score:.2f}")
         for split, scored in run.scores().items()
-        for name, found in scored["metrics"].items()
-        if found["score"] is not None
+        for name, found in scored.metrics.items()
+        if found.score is not None
     ]
     decoder, own = recipe.model.shape == "decoder", not run.tokenizer().shared
     limits = {"cut": recipe.data.max_length - 1, "max_length": recipe.search.max_length}

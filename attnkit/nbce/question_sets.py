@@ -6,7 +6,7 @@ in outputs/, its scores in scores.json, in the run or in the folder of a model f
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -28,7 +28,7 @@ from attnkit.recipe.metrics import base_metric, metrics_of_answers
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results
-from attnkit.runs.json_files import Decoding
+from attnkit.runs.json_files import Decoding, StoredContexts, StoredSearch
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, check_known, context_found, evaluation, expand, score
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 PORTION = 32  # questions between two reports of the progress
 MODELS = "models"  # folder of the results of models that are no runs, beside variants of a recipe
 LONGEST_NAME = 120
+MERGING = ("beta", "eta", "top_p", "alpha", "limit")  # what answers depend on beside the method
 
 
 @dataclass
@@ -61,8 +62,8 @@ class EvaluatedModel:
     """Most tokens of the one row of concat and cad, where the recipe says none; None: its own."""
     open: Callable[[], ContextReader]
     """Called once, where not everything is known already."""
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """How it reads, where answers depend on it: stored with them, as JSON."""
+    reading: StoredContexts = field(default_factory=StoredContexts)
+    """How it reads, where answers depend on it: stored with them."""
     recipe: "Recipe | None" = None
     """That of a run: answers by its search and merging have the plain names."""
 
@@ -79,13 +80,7 @@ class EvaluatedModel:
 
     @classmethod
     def of_reader(
-        cls,
-        reader: ContextReader,
-        name: str,
-        recipe: str,
-        out: str | Path,
-        limit: int | None,
-        settings: Mapping[str, Any],
+        cls, reader: ContextReader, name: str, recipe: str, out: str | Path, limit: int | None, reading: StoredContexts
     ) -> "EvaluatedModel":
         """Any model, as the user named it; its answers are in <out>/<recipe>/models/<name>."""
         folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
@@ -93,7 +88,7 @@ class EvaluatedModel:
         parameters = sum(weight.numel() for weight in reader.model.parameters())
         system = System(recipe, name, None, results.path.as_posix(), parameters)
         weights = _weights_digest(reader.model)
-        return cls(name, system, results, weights, limit, lambda: reader, settings)
+        return cls(name, system, results, weights, limit, lambda: reader, reading)
 
 
 class Condition(NamedTuple):
@@ -191,10 +186,10 @@ def _packed_rows(
     rows = []
     labels = [one for method in spec.methods for one in sweep(method, spec)]
     for split, count, (label, one) in product(splits, spec.counts, labels):
-        saved = packed_scores(run, f"{split}.{label}.{count}", eval, _search_of(search, label, one))
+        saved = packed_scores(run, f"{split}.{label}.{count}", eval, _search_of(search, label, one, StoredContexts()))
         if saved is None:
             return []
-        known = () if saved.decoding and saved.decoding.chosen else CONTEXT
+        known = () if saved.stored.decode and saved.stored.decode.chosen else CONTEXT
         if not {*names} <= {*map(base_metric, saved.scores), *known}:
             return []
         rows.append(saved.row(system).only(names))
@@ -268,13 +263,13 @@ class AskedQuestions:
         self.source = [[row.source, *contexts] for row, contexts in condition.questions]
         self.references = [list(accepted(row)) for row, _ in condition.questions]
 
-    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
+    def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         spec, recipe = self.condition.spec, self.model.recipe
         own = recipe is None or (
-            _merging(spec) == _merging(recipe.contexts)
-            and effective(search.model_dump()) == effective(recipe.search.model_dump())
+            all(getattr(spec, key) == getattr(recipe.contexts, key) for key in MERGING)
+            and effective(search) == effective(recipe.search)
         )
-        return _search_of(search, self.condition.method, spec, self.model.settings), own
+        return _search_of(search, self.condition.method, spec, self.model.reading), own
 
     def decode(
         self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
@@ -321,7 +316,7 @@ class AskedQuestions:
     def scores(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> dict[str, Score]:
         made = group.is_main_process() and score(names, saved.texts, self.references, eval)
         found: dict[str, Score] = group.broadcast_object(made or {})
-        if {*names} & {*CONTEXT} and saved.decoding and (chosen := saved.decoding.chosen):
+        if {*names} & {*CONTEXT} and saved.stored.decode and (chosen := saved.stored.decode.chosen):
             pairs = zip(self.condition.questions, chosen, strict=True)
             contexts = [contexts[place] for (_, contexts), place in pairs]
             found["context-found"] = context_found(contexts, self.references, eval.words)
@@ -331,17 +326,10 @@ class AskedQuestions:
         return unread_text(self.references, names, eval)
 
 
-def _search_of(
-    search: SearchConfig, method: str, spec: ContextsConfig, reading: Mapping[str, Any] = {}
-) -> dict[str, Any]:
+def _search_of(search: SearchConfig, method: str, spec: ContextsConfig, reading: StoredContexts) -> StoredSearch:
     """How answers by a method were found, as it is stored with them."""
-    how = {"method": method, **_merging(spec), **reading}
-    return {**search.model_dump(mode="json"), "contexts": how}
-
-
-def _merging(spec: ContextsConfig) -> dict[str, Any]:
-    """What answers depend on, but for the method, as JSON."""
-    return spec.model_dump(mode="json", exclude={"counts", "methods", "rows", "seed"})
+    merging = {key: getattr(spec, key) for key in MERGING}
+    return StoredSearch.of(search, reading.model_copy(update={"method": method, **merging}))
 
 
 def deciding_context(reply: Reply) -> int | None:

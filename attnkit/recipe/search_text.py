@@ -1,27 +1,19 @@
-"""What of a search changes outputs, in numbers, in words, and as part of a file name."""
+"""What of a search changes outputs, in numbers and in words."""
 
-import hashlib
-import json
-from collections.abc import Mapping
-from typing import Any
-
-from attnkit.recipe.schema import SearchConfig
+from attnkit.recipe.after_training import SearchConfig
 
 ALWAYS = ("max_length", "min_length", "no_repeat_ngram")
 """Settings of every method."""
 OWN = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
 """Further settings of each method; the others do nothing there."""
-DEFAULTS = {name: field.default for name, field in SearchConfig.model_fields.items()}
 
 
-def effective(search: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that outputs depend on, of a search as `scores.json` keeps it."""
-    method = str(search.get("method", DEFAULTS["method"]))
-    names = ("method", *OWN.get(method, ()), *ALWAYS)
-    return {name: search.get(name, DEFAULTS[name]) for name in names}
+def effective(search: SearchConfig) -> dict[str, str | float]:
+    """The settings that outputs depend on."""
+    return {name: getattr(search, name) for name in ("method", *OWN[search.method], *ALWAYS)}
 
 
-def search_text(search: Mapping[str, Any]) -> str:
+def search_text(search: SearchConfig) -> str:
     """A search in words: `beam 5, length penalty 1.0, max_length 100`."""
     settings = effective(search)
     method = str(settings.pop("method"))
@@ -30,17 +22,3 @@ def search_text(search: Mapping[str, Any]) -> str:
     optional = ("min_length", "no_repeat_ngram", "top_k")
     parts = [f"{name} {value}" for name, value in settings.items() if value or name not in optional]
     return ", ".join([method, *parts])
-
-
-def search_key(search: Mapping[str, Any]) -> str:
-    """A text that is the same for searches that give the same outputs, contexts included."""
-    settings = effective(search) | {"contexts": search.get("contexts")}
-    return json.dumps(settings, sort_keys=True, separators=(",", ":"))
-
-
-def search_name(search: Mapping[str, Any]) -> str:
-    """A search as part of a file name, one for each: `beam-5-1a2b3c4d`."""
-    text, settings = search_key(search), effective(search)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    beam = f"-{settings['beam']}" if settings["method"] == "beam" else ""
-    return f"{settings['method']}{beam}-{digest}"

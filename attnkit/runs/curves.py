@@ -1,6 +1,5 @@
 """Learning curves of runs, and their scores against cost or a value that was tuned, as numbers."""
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.recipe import corpus_cards, flat
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.runs.demo import DEMO, named
+from attnkit.runs.json_files import StoredSplit
 from attnkit.runs.layout import TRIAL, ScoredSplit
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
@@ -276,7 +276,7 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
     title = f"{title_of(metric)} on {part.split if part.length else split}"
     if part.length and x != "length":
         title += f" at length {part.length}"
-    series, conditions = list[Series](), set[str]()
+    series, conditions = list[Series](), set[tuple[str, ...]]()
     for group in groups:
         lines = []
         state = _state(group.runs[0], part.length) if x == "state" else None
@@ -338,10 +338,9 @@ def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
     return tuple(front)
 
 
-def _conditions(entry: Record, metric: str) -> str:
+def _conditions(entry: StoredSplit, metric: str) -> tuple[str, ...]:
     """What two scores must have in common to be compared."""
-    told = entry["metrics"][metric].get("signature"), entry.get("digests", {}).get("references")
-    return json.dumps([*told, entry.get("search")], sort_keys=True)
+    return entry.metrics[metric].signature, entry.digests.references, entry.search.key
 
 
 def _in_units(curves: Curves) -> Curves:

@@ -1,14 +1,26 @@
 """The JSON files of a run: what each must hold, and the one reader of all of them."""
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, RootModel, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    RootModel,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from attnkit.errors import DataError
 from attnkit.recipe.after_training import SearchConfig
+from attnkit.recipe.search_text import effective
 from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]
@@ -21,6 +33,14 @@ class Schema(BaseModel):
     """Types are those of the file, never converted; entries of other versions are let through."""
 
     model_config = ConfigDict(strict=True, extra="allow")
+
+
+class OnlyKnown(Schema):
+    """Entries without a value are left out."""
+
+    @model_serializer(mode="wrap")
+    def _with_values(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: value for key, value in handler(self).items() if value is not None}
 
 
 class Finished(Schema):
@@ -163,12 +183,60 @@ class StoredMetric(Schema):
     signature: str = ""
 
 
+class StoredContexts(OnlyKnown):
+    """How questions were answered; None where it has no part in that, or is not known."""
+
+    method: str = ""
+    """With the values of what was swept."""
+    beta: float | None = None
+    eta: float | None = None
+    top_p: float | None = None
+    alpha: float | None = None
+    limit: Count | None = None
+    chat: bool | None = None
+    """Of a model from elsewhere: whether questions were put as messages."""
+    template: str | None = None
+    """Of a model from elsewhere: how a context and the question become a text."""
+
+
 class StoredSearch(SearchConfig):
     """How the outputs of a split were found; other searches have names of their own."""
 
     model_config = ConfigDict(strict=True, extra="allow")
+    _later = ("contexts",)
 
-    contexts: dict[str, Any] = {}
+    contexts: StoredContexts | None = None
+    """None where no questions were asked."""
+
+    @classmethod
+    def of(cls, search: SearchConfig, contexts: StoredContexts | None = None) -> "StoredSearch":
+        return cls(**search.model_dump(), contexts=contexts)
+
+    @property
+    def key(self) -> str:
+        """A text that is the same for searches that give the same outputs."""
+        contexts = self.contexts and self.contexts.model_dump()
+        return json.dumps(effective(self) | {"contexts": contexts}, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def name(self) -> str:
+        """As part of a file name, one for each key: `beam-5-1a2b3c4d`."""
+        digest = hashlib.sha256(self.key.encode()).hexdigest()[:8]
+        beam = f"-{self.beam}" if self.method == "beam" else ""
+        return f"{self.method}{beam}-{digest}"
+
+
+class StoredScoring(OnlyKnown):
+    """How outputs were scored, and, as further entries, by which versions of packages."""
+
+    tokenize: str | list[str] | None = None
+    words: str = "classic"  # until they could be chosen
+    lowercase: bool | None = None
+    sentences: str | None = None
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return self.model_extra or {}
 
 
 def _known(chosen: Any) -> Any:
@@ -198,20 +266,37 @@ class Decoding(Schema):
     """Questions that lost some of their contexts."""
 
 
-class StoredSplit(Schema):
+class StoredDigests(Schema):
+    """SHA-256 of what was decoded, of what it was compared with, and of both files beside it."""
+
+    source: str = ""
+    references: str = ""
+    outputs: str = ""
+    statistics: str = ""
+
+
+class StoredSplit(OnlyKnown):
     """What scores.json says of a split."""
 
     metrics: dict[str, StoredMetric] = {}
+    split: str = ""
+    """The split (of questions: with method and number of contexts)."""
+    weights: str = ""
+    """SHA-256 of the weights."""
+    search: StoredSearch = StoredSearch()
+    scoring: StoredScoring = StoredScoring()
     sentences: Count = 0
     empty_references: Count = 0
-    decode: Decoding | None = None
     unknown: dict[str, str] = {}
+    """What of sources and targets the tokenizer does not know, in words."""
     warnings: list[str] = []
-    split: str = ""
-    weights: str = ""
-    search: StoredSearch = StoredSearch()
-    scoring: dict[str, Any] = {}
-    digests: dict[str, str] = {}
+    decode: Decoding | None = None
+    """None where no metric reads outputs."""
+    digests: StoredDigests = StoredDigests()
+
+
+SCORES_LIMIT = 64 << 20
+"""Bytes of scores.json that are read, at most."""
 
 
 class Scores(RootModel[dict[str, StoredSplit]]):

@@ -160,26 +160,25 @@ def results_path(run: "Run", folder: Path) -> Path:
 
 def _contents(run: "Run") -> dict[str, bytes]:
     """The files that are kept, by name."""
-    scores, manifest = run.scores(), dict(run.manifest)
+    scores, manifest = run.read_json(layout.SCORES, json_files.SCORES_LIMIT), dict(run.manifest)
     hashes = {name: value for name, value in manifest["files"].items() if value is not None}
     notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
     found = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
-    for name, entry in scores.items():
-        path = run.output_path(name)
-        digests = entry.get("digests", {})
+    for name, entry in run.scores().items():
+        path, digests = run.output_path(name), entry.digests
         statistics = path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
-        for kind, file in (("outputs", path), ("statistics", statistics)):
+        for file, digest in ((path, digests.outputs), (statistics, digests.statistics)):
             inside = file.relative_to(run.path).as_posix()
             content = run.read(inside)
-            if hashlib.sha256(content).hexdigest() != digests.get(kind):
+            if hashlib.sha256(content).hexdigest() != digest:
                 raise DataError(
                     f"{file}: is not the file that was written (its SHA-256 differs from "
                     f"{layout.SCORES}): score again with `attnkit eval --fresh`"
                 )
             found[inside] = content
-            if kind == "statistics":
+            if file == statistics:
                 found[inside] = content = _uncompressed(content, file)
-                digests["statistics"] = hashlib.sha256(content).hexdigest()
+                scores[name]["digests"]["statistics"] = hashlib.sha256(content).hexdigest()
     found[layout.SCORES] = files.json_text(scores).encode("utf-8")
     log, left_out = _thinned(run), manifest.get(layout.LEFT_OUT)
     if log:

@@ -11,11 +11,9 @@ from typing import Any, BinaryIO
 
 from attnkit.errors import DataError, MissingInputError
 from attnkit.runs import json_files, layout
+from attnkit.runs.json_files import StoredSplit
 from attnkit.storage import files
 from attnkit.storage.lock import exclusive
-
-SCORES_LIMIT = 64 << 20
-"""Bytes of scores.json that are read, at most."""
 
 
 class Results:
@@ -91,8 +89,8 @@ class Results:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
         return self.path / layout.OUTPUTS / layout.component(f"{split}.hyp.txt")
 
-    def write_scores(self, split: str, texts: Sequence[str], scores: Mapping[str, Any]) -> None:
-        """Store decoded lines and their scores; other splits' scores stay.
+    def write_scores(self, split: str, texts: Sequence[str], scores: StoredSplit) -> None:
+        """Store decoded lines and their scores; other splits' scores stay as they are.
 
         Two evaluations at once wait for each other.
         """
@@ -102,14 +100,14 @@ class Results:
         files.make_folder(path.parent, parents=self.may_be_made)
         with self.changing():
             text = "".join(f"{text}\n" for text in texts)
-            earlier = self.scores()
+            earlier = self.read_json(layout.SCORES, json_files.SCORES_LIMIT) if self.scores() else {}
             self.record(layout.SCORES, None)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"))
-            written = files.json_text(earlier | {split: dict(scores)}).encode("utf-8")
+            written = files.json_text(earlier | {split: scores.model_dump()}).encode("utf-8")
             files.atomic_write(self.path / layout.SCORES, written)
             self.record(layout.SCORES, hashlib.sha256(written).hexdigest())
 
-    def scores(self) -> dict[str, Any]:
+    def scores(self) -> dict[str, StoredSplit]:
         """Scores by split; empty before the first evaluation.
 
         Raises DataError: scores.json is damaged; scoring again with force repairs it.
@@ -119,9 +117,8 @@ class Results:
                 return {}
             self.check_file(layout.SCORES)
             try:
-                stored = self.read_json(layout.SCORES, SCORES_LIMIT)
-                json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES))
-                return stored
+                stored = self.read_json(layout.SCORES, json_files.SCORES_LIMIT)
+                return json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES)).root
             except DataError as error:
                 raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 

@@ -228,10 +228,10 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
     """
     stored, eval = run.scores(), run.recipe.eval
     found = [
-        (split, name, float(value["score"]))
+        (split, name, one.score)
         for split, entry in stored.items()
-        for name, value in entry.get("metrics", {}).items()
-        if value["score"] is not None and metric in (None, name)
+        for name, one in entry.metrics.items()
+        if one.score is not None and metric in (None, name)
     ]
 
     def place(one: tuple[str, str, float]) -> tuple[int, int, bool]:
@@ -241,7 +241,7 @@ def scores_of(run: Run, metric: str | None = None) -> list[tuple[str, str, float
         return (
             eval.splits.index(base) if base in eval.splits else len(eval.splits),
             eval.metrics.index(name) if name in eval.metrics else len(eval.metrics),
-            stored[split].get("split", split) != split,
+            stored[split].split not in ("", split),
         )
 
     return sorted(found, key=place)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -27,7 +27,7 @@ from attnkit.recipe.metrics import base_metric, metrics_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_text import effective
 from attnkit.runs import Results, Run
-from attnkit.runs.json_files import Decoding
+from attnkit.runs.json_files import Decoding, StoredDigests, StoredSearch, StoredSplit
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import total_variation
@@ -45,7 +45,7 @@ from attnkit.scoring.metrics import (
 )
 from attnkit.scoring.output_warnings import SHARE, empty_references, warnings
 from attnkit.scoring.results import ScoreRow, System
-from attnkit.scoring.saved_scores import SavedScores, digest, one_best, packed_scores, reusable_scores
+from attnkit.scoring.saved_scores import SavedScores, digest, one_best, packed_scores, reusable_scores, scoring_of
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, answer_lines
 
@@ -142,7 +142,7 @@ def _packed(
         MissingInputError: neither these scores nor outputs by this search were kept.
         DataError: what was kept is damaged.
     """
-    saved = packed_scores(run, str(part), eval, search.model_dump(mode="json"))
+    saved = packed_scores(run, str(part), eval, StoredSearch.of(search))
     if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
         return saved.row(System.of_run(run)).only(names)
     if saved is None or not saved.texts:
@@ -244,8 +244,8 @@ class ScoredLines(Protocol):
     """What is decoded, in rows of texts."""
     references: list[list[str]]
 
-    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
-        """How the lines are decoded, as JSON; and whether that is the way of the run's recipe."""
+    def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
+        """How the lines are decoded, as it is stored; and whether that is the way of the run's recipe."""
 
     def decode(
         self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
@@ -272,29 +272,22 @@ def evaluate_lines(
     tell: Tell = UNTOLD,
 ) -> ScoreRow:
     """Decode and score lines, or take what is known, and save what was not."""
-    main, results, (stored, own) = group.is_main_process(), lines.results, lines.stored(search)
-    known = main and reusable_scores(
-        results,
-        lines.weights,
-        lines.name,
-        eval,
-        force=force,
-        source=digest(*lines.source),
-        references=digest(*lines.references),
-        search=stored,
-        own=own,
-    )
+    main, results, (how, own) = group.is_main_process(), lines.results, lines.stored(search)
+    digests = StoredDigests(source=digest(*lines.source), references=digest(*lines.references))
+    entry = StoredSplit(split=lines.name, weights=lines.weights, search=how, scoring=scoring_of(eval), digests=digests)
+    known = main and reusable_scores(results, entry, eval, force=force, own=own)
     saved: SavedScores = group.broadcast_object(known or None)
+    stored = saved.stored
     check_available([name for name in names if name not in saved.scores], eval)
     if not saved.texts and _of_outputs(names):
-        saved.texts, saved.decoding = lines.decode(search, tell=tell)
-    saved.sentences = len(lines.references)
-    unknown = () if saved.decoding and saved.decoding.chosen else CONTEXT
+        saved.texts, stored.decode = lines.decode(search, tell=tell)
+    stored.sentences = len(lines.references)
+    unknown = () if stored.decode and stored.decode.chosen else CONTEXT
     if missing := [name for name in names if name not in (*saved.scores, *unknown)]:
         saved.scores |= lines.scores(missing, saved, eval)
-    saved.warnings = lines.warnings(names, saved, eval)
+    stored.warnings = lines.warnings(names, saved, eval)
     if missing and not results.writable:
-        saved.warnings.append(NOT_KEPT)
+        stored.warnings.append(NOT_KEPT)
     elif missing and main:
         saved.write(results)
     return saved.row(lines.system).only(names)
@@ -321,9 +314,8 @@ class RunLines:
     def tokenizer(self) -> Tokenizer:
         return self.run.tokenizer()
 
-    def stored(self, search: SearchConfig) -> tuple[dict[str, Any], bool]:
-        own = effective(search.model_dump()) == effective(self.run.recipe.search.model_dump())
-        return search.model_dump(mode="json"), own
+    def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
+        return StoredSearch.of(search), effective(search) == effective(self.run.recipe.search)
 
     def decode(
         self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
@@ -357,10 +349,10 @@ class RunLines:
         measured = [name for name in names if name in TEACHER_FORCED]
         if not self.run.left_out:
             source, target = self.tokenizer
-            saved.unknown["source"] = unknown_note(source.unknown(self.source[0]))
+            saved.stored.unknown["source"] = unknown_note(source.unknown(self.source[0]))
             if measured and not recipe.data.labels:  # the model reads targets, too
                 targets = [row.target for row in self.rows]
-                saved.unknown["target"] = unknown_note(target.unknown(targets))
+                saved.stored.unknown["target"] = unknown_note(target.unknown(targets))
         if _of_outputs(names):
             main = group.is_main_process()
             made = main and answer_scores(names, saved.texts, self.rows, recipe, eval)
@@ -375,18 +367,19 @@ class RunLines:
         return found
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:
-        out, saved.empty_references = list(filter(None, saved.unknown.values())), 0
+        stored = saved.stored
+        out, stored.empty_references = list(filter(None, stored.unknown.values())), 0
         if text := _of_outputs(names):
-            saved.empty_references = empty_references(self.references)
+            stored.empty_references = empty_references(self.references)
             out += warnings(saved.texts, self.references, text, eval)
-        decoding = saved.decoding if text and saved.decoding else Decoding()
+        decoding = stored.decode if text and stored.decode else Decoding()
         if decoding.truncated:
             cut = f"inputs cut to data.max_length={self.run.recipe.data.max_length} tokens"
             out.append(f"{cut}: {decoding.truncated} of {decoding.lines}")
         if decoding.unfinished > SHARE * decoding.lines:
             out.append(
                 f"{decoding.unfinished} of {decoding.lines} outputs did not end within "
-                f"search.max_length={saved.search['max_length']} tokens"
+                f"search.max_length={stored.search.max_length} tokens"
             )
         return out
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
+from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run, one_task
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
@@ -188,7 +189,7 @@ def compare_outputs(
     references = [row[1] for row in rows]
     metric, scores = _scores(systems, references, metric, task)
     of_lines = list(zip(*map(sentence_scores, scores), strict=True))
-    chosen = [one.saved.decoding and one.saved.decoding.chosen for one in systems]
+    chosen = [one.saved.stored.decode and one.saved.stored.decode.chosen for one in systems]
     words = _words(first)
     lines = tuple(
         ComparedLine(
@@ -288,10 +289,10 @@ def _check(
     systems: Sequence[ComparedSystem], rows: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], asked: bool
 ) -> None:
     """All systems were scored on the same lines, and these are the corpus's now."""
-    first = systems[0]
+    first, scored = systems[0], systems[0].saved.stored.digests
     for other in systems:
         for what, words in (("source", "sources"), ("references", "references")):
-            if getattr(other.saved, what) != getattr(first.saved, what):
+            if getattr(other.saved.stored.digests, what) != getattr(scored, what):
                 raise DataError(
                     f"{first.run.path} and {other.run.path} were scored on different test lines "
                     f"({words} differ): compare runs of one corpus, or score both again with "
@@ -301,7 +302,7 @@ def _check(
     if asked:
         source = digest(*[[source, *contexts] for source, _, contexts in rows])
     references = digest(*[some for _, some, _ in rows])
-    if (source, references) != (first.saved.source, first.saved.references):
+    if (source, references) != (scored.source, scored.references):
         raise DataError(
             f"{first.run.path}: the corpus or the recipe has changed since it was scored: run "
             f"`attnkit eval {first.run.path}` again"
@@ -310,13 +311,12 @@ def _check(
 
 def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
     """That the outputs were decoded in different ways, if they were."""
-    searches = [one.saved.search for one in systems]
-    unlike = [
-        key
-        for key, value in searches[0].items()
-        if key != "contexts" and any(one.get(key) != value for one in searches)
-    ]
-    ways = (f"{one.name} " + ", ".join(f"{key}={one.saved.search.get(key)}" for key in unlike) for one in systems)
+    searches = [one.saved.stored.search for one in systems]
+    unlike = [key for key in SearchConfig.model_fields if len({getattr(one, key) for one in searches}) > 1]
+    ways = (
+        f"{one.name} " + ", ".join(f"{key}={getattr(search, key)}" for key in unlike)
+        for one, search in zip(systems, searches, strict=True)
+    )
     return (f"decoded by different searches: {'; '.join(ways)}",) if unlike else ()
 
 

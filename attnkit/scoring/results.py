@@ -12,7 +12,7 @@ from attnkit.recipe import RecipeFile, flat
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
-from attnkit.runs.json_files import RecordedChange, Tuned, parse
+from attnkit.runs.json_files import RecordedChange, StoredSearch, Tuned, parse
 from attnkit.runs.layout import TUNED
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import SEED, UNTESTED, Difference
@@ -131,8 +131,8 @@ class ScoreRow:
     """Sentences with an empty reference."""
     weights: str | None = None
     """SHA-256 of the weights."""
-    search: Mapping[str, Any] | None = None
-    """How it was decoded, as scores.json has it."""
+    search: StoredSearch | None = None
+    """How it was decoded."""
     search_from: str = "run"
     """Who decided on the search: run, recipe or command line."""
     sentences_per_second: float | None = None
@@ -181,7 +181,7 @@ class ScoreRow:
     def json(self) -> dict[str, Any]:
         """The row of `attnkit eval --format json`."""
         system, cost = self.system, self.system.cost
-        metrics = {name: score.json() for name, score in self.scores.items()}
+        metrics = {name: score.stored.model_dump() for name, score in self.scores.items()}
         head: dict[str, Any] = {
             "recipe": system.recipe,
             "variant": system.variant,
@@ -211,7 +211,7 @@ class ScoreRow:
             "run": system.run,
             "run_id": self.run_id,
             "weights": self.weights,
-            "search": self.search,
+            "search": self.search and self.search.model_dump(),
             "search_from": self.search_from,
             "digests": {"source": self.source, "references": self.references},
             **tail,

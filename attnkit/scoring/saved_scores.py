@@ -21,9 +21,8 @@ from attnkit import __version__
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.metrics import base_metric, is_known
 from attnkit.recipe.schema import EvalConfig, SearchConfig
-from attnkit.recipe.search_text import search_key, search_name
 from attnkit.runs import Results, Run
-from attnkit.runs.json_files import Decoding
+from attnkit.runs.json_files import Decoding, StoredMetric, StoredScoring, StoredSearch, StoredSplit
 from attnkit.runs.layout import ScoredSplit
 from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugin_metrics
 from attnkit.scoring.metrics.base import Statistics
@@ -33,10 +32,7 @@ from attnkit.storage import files
 MALFORMED = (LookupError, TypeError, ValueError, AttributeError, MemoryError, zipfile.BadZipFile)
 LARGEST = 1 << 30
 """Bytes of the statistics of a split that are read, at most."""
-MADE_FROM = ("weights", "source", "references", "search", "scoring")
-STORED = ("weights", "search", "scoring", "sentences", "empty_references", "unknown", "warnings")
-"""Fields that scores.json has under their own names."""
-SCORING = ("tokenize", "words", "lowercase", "sentences")
+SCORING = (*StoredScoring.model_fields,)
 """Settings of `eval` that scores depend on, but for word vectors."""
 
 
@@ -44,32 +40,15 @@ SCORING = ("tokenize", "words", "lowercase", "sentences")
 class SavedScores:
     """Outputs and scores of one split of one system, and what they were made from."""
 
-    weights: str
-    """SHA-256 of the weights."""
-    source: str
-    """SHA-256 of what was decoded."""
-    references: str
-    """SHA-256 of what it was compared with."""
-    search: dict[str, Any]
-    """How it was decoded."""
-    scoring: dict[str, Any]
-    """How it was scored, with the versions of the packages that did it."""
-    split: str
-    """The split (of questions: with method and number of contexts)."""
     name: str
     """What it is stored under: the split, or with the name of the search behind it."""
+    stored: StoredSplit
+    """What scores.json says of it; `write` adds metrics, and digests of the files."""
     texts: list[str] = field(default_factory=list)
     """Outputs, one a line; empty where no metric reads them."""
     scores: dict[str, Score] = field(default_factory=dict)
-    sentences: int = 0
-    empty_references: int = 0
-    decoding: Decoding | None = None
-    """None where no metric reads outputs."""
-    unknown: dict[str, str] = field(default_factory=dict)
-    """What of sources and targets the tokenizer does not know, in words."""
-    warnings: list[str] = field(default_factory=list)
-    others: dict[str, tuple[Any, Statistics]] = field(default_factory=dict)
-    """Entries and statistics of metrics that are not known now: those of other plug-ins."""
+    others: dict[str, tuple[StoredMetric, Statistics]] = field(default_factory=dict)
+    """Metrics that are not known now, those of other plug-ins, with their statistics."""
 
     @classmethod
     def read(cls, results: Results, split: str, name: str | None = None) -> "SavedScores | None":
@@ -82,26 +61,22 @@ class SavedScores:
             with results.unchanged():
                 if (entry := results.scores().get(name)) is None:
                     return None
-                digests, path = entry["digests"], results.output_path(name)
-                data = _verified(results, path, digests["outputs"])
-                packed = _verified(results, _statistics_path(path), digests["statistics"])
+                path = results.output_path(name)
+                data = _verified(results, path, entry.digests.outputs)
+                packed = _verified(results, _statistics_path(path), entry.digests.statistics)
             tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
-            count, told, decode = entry["sentences"], entry["metrics"], entry.get("decode")
+            count, told = entry.sentences, entry.metrics
             lines = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
             if lengths := {len(texts) or count, *lines} - {count}:
                 raise ValueError(f"of {count} sentences, files have {lengths}")
-            known = {k: told[k] for k in told if is_known(base_metric(k))}
-            entry["scoring"].setdefault("words", "classic")  # until they could be chosen
+            known = {k for k in told if is_known(base_metric(k))}
+            entry.split = split
             return cls(
-                source=digests["source"],
-                references=digests["references"],
-                split=split,
-                name=name,
-                texts=texts,
-                scores={k: Score.of(k, tables[k], told[k]["signature"]) for k in told if k in known},
+                name,
+                entry,
+                texts,
+                scores={k: Score.of(k, tables[k], told[k].signature) for k in told if k in known},
                 others={k: (told[k], tables[k]) for k in told if k not in known},
-                decoding=None if decode is None else Decoding.model_validate(decode),
-                **{key: entry[key] for key in STORED if key in entry},
             )
         except (*MALFORMED, MissingInputError) as error:
             raise DataError(
@@ -114,72 +89,61 @@ class SavedScores:
         files.make_folder(path.parent, parents=results.may_be_made)
         with results.changing():
             self._keep(results)
-            told = {name: value.json() for name, value in self.scores.items()}
-            tables: dict[str, Any] = {name: one.statistics for name, one in self.scores.items()}
-            for name, (entry, table) in self.others.items():
-                told[name], tables[name] = entry, table
+            told = {name: (one.stored, one.statistics) for name, one in self.scores.items()} | self.others
             packed, text = io.BytesIO(), "".join(f"{text}\n" for text in self.texts)
+            tables: dict[str, Any] = {name: table for name, (_, table) in told.items()}
             np.savez_compressed(packed, **tables)
             files.atomic_write(_statistics_path(path), packed.getvalue())
-            entry = {
-                "metrics": told,
-                "split": self.split,
-                **{key: getattr(self, key) for key in STORED},
-                **({"decode": self.decoding.model_dump()} if self.decoding else {}),
-                "digests": {
-                    "source": self.source,
-                    "references": self.references,
-                    "outputs": hashlib.sha256(text.encode()).hexdigest(),
-                    "statistics": hashlib.sha256(packed.getvalue()).hexdigest(),
-                },
-            }
-            results.write_scores(self.name, self.texts, entry)
+            self.stored.metrics = {name: one for name, (one, _) in told.items()}
+            self.stored.digests.outputs = hashlib.sha256(text.encode()).hexdigest()
+            self.stored.digests.statistics = hashlib.sha256(packed.getvalue()).hexdigest()
+            results.write_scores(self.name, self.texts, self.stored)
 
     def _keep(self, results: Results) -> None:
         """Take over what is stored of metrics that were not measured now, and the outputs where
         none reads them."""
         try:
-            old = SavedScores.read(results, self.split, self.name)
+            old = SavedScores.read(results, self.stored.split, self.name)
         except AttnkitError:
             return
-        if old is None or any(getattr(old, k) != getattr(self, k) for k in MADE_FROM):
+        if old is None or _made_from(old.stored) != _made_from(self.stored):
             return
-        for name in () if self.texts else ("texts", "decoding", "warnings", "empty_references"):
-            setattr(self, name, getattr(old, name))
+        if not self.texts:
+            self.texts = old.texts
+            _take(self.stored, old.stored, "decode", "warnings", "empty_references")
         alike = self.texts == old.texts
         kept = {k: v for k, v in old.scores.items() if alike or k in TEACHER_FORCED}
         self.scores, self.others = kept | self.scores, old.others if alike else {}
 
     def holding(self, eval: EvalConfig, *, versions: bool = True) -> dict[str, Score]:
         """The scores that stand under these settings, and by the same versions of packages."""
-        now = scoring_of(eval)
-        changed = {key for key in now if self.scoring.get(key) != now[key]}
-        if versions and changed - {*SCORING}:
+        now, then = scoring_of(eval), self.stored.scoring
+        if versions and not now.versions.items() <= then.versions.items():
             return {}
+        alike = all(getattr(now, key) == getattr(then, key) for key in SCORING)
         return {
             name: score
             for name, score in self.scores.items()
-            if (name in TEACHER_FORCED or not changed & {*SCORING})
-            and embedding.current(score, eval)
-            and plugin_metrics.current(score)
+            if (name in TEACHER_FORCED or alike) and embedding.current(score, eval) and plugin_metrics.current(score)
         }
 
     def row(self, system: System) -> ScoreRow:
         """The row of a comparison."""
-        decoding, part = self.decoding or Decoding(), ScoredSplit.of(self.split)
+        stored, part = self.stored, ScoredSplit.of(self.stored.split)
+        decoding = stored.decode or Decoding()
         return ScoreRow(
             system,
             part.split,
             self.scores,
-            self.sentences,
-            self.references,
-            self.source,
-            self.empty_references,
-            self.weights,
-            self.search,
+            stored.sentences,
+            stored.digests.references,
+            stored.digests.source,
+            stored.empty_references,
+            stored.weights,
+            stored.search,
             sentences_per_second=decoding.sentences_per_second,
             tokens_per_second=decoding.tokens_per_second,
-            warnings=tuple(self.warnings),
+            warnings=tuple(stored.warnings),
             length=part.length,
             method=part.method,
             contexts=part.contexts,
@@ -187,27 +151,29 @@ class SavedScores:
         )
 
 
+def _made_from(entry: StoredSplit) -> tuple[object, ...]:
+    """What outputs and scores depend on."""
+    return entry.weights, entry.digests.source, entry.digests.references, entry.search, entry.scoring
+
+
+def _take(entry: StoredSplit, old: StoredSplit, *names: str) -> None:
+    for name in names:
+        setattr(entry, name, getattr(old, name))
+
+
 def reusable_scores(
-    results: Results,
-    weights: str,
-    split: str,
-    eval: EvalConfig,
-    *,
-    force: bool,
-    source: str,
-    references: str,
-    search: dict[str, Any],
-    own: bool = True,
+    results: Results, entry: StoredSplit, eval: EvalConfig, *, force: bool, own: bool = True
 ) -> SavedScores:
     """The part of an earlier evaluation of a split that still holds; nothing where `force` is set.
 
-    `weights`, `source` (what is decoded) and `references` are SHA-256 digests.  `own`: it is the
-    search of the run's own recipe, whose outputs have the name of the split.  Of a run without its
-    weights, scores by other versions of packages hold, too: their signatures name these.
+    `entry` says what is to be scored: split, weights, search, scoring, digests of what is decoded and
+    of its references.  `own`: it is the search of the run's own recipe, whose outputs have the name
+    of the split.  Of a run without its weights, scores by other versions of packages hold, too:
+    their signatures name these.
 
     Raises DataError: the scores are damaged, without `force`.
     """
-    saved = SavedScores(weights, source, references, search, scoring_of(eval), split, split)
+    saved = SavedScores(entry.split, entry)
     try:
         known = results.scores()
     except DataError:  # before the work, since it cannot be written to either
@@ -215,23 +181,26 @@ def reusable_scores(
             raise
         results.remove_scores()
         known = {}
-    found = stored_name(known, split, search)
+    found = stored_name(known, entry.split, entry.search)
     if not own:
-        saved.name = found or _name_of(split, search)
+        saved.name = found or _name_of(entry.split, entry.search)
     try:
-        old = None if force or found is None else SavedScores.read(results, split, found)
+        old = None if force or found is None else SavedScores.read(results, entry.split, found)
     except DataError:
         old = None
-    if old is not None and (old.weights, old.source) == (weights, source):
-        for name in ("texts", "decoding", "unknown", "sentences", "empty_references", "warnings"):
-            setattr(saved, name, getattr(old, name))
-        if old.references == references:
+    if old is None:
+        return saved
+    now, then = entry.digests, old.stored.digests
+    if (old.stored.weights, then.source) == (entry.weights, now.source):
+        saved.texts = old.texts
+        _take(entry, old.stored, "decode", "unknown", "sentences", "empty_references", "warnings")
+        if then.references == now.references:
             packed = isinstance(results, Run) and bool(results.left_out)
             saved.scores = old.holding(eval, versions=not packed)
     return saved
 
 
-def packed_scores(run: Run, split: str, eval: EvalConfig, search: Mapping[str, Any]) -> SavedScores | None:
+def packed_scores(run: Run, split: str, eval: EvalConfig, search: StoredSearch) -> SavedScores | None:
     """What the results of a run without its weights say of a split, decoded by this search.
 
     The corpus is not read.  Scores by other settings than `eval` are left out.  None where there
@@ -246,10 +215,10 @@ def packed_scores(run: Run, split: str, eval: EvalConfig, search: Mapping[str, A
     return saved
 
 
-def scoring_of(eval: EvalConfig) -> dict[str, Any]:
-    """The settings and the versions of packages that scores depend on, as they are stored."""
-    values = eval.model_dump(mode="json")
-    return {key: values[key] for key in SCORING} | {"attnkit": __version__} | _packages()
+def scoring_of(eval: EvalConfig) -> StoredScoring:
+    """The settings and the versions of packages that scores depend on."""
+    values = eval.model_dump(mode="json", include={*SCORING})
+    return StoredScoring.model_validate(values | {"attnkit": __version__} | _packages())
 
 
 @cache
@@ -258,17 +227,17 @@ def _packages() -> dict[str, str]:
     return {name: version(name) for name in ("sacrebleu", "rouge-score", "nltk")}
 
 
-def stored_name(scores: Mapping[str, Any], split: str, search: Mapping[str, Any]) -> str | None:
+def stored_name(scores: Mapping[str, StoredSplit], split: str, search: StoredSearch) -> str | None:
     """What the outputs of a split by this search are stored under; None where there are none."""
     for name in (split, _name_of(split, search)):
-        known = scores.get(name, {}).get("search")
-        if known is not None and search_key(known) == search_key(search):
+        known = scores.get(name)
+        if known is not None and known.weights and known.search.key == search.key:
             return name
     return None
 
 
-def _name_of(split: str, search: Mapping[str, Any]) -> str:
-    return f"{split}.{search_name(search)}"
+def _name_of(split: str, search: StoredSearch) -> str:
+    return f"{split}.{search.name}"
 
 
 def digest(*rows: Sequence[str]) -> str:
@@ -307,10 +276,10 @@ def saved_split(run: Run, split: str) -> SavedScores:
 
     Raises MissingInputError: there was none; DataError: what it saved is damaged.
     """
-    search, known = one_best(run.recipe.search).model_dump(mode="json"), run.scores()
+    search, known = StoredSearch.of(one_best(run.recipe.search)), run.scores()
     asked = run.recipe.task == "question-answering"
     own = None if asked else stored_name(known, split, search)
-    names = [own, split, *(name for name, one in known.items() if one.get("split") == split)]
+    names = [own, split, *(name for name, one in known.items() if one.split == split)]
     saved = SavedScores.read(run, split, next((name for name in names if name in known), None))
     if saved is None:
         raise MissingInputError(f"{run.path}: {split} is not scored: run `attnkit eval {run.path}`")
@@ -324,7 +293,7 @@ def one_best(search: SearchConfig) -> SearchConfig:
 
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
-    return [*dict.fromkeys(entry.get("split", name) for name, entry in run.scores().items())]
+    return [*dict.fromkeys(entry.split or name for name, entry in run.scores().items())]
 
 
 def _statistics_path(path: Path) -> Path:

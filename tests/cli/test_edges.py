@@ -25,6 +25,7 @@ from attnkit.cli.console import outcome
 from attnkit.errors import out_of_memory
 from attnkit.recipe import mechanism_registry
 from attnkit.runs import Run
+from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.storage import files
 
 PYTHON = {**os.environ, "PYTHONPATH": str(Path(attnkit.__file__).parents[1])}
@@ -69,7 +70,7 @@ def test_a_closed_standard_output_is_no_success(tmp_path: Path) -> None:
 def test_a_loop_of_links_is_an_output_like_others(words: str, here: Any, tmp_path: Path) -> None:
     run = make_run(tmp_path)
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
-    run.write_scores("test", ["x"], {"metrics": {"bleu": {"score": 1.0}}})
+    run.write_scores("test", ["x"], StoredSplit(metrics={"bleu": StoredMetric(score=1.0)}))
     Path("text").write_text("one red dog\n")
     for name in ("a", "a.svg", "a.html"):
         Path(name).symlink_to("b")

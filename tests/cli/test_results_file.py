@@ -177,7 +177,7 @@ def test_verify_finds_outputs_that_do_not_give_the_scores(here: Caller) -> None:
     """All hashes are right, as if someone had packed a run that was changed."""
     run = Run.open("runs/toy/good/seed-1")
     scores = run.scores()
-    scores["test"]["metrics"]["bleu"]["score"] += 1
+    scores["test"].metrics["bleu"].score += 1  # type: ignore[operator]
     run.write_scores("test", GOOD, scores["test"])
     here("runs", "pack", "runs/toy/good", "--results")
     for _ in range(2):

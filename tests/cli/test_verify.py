@@ -65,7 +65,7 @@ def test_runs_that_are_whole(attnkit: Any) -> None:
 
 def _edit_score(run: Run) -> None:
     scores = run.scores()
-    scores["test"]["metrics"]["chrf"]["score"] += 1
+    scores["test"].metrics["chrf"].score += 1  # type: ignore[operator]
     run.write_scores("test", SavedScores.read(run, "test").texts, scores["test"])  # type: ignore[union-attr]
 
 

@@ -12,6 +12,7 @@ from helpers.trained import make_run
 from attnkit.errors import DataError, MissingInputError, OutputPathError, UnavailableError
 from attnkit.export import exporting
 from attnkit.runs import Run
+from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.runs.layout import MODEL
 from attnkit.search import translate
 
@@ -25,7 +26,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
-    run.write_scores("test", ["x"], {"metrics": {"bleu": {"score": 12.345, "signature": "s|t"}}})
+    run.write_scores("test", ["x"], StoredSplit(metrics={"bleu": StoredMetric(score=12.345, signature="s|t")}))
     folder = tmp_path / "new" / "model"
     checks = exporting.export(run, "huggingface", folder)
     assert all(one.passed for one in checks)

@@ -6,6 +6,7 @@ from typing import Any
 
 from attnkit.recipe import Recipe
 from attnkit.runs import Run, run_path
+from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.storage.files import sha256_file
 
 HASHES = {"data": "d", "tokenizer": "t"}
@@ -75,6 +76,6 @@ def make_logged(
         done = {"step": last, "updates": last, "seconds": float(last), "tokens": 100 * last}
         run.update(files={model.name: sha256_file(model)}, finished=done)
     if scores is not None:
-        metrics = {k: {"score": value, "signature": "s"} for k, value in scores.items()}
-        run.write_scores("test", ["x"], {"metrics": metrics, "search": {}, "digests": {}})
+        metrics = {k: StoredMetric(score=value, signature="s") for k, value in scores.items()}
+        run.write_scores("test", ["x"], StoredSplit(metrics=metrics))
     return run

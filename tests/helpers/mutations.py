@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from attnkit.cli import main
 from attnkit.recipe import load
 from attnkit.runs import Run
+from attnkit.runs.json_files import StoredSplit
 from attnkit.storage.files import sha256_file, sha256_json
 from attnkit.train.events import SavedEvent
 from helpers.happened import happened, stop_at
@@ -134,8 +135,8 @@ def _commands(of: Subject) -> Iterator[tuple[str, Callable[[Path], Any]]]:
     yield "train", train
 
 
-def _metrics(scores: Mapping[str, Any]) -> Any:
-    return {split: entry["metrics"] for split, entry in scores.items()}
+def _metrics(scores: Mapping[str, StoredSplit]) -> Any:
+    return {split: entry.metrics for split, entry in scores.items()}
 
 
 def outcomes(of: Subject, copy: Path, seed: int) -> tuple[str, list[Outcome]]:

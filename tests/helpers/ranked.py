@@ -18,6 +18,7 @@ from attnkit.nbce import open_model, question_sets
 from attnkit.nbce.opening import open_run
 from attnkit.recipe import Recipe
 from attnkit.runs import Run
+from attnkit.runs.json_files import StoredContexts
 from attnkit.scoring.teacher_forced import teacher_forced
 from attnkit.search import translate
 from attnkit.train.averaging import weights_of
@@ -114,7 +115,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
     run, found = Run.open(path), list[Any]()
     corpus = Corpus.open(run.recipe.data, run.recipe.task)
     for reader in (open_run(run), open_model(pretrained, device="cpu")):
-        model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, {})
+        model = question_sets.EvaluatedModel.of_reader(reader, "x", "toy", path, None, StoredContexts())
         spec = run.recipe.contexts.model_copy(update={"counts": (2,), "methods": ("entropy", "concat")})
         for condition in question_sets.conditions(corpus, "test", spec):
             asked = question_sets.AskedQuestions(model, condition)

@@ -16,6 +16,7 @@ from attnkit.nbce.answer import ask
 from attnkit.nbce.opening import open_run
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
+from attnkit.runs.json_files import StoredContexts
 from attnkit.scoring import side_by_side
 from attnkit.scoring.evaluation import evaluate as evaluate_text
 from attnkit.scoring.metrics.answers import answer_match
@@ -77,8 +78,8 @@ def test_every_method_and_number_of_contexts_is_scored_and_kept(run: Run) -> Non
     outputs = run.output_path("test.mean.4").read_text(encoding="utf-8").splitlines()
     rows = asked(run, 4)
     right = [answer_match(text, row.target) for text, (row, _) in zip(outputs, rows, strict=True)]
-    assert stored["metrics"]["answer-match"]["score"] == pytest.approx(100 * sum(right) / 6)
-    assert stored["search"]["contexts"]["method"] == "mean"
+    assert stored.metrics["answer-match"].score == pytest.approx(100 * sum(right) / 6)
+    assert stored.search.contexts == StoredContexts(method="mean", beta=0.25, eta=0.1, top_p=0.95, alpha=0.5, limit=0)
 
 
 @pytest.mark.sampled(5)

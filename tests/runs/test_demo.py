@@ -6,6 +6,7 @@ import pytest
 
 from attnkit.cli import main
 from attnkit.runs import Run, demo
+from attnkit.runs.json_files import StoredSplit
 from attnkit.storage.files import sha256_file
 
 
@@ -31,5 +32,5 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_copy_with_scores_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path / "cache"))
-    Run.open("demo").write_scores("valid", ["a"], {})
-    assert Run.open("demo").scores() == {"valid": {}}
+    Run.open("demo").write_scores("valid", ["a"], StoredSplit(sentences=1))
+    assert Run.open("demo").scores() == {"valid": StoredSplit(sentences=1)}

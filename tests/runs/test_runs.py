@@ -23,6 +23,7 @@ from attnkit.errors import DataError, MissingInputError, OutputError, OutputPath
 from attnkit.experiment.verification import verify
 from attnkit.recipe import Recipe, difference
 from attnkit.runs import Run, find_runs, is_run, run_path
+from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.runs.layout import run_paths
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import statuses
@@ -64,7 +65,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> 
     run.log.append({"step": 1, "loss": 2.5})
     torch.manual_seed(3)
     run.finish(build(tokenizer).state_dict(), step=1, seconds=0.5, reason="steps")
-    run.write_scores("test", ["eins", "", "drei"], {"metrics": {"bleu": {"score": 40.0}}})
+    run.write_scores("test", ["eins", "", "drei"], StoredSplit(metrics={"bleu": StoredMetric(score=40.0)}))
     return run.path
 
 
@@ -300,13 +301,13 @@ def test_a_manifest_without_the_hash_of_the_weights_is_refused(finished: Run) ->
 
 
 def test_scores_of_splits_are_merged(finished: Run) -> None:
-    finished.write_scores("test_2017", ["zwei\u2028halb"], {"metrics": {}})
+    finished.write_scores("test_2017", ["zwei\u2028halb"], StoredSplit())
     assert list(finished.scores()) == ["test", "test_2017"]
-    assert finished.scores()["test"]["metrics"]["bleu"]["score"] == 40.0
+    assert finished.scores()["test"].metrics["bleu"].score == 40.0
     assert finished.output_path("test").read_text() == "eins\n\ndrei\n"
     assert finished.output_path("test_2017").read_text().split("\n") == ["zwei\u2028halb", ""]
     with pytest.raises(ValueError, match="line break"):
-        finished.write_scores("test", ["two\nlines"], {})
+        finished.write_scores("test", ["two\nlines"], StoredSplit())
     with pytest.raises(OutputPathError):
         finished.output_path("../../x")
 
@@ -315,9 +316,9 @@ def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
     """Two evaluations at once: each knows the manifest as it was when it began."""
     other = Run(finished.path)
     assert other.manifest == finished.manifest
-    finished.write_scores("test_2017", ["a"], {"metrics": {}})
+    finished.write_scores("test_2017", ["a"], StoredSplit())
     finished.update(parameters=5)
-    other.write_scores("test_2018", ["b"], {"metrics": {}})
+    other.write_scores("test_2018", ["b"], StoredSplit())
     assert list(finished.scores()) == ["test", "test_2017", "test_2018"]
     assert Run.open(finished.path).manifest["parameters"] == 5
 

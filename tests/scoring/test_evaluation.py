@@ -47,7 +47,7 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
     references = [row.references or (row.target,) for row in ROWS]
     expected = score(METRICS.metrics, hypotheses, references, METRICS)
     for name, value in expected.items():
-        assert entry.json()["metrics"][name] == value.json()
+        assert entry.json()["metrics"][name] == value.stored.model_dump()
     assert list(entry.json()["metrics"]) == [
         "bleu",
         "rouge1",
@@ -102,16 +102,14 @@ def test_metrics_that_are_not_asked_for_stay(
     """Also one of a plug-in that is not given now, and the outputs where none reads them."""
     run = make()
     evaluate(run, ["test"], EvalConfig(metrics=("bleu", "chrf", "perplexity")), device="cpu")
-    before, texts = run.scores()["test"]["metrics"], run.read("outputs/test.hyp.txt")
+    before, texts = run.scores()["test"].metrics, run.read("outputs/test.hyp.txt")
     monkeypatch.setattr(saved_scores, "is_known", lambda name: name != "bleu")
     if not force and asked != "accuracy":  # outputs are not made again
         monkeypatch.setattr(Run, "model", None)
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=(asked,)), device="cpu", force=force)
     assert list(entry.scores) == [asked]
-    after = run.scores()["test"]["metrics"]
-    assert {name: after[name]["score"] for name in before} == pytest.approx(
-        {name: before[name]["score"] for name in before}
-    )
+    after = run.scores()["test"].metrics
+    assert {name: after[name].score for name in before} == pytest.approx({name: before[name].score for name in before})
     assert asked in after
     assert run.read("outputs/test.hyp.txt") == texts
     monkeypatch.undo()
@@ -126,7 +124,7 @@ def test_other_settings_score_the_same_outputs_afresh(
     monkeypatch.setattr(Run, "model", None)
     (entry,) = evaluate(run, ["test"], EvalConfig(metrics=("bleu",), lowercase=True), device="cpu")
     assert "case:lc" in entry.json()["metrics"]["bleu"]["signature"]
-    assert list(run.scores()["test"]["metrics"]) == ["bleu"]
+    assert list(run.scores()["test"].metrics) == ["bleu"]
 
 
 def test_words_are_a_setting_that_older_runs_did_not_store(
@@ -141,9 +139,10 @@ def test_words_are_a_setting_that_older_runs_did_not_store(
     (again,) = evaluate(run, ["test"], eval, device="cpu")
     assert again.scores == classic.scores
     stored = run.scores()["test"]
-    assert stored["scoring"].pop("words") == "classic"
-    texts = run.output_path("test").read_text(encoding="utf-8").split("\n")[:-1]
-    run.write_scores("test", texts, stored)
+    assert stored.scoring.words == "classic"
+    path = run.path / "scores.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"words": "classic",', ""), encoding="utf-8")
+    run.record("scores.json", run.sha256("scores.json"))
     monkeypatch.setattr(module, "score", None)
     (old,) = evaluate(run, ["test"], eval, device="cpu")
     assert old.scores == classic.scores
@@ -179,7 +178,7 @@ def test_scores_of_other_word_vectors_are_not_reused(
     (kept,) = evaluate(run, ["test"], eval, device="cpu")
     assert kept.scores == changed.scores
     evaluate(run, ["test"], eval.model_copy(update={"metrics": ("bleu",)}), device="cpu")
-    assert list(run.scores()["test"]["metrics"]) == ["embedding-average", "bleu"]
+    assert list(run.scores()["test"].metrics) == ["embedding-average", "bleu"]
 
 
 def test_what_a_metric_needs_is_missed_before_anything_is_decoded(
@@ -207,7 +206,7 @@ def test_other_search_settings_force_and_damage_decode_again(
     search = SearchConfig(beam=3, max_length=8) if change == "search" else None
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=search, force=change == "force")
     assert calls == [1]
-    assert saved_split(run, "test").search["beam"] == 2
+    assert saved_split(run, "test").stored.search.beam == 2
 
 
 def test_outputs_of_other_searches_stand_beside_those_of_the_recipe(
@@ -239,7 +238,7 @@ def test_an_old_file_of_another_search_is_found_until_the_recipes_own_replaces_i
     evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
     scores = run.scores()  # as an earlier version wrote it: what came last had the split's name
     (name,) = scores
-    entry = {key: value for key, value in scores[name].items() if key != "split"}
+    entry = scores[name].model_dump(exclude={"split"})
     (run.path / "scores.json").write_text(json.dumps({"test": entry}), encoding="utf-8")
     run.record("scores.json", run.sha256("scores.json"))
     for old in (run.path / "outputs").iterdir():
@@ -247,9 +246,9 @@ def test_an_old_file_of_another_search_is_found_until_the_recipes_own_replaces_i
     with monkeypatch.context() as patch:
         patch.setattr(Run, "model", None)
         evaluate(run, ["test"], EvalConfig(), device="cpu", search=greedy)
-        assert saved_split(run, "test").search["method"] == "greedy"
+        assert saved_split(run, "test").stored.search.method == "greedy"
     evaluate(run, ["test"], EvalConfig(), device="cpu")
-    assert saved_split(run, "test").search["method"] == "beam"
+    assert saved_split(run, "test").stored.search.method == "beam"
 
 
 def test_damaged_results_are_named_when_only_read(make: Callable[..., Run]) -> None:

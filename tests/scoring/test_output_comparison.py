@@ -100,7 +100,7 @@ def test_facts_of_the_systems(runs: list[Run]) -> None:
 def test_totals_are_the_stored_scores(runs: list[Run]) -> None:
     whole = compare_outputs(runs, metric="bleu")
     for run, system in zip(runs, system_facts(whole), strict=True):
-        assert system.score == pytest.approx(run.scores()["test"]["metrics"]["bleu"]["score"])
+        assert system.score == pytest.approx(run.scores()["test"].metrics["bleu"].score)
 
 
 @pytest.mark.parametrize(

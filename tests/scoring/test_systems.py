@@ -7,14 +7,15 @@ import pytest
 from helpers.score_rows import score_row
 
 from attnkit.recipe.schema import EvalConfig, SearchConfig
-from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_name, search_text
-from attnkit.runs.json_files import RecordedChange
+from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_text
+from attnkit.runs.json_files import RecordedChange, StoredContexts, StoredSearch
 from attnkit.scoring import Score, ScoreRow, side_by_side
 from attnkit.scoring.comparison import name_systems, reasons
 from attnkit.scoring.results import Budget
 
 VALUES = np.stack([np.random.default_rng(0).random(60), np.ones(60)], 1)
-BEAM, GREEDY = ({"method": method, "beam": 4, "max_length": 9} for method in ("beam", "greedy"))
+BEAM = StoredSearch(beam=4, max_length=9)
+GREEDY = BEAM.model_copy(update={"method": "greedy"})
 
 CHANGE = RecordedChange(step=60, key="train.lr", old="1", new="2")
 
@@ -100,7 +101,7 @@ def test_the_baseline_is_a_variant_or_a_run(chosen: str) -> None:
         ({}, "exact-match", []),
         ({"search": GREEDY}, "exact-match", ["search"]),
         ({"search": GREEDY}, "accuracy", []),
-        ({"search": BEAM | {"batch_tokens": 9, "temperature": 2.0}}, "exact-match", []),
+        ({"search": BEAM.model_copy(update={"batch_tokens": 9, "temperature": 2.0})}, "exact-match", []),
         ({"references": "other"}, "exact-match", ["data"]),
         ({"source": "other"}, "exact-match", ["data"]),
         ({"signature": "t"}, "exact-match", ["metric"]),
@@ -133,10 +134,11 @@ def test_every_key_of_a_search_is_known_to_matter_or_not() -> None:
 
 
 def test_a_search_in_words_and_in_file_names() -> None:
-    search = SearchConfig(method="beam", beam=4, min_length=2).model_dump()
+    search = StoredSearch(method="beam", beam=4, min_length=2)
     assert search_text(search) == "beam 4, length penalty 1.0, max_length 100, min_length 2"
-    assert search_text(SearchConfig(method="greedy").model_dump()) == "greedy, max_length 100"
-    assert search_name(search).startswith("beam-4-")
-    assert search_name(search) == search_name(search | {"batch_tokens": 1, "top_p": 0.5})
-    assert search_name(search) != search_name(search | {"length_penalty": 0.5})
-    assert "temperature" in effective(SearchConfig(method="sample").model_dump())
+    assert search_text(SearchConfig(method="greedy")) == "greedy, max_length 100"
+    assert search.name == "beam-4-ccf053a7"  # as runs of earlier versions have it
+    assert search.name == search.model_copy(update={"batch_tokens": 1, "top_p": 0.5}).name
+    assert search.name != search.model_copy(update={"length_penalty": 0.5}).name
+    assert search.name != search.model_copy(update={"contexts": StoredContexts(method="mean")}).name
+    assert "temperature" in effective(SearchConfig(method="sample"))

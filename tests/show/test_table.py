@@ -20,6 +20,7 @@ from rich.console import Console
 
 from attnkit.cli.output import choose
 from attnkit.recipe.published import Published
+from attnkit.runs.json_files import StoredSearch
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.scoring.results import BestSystem, PublishedFigures, SystemDifference
 from attnkit.show import table_formats
@@ -448,7 +449,7 @@ def test_among_several_recipes_the_runs_of_the_baseline_are_named() -> None:
 
 def test_among_several_recipes_notes_name_systems_with_theirs() -> None:
     rows = [
-        run("base", seed, 39.0, 44.0, recipe=name, search={"method": "beam", "beam": beam})
+        run("base", seed, 39.0, 44.0, recipe=name, search=StoredSearch(beam=beam))
         for name, seed, beam in (("A", 1, 2), ("A", 2, 2), ("B", 3, 5))
     ]
     test = score_rows.against(rows[0], rows[2], "bleu", None, "search")

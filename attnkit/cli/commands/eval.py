@@ -219,6 +219,7 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
     from attnkit.nbce.answer import refusal
     from attnkit.nbce.huggingface_reader import CHAT_TEMPLATE
     from attnkit.runs import Run, is_run
+    from attnkit.runs.json_files import StoredContexts
     from attnkit.scoring import side_by_side
 
     corpus, spec = Corpus.open(recipe.data, QUESTIONS, **request.corpus), recipe.contexts
@@ -235,15 +236,14 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
             limit = Run.open(model).recipe.data.max_length
             if mixed:  # these options are for the Hugging Face models beside it
                 opening = how | {"dtype": "float32", "chat": False, "template": ""}
-        reading = {key: opening[key] for key in ("chat", "template")}
-        if opening["chat"]:
-            reading["template"] = opening["template"] or CHAT_TEMPLATE
+        template = opening["template"] or CHAT_TEMPLATE * opening["chat"]
+        reading = StoredContexts(chat=opening["chat"], template=template)
         with loading(model):
             reader = open_model(model, **opening)
         if is_questions(targets[0]) and not given:
             able = tuple(one for one in spec.methods if not refusal(reader, one))
             spec = spec.model_copy(update={"methods": able})
-        asked = question_sets.EvaluatedModel.of_reader(reader, model, name, request.out, limit=limit, settings=reading)
+        asked = question_sets.EvaluatedModel.of_reader(reader, model, name, request.out, limit, reading)
         with progress_bar("sentences decoded") as progress:
             rows += question_sets.evaluate_model(
                 asked, corpus, splits, settings, spec, recipe.search, force=request.fresh, progress=progress

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from attnkit import __version__
 from attnkit.recipe.metrics import METRICS, PLUGGED, base_metric, metric_facts
+from attnkit.runs.json_files import StoredMetric
 from attnkit.scoring.metrics.tokenizers import sacrebleu_metric
 
 Statistics = np.ndarray[tuple[int, int], np.dtype[np.float64]]
@@ -52,9 +52,10 @@ class Score:
         """Whether the value is a number that can be shown."""
         return math.isfinite(self.value)
 
-    def json(self) -> dict[str, Any]:
-        """Score and signature; a value that is not finite becomes null."""
-        return {"score": self.value if self.finite else None, "signature": self.signature}
+    @property
+    def stored(self) -> StoredMetric:
+        """As scores.json has it: a value that is not finite becomes null."""
+        return StoredMetric(score=self.value if self.finite else None, signature=self.signature)
 
 
 @cache
