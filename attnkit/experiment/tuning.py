@@ -284,7 +284,7 @@ def _outcome(run: Run, value: str) -> TunedTrial:
     run.require_finished()
     if (last := run.log.validation(run.manifest["finished"]["step"])) is None:
         raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
-    return TunedTrial(value=value, score=float(last["value"]), loss=float(last["valid_loss"]))
+    return TunedTrial(value=value, score=last.value, loss=last.valid_loss)
 
 
 def _words(key: str, values: Sequence[str], steps: int | None) -> str:

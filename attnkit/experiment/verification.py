@@ -13,17 +13,21 @@ from attnkit.nbce.question_sets import AskedQuestions, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.schema import ContextsConfig, EvalConfig
 from attnkit.runs import Run, json_files, layout
+from attnkit.runs.json_files import StoredMetric
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, TEACHER_FORCED
 from attnkit.scoring.evaluation import RunLines, ScoredLines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.results import RUN_ID
 from attnkit.scoring.saved_scores import SCORING, SavedScores, digest
+from attnkit.storage.files import read_json
 from attnkit.train import checkpoint
 
 TOLERANCE = {False: 1e-9, True: 1e-4}
 """Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
 differ in rounding from one machine or number of threads to another."""
+TABLE_LIMIT = 1 << 28
+"""Bytes of a table that are read, at most."""
 Kind = Literal["file", "score", "output", "table"]
 State = Literal["same", "different", "not checked"]
 
@@ -45,19 +49,13 @@ class Check(NamedTuple):
     """Of a score: as it is stored."""
 
 
-class TableScore(json_files.Schema):
-    """A score of a table."""
-
-    score: float | None
-
-
 class TableRow(json_files.Schema):
     """A row of a table, as `attnkit.scoring.results.ScoreRow` writes it."""
 
     split: str
     method: str | None = None
     contexts: int | None = None
-    metrics: dict[str, TableScore]
+    metrics: dict[str, StoredMetric]
     run: str | None = None
     run_id: str | None = None
 
@@ -101,19 +99,21 @@ def verify(
     yield from verification.splits()
 
 
-def verify_table(table: Mapping[str, Any], checks: Sequence[Check]) -> Iterator[Check]:
-    """Check every score of a table, the object of `attnkit eval --format json`, against its run.
+def read_table(path: Path) -> ScoreTable:
+    """A file of `attnkit eval --format json`.
 
-    `checks` are those of the runs, by `verify`.
-
-    Raises:
-        DataError: it is no such object.
+    Raises MissingInputError: there is no such file; DataError: it holds something else.
     """
+    where = "the table is not what `attnkit eval --format json` prints"
+    return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, where)
+
+
+def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
+    """Check every score of a table against its run; `checks` are those of the runs, by `verify`."""
     known: dict[tuple[str, str, str], list[float | None]] = {}
     for check in checks:
         known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
-    where = "the table is not what `attnkit eval --format json` prints"
-    for row in json_files.parse(table, ScoreTable, where).rows:
+    for row in table.rows:
         asked = [row.split, row.method, None if row.contexts is None else str(row.contexts)]
         split, run_id = ".".join(filter(None, asked)), row.run_id or ""
         for metric, value in row.metrics.items():

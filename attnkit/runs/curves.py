@@ -379,12 +379,13 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
             continue
         done = run.manifest["finished"] if run.finished else None
         record = run.log.validation(done["step"]) if done else None
-        if record is None:
+        measured = None if record is None else record.valid_loss if names else record.value
+        if record is None or measured is None:
             note(f"{run.path}: not finished, so it is not drawn")
             continue
-        monitors[str(record["monitor"])] = None
+        monitors[record.monitor] = None
         lines = (tried if trial else others).setdefault(row, {})
-        lines.setdefault(run.seed, {})[value] = float(record["valid_loss" if names else "value"])
+        lines.setdefault(run.seed, {})[value] = measured
     found = others | tried
     if not found:
         raise UsageError(f"--x {key}: no run here has a value of it")

@@ -8,12 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from attnkit.errors import DataError
+from attnkit.runs.json_files import Schema, parse
 from attnkit.storage import files
 from attnkit.storage.files import DISK
 
 WALL_CLOCK = ("seconds", "_per_second", "_bytes")
 """Ends of the keys whose values differ from one repetition of a training to the next."""
 _NOTHING = hashlib.sha256().hexdigest()
+
+
+class Validation(Schema):
+    """What a validation measured; None where that is not a number."""
+
+    monitor: str
+    value: float | None
+    """Of the monitor."""
+    valid_loss: float | None
 
 
 class Log:
@@ -62,10 +72,13 @@ class Log:
         """
         return [record for record, _ in self._lines()]
 
-    def validation(self, step: int) -> dict[str, Any] | None:
-        """The last record of a validation after a step, such as that of the chosen weights."""
+    def validation(self, step: int) -> Validation | None:
+        """The last record of a validation after a step, such as that of the chosen weights.
+
+        Raises DataError: as `records`, or its value is no number.
+        """
         found = [one for one in self.records() if one["step"] == step and "value" in one]
-        return found[-1] if found else None
+        return parse(found[-1], Validation, f"{self.path}: the validation at step {step}") if found else None
 
     def content(self) -> bytes:
         """The whole file; empty where there is none yet."""

@@ -207,7 +207,7 @@ def _logged(run: Run) -> dict[str, Any]:
     """The last step of an unfinished run; the validation of the chosen weights, or the last."""
     if run.finished:
         chosen = run.log.validation(run.manifest["finished"]["step"])
-        return {"validation": chosen and chosen["value"]}
+        return {"validation": chosen and chosen.value}
     records = run.log.records()
     values = [record["value"] for record in records if record.get("value") is not None]
     step = records[-1]["step"] if records else 0

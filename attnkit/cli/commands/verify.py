@@ -46,10 +46,9 @@ def verify(
     from attnkit.device import pick_device
     from attnkit.experiment import verification
     from attnkit.show.table import Cell, Column, Table
-    from attnkit.storage.files import read_json
 
     paths = [path for target in targets for path in _folders(target, out)]
-    tabled = None if table is None else read_json(table, limit=1 << 28)
+    tabled = None if table is None else verification.read_table(table)
     found, chosen = list["Check"](), pick_device(device)
     with progress_bar("runs checked") as progress:
         for place, (path, fault) in enumerate(paths, 1):
