@@ -108,7 +108,7 @@ class Condition(NamedTuple):
         return str(ScoredSplit(self.split, None, self.method, self.number))
 
 
-ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+ABLATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "entropy-free": ("entropy", {"eta": 0.0}),
     "mean-whole": ("mean", {"top_p": 1.0}),
 }
@@ -136,8 +136,8 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
     """The method's word for `ask`, and how it merges where it is a pool; nothing is swept."""
     word, changes = ABLATIONS.get(method, (method, {}))
-    numbers = {key: getattr(spec, key) for key in ("beta", "eta", "top_p")}
-    return word, Rule("entropy", **numbers)._replace(**changes)
+    beta, eta, top_p = (changes.get(key, getattr(spec, key)) for key in ("beta", "eta", "top_p"))
+    return word, Rule("entropy", beta, eta, top_p)
 
 
 def evaluate_run(run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any) -> list[ScoreRow]:

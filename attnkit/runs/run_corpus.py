@@ -11,10 +11,10 @@ passages were generated for each question, null where files have them.
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnkit.data.corpus import Corpus, require_split, splits_of
 from attnkit.data.rows import Row
@@ -22,6 +22,7 @@ from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.recipe.data_rules import SPLITS
 from attnkit.recipe.schema import SplitSizes
 from attnkit.runs import json_files, layout
+from attnkit.runs.json_files import KeptSplit
 from attnkit.storage import files
 
 if TYPE_CHECKING:
@@ -82,26 +83,26 @@ class RunCorpus:
         """Whether the run itself has the rows of a split."""
         return self._has_rows(self._kept(split))
 
-    def _has_rows(self, kept: Mapping[str, Any]) -> bool:
+    def _has_rows(self, kept: KeptSplit | None) -> bool:
         """Whether it has them, by what data/<split>.json says; packed results have no rows."""
-        return bool(kept.get("sha256")) and not self.run.left_out
+        return kept is not None and kept.sha256 is not None and not self.run.left_out
 
     def _split(self, split: str, contexts: int) -> list[Row]:
         """The rows that are kept, else those of the corpus."""
         self._require(split)
         kept = self._kept(split)
-        if kept.get("contexts") not in (None, contexts):  # generated with fewer passages, or more
-            kept = {}
+        if kept and kept.contexts not in (None, contexts):  # generated with fewer passages, or more
+            kept = None
         here = self._available(split) if kept else None
-        if here is not None and here != kept["fingerprint"]:
+        if kept and here not in (None, kept.fingerprint):
             if self.run.left_out:
                 raise MissingInputError(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
                     " (its SHA-256 differs), and the results have no rows"
                 )
-            taken = "the rows kept in the run are used" if kept["sha256"] else "its rows are used"
+            taken = "the rows kept in the run are used" if kept.sha256 else "its rows are used"
             if self.fresh:
-                kept = {}
+                kept = None
             else:
                 warnings.warn(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"
@@ -114,9 +115,9 @@ class RunCorpus:
             corpus = self._corpus(split)
             asked = corpus.questions(split, contexts) if contexts else list(corpus.rows(split))
         except MissingInputError as error:
-            if not kept:
+            if kept is None:
                 raise
-            why = f"{kept['bytes'] / 1e6:,.0f} MB of rows are not kept in a run"
+            why = f"{kept.bytes / 1e6:,.0f} MB of rows are not kept in a run"
             if self.run.left_out:
                 why = "sources and references are not kept with results"
             raise MissingInputError(f"{self.run.path}: {split}: {why}: {error}") from error
@@ -153,15 +154,13 @@ class RunCorpus:
         """The file of a split in the run."""
         return f"{layout.DATA}/{layout.component(f'{split}{suffix}')}"
 
-    def _kept(self, split: str) -> dict[str, Any]:
-        """What data/<split>.json says; empty where there is none."""
+    def _kept(self, split: str) -> KeptSplit | None:
+        """What data/<split>.json says; None where there is none."""
         name = self._name(split, ".json")
         if not self.run.has(name) or not self.run.recorded(name):
-            return {}
+            return None
         self.run.check_file(name)
-        kept = self.run.read_json(name)
-        json_files.parse(kept, json_files.KeptSplit, str(self.run.path / name))
-        return kept
+        return json_files.parse(self.run.read_json(name), KeptSplit, str(self.run.path / name))
 
     def kept(self, split: str) -> bytes:
         """The lines of data/<split>.jsonl.
@@ -171,7 +170,7 @@ class RunCorpus:
         name = self._name(split, ".jsonl")
         with self.run.unchanged():
             data, kept = self.run.read(name), self._kept(split)
-        if hashlib.sha256(data).hexdigest() != kept.get("sha256"):
+        if kept is None or hashlib.sha256(data).hexdigest() != kept.sha256:
             raise DataError(
                 f"{self.run.path / name}: is not what was scored (its SHA-256 differs from "
                 f"{split}.json); remove {split}.json to read the corpus again"

@@ -177,7 +177,7 @@ def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
     return list(data | dict.fromkeys(unlike))
 
 
-def _conditions(row: ScoreRow, metric: str) -> dict[str, Any]:
+def _conditions(row: ScoreRow, metric: str) -> dict[str, object]:
     """What must be equal for a fair comparison; None where it is not known."""
     search = None if base_metric(metric) in (*TEACHER_FORCED, *LABELS) else row.search
     score = row.scores.get(metric)
