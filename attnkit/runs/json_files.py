@@ -210,6 +210,7 @@ class StoredSearch(SearchConfig):
 
     @classmethod
     def of(cls, search: SearchConfig, contexts: StoredContexts | None = None) -> "StoredSearch":
+        """A search, and how questions were answered where they were."""
         return cls(**search.model_dump(), contexts=contexts)
 
     @property
@@ -230,12 +231,14 @@ class StoredScoring(OnlyKnown):
     """How outputs were scored, and, as further entries, by which versions of packages."""
 
     tokenize: str | list[str] | None = None
-    words: str = "classic"  # until they could be chosen
+    words: str = "classic"
+    """Scores from before they could be chosen do not say it."""
     lowercase: bool | None = None
     sentences: str | None = None
 
     @property
     def versions(self) -> dict[str, str]:
+        """Those of packages, attnkit among them, by name."""
         return self.model_extra or {}
 
 

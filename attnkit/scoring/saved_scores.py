@@ -228,7 +228,10 @@ def _packages() -> dict[str, str]:
 
 
 def stored_name(scores: Mapping[str, StoredSplit], split: str, search: StoredSearch) -> str | None:
-    """What the outputs of a split by this search are stored under; None where there are none."""
+    """What the outputs of a split by this search are stored under; None where there are none.
+
+    An entry without weights is not of outputs.
+    """
     for name in (split, _name_of(split, search)):
         known = scores.get(name)
         if known is not None and known.weights and known.search.key == search.key:

@@ -27,7 +27,7 @@ from attnkit.runs.json_files import StoredMetric, StoredSplit
 from attnkit.runs.layout import run_paths
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import statuses
-from attnkit.storage.files import sha256_file
+from attnkit.storage.files import json_text, sha256_file
 from attnkit.train import checkpoint
 
 RECIPE = Recipe.model_validate(
@@ -310,6 +310,15 @@ def test_scores_of_splits_are_merged(finished: Run) -> None:
         finished.write_scores("test", ["two\nlines"], StoredSplit())
     with pytest.raises(OutputPathError):
         finished.output_path("../../x")
+
+
+def test_scores_of_other_splits_stay_to_the_letter(finished: Run) -> None:
+    path = finished.path / "scores.json"
+    text = json_text({"test": {"later": [1], "metrics": {"bleu": {"score": 40}}}})
+    path.write_text(text)
+    finished.record(path.name, sha256_file(path))
+    finished.write_scores("test_2017", ["a"], StoredSplit())
+    assert path.read_text().startswith(text.removesuffix("\n}\n") + ",\n")
 
 
 def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:

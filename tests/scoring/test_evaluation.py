@@ -59,6 +59,10 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
         "perplexity",
     ]
     facts = json.loads((run.path / "scores.json").read_bytes())["test"]
+    made_from = ["metrics", "split", "weights", "search", "scoring"]
+    found = ["sentences", "empty_references", "unknown", "warnings", "decode", "digests"]
+    assert [*facts] == made_from + found  # as earlier versions wrote it
+    assert [*facts["search"]] == [*SearchConfig.model_fields]
     assert facts["metrics"] == entry.json()["metrics"]
     assert facts["sentences"] == 5
     assert facts["weights"] == run.manifest["files"]["model.safetensors"]
