@@ -57,7 +57,7 @@ def systems(run: Run, threads: int) -> dict[str, Any]:
             ours[precision] = model
     peer, small = opened(run, "cpu"), opened(run, "cpu")
     assert isinstance(peer, CTranslate2Model)
-    folder = cache_dir() / "ctranslate2" / str(run.manifest["files"]["model.safetensors"])
+    folder = cache_dir() / "ctranslate2" / run.weights_sha256
     library = importlib.import_module("ctranslate2")
     small.translator = library.Translator(str(folder), "cpu", compute_type="int8", intra_threads=threads)
     named = {f"attnkit, {precision}": model for precision, model in ours.items()}

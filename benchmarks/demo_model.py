@@ -47,11 +47,10 @@ def write(source: Run, folder: Path) -> str:
     for name in (layout.RECIPE, layout.TOKENIZERS[0]):
         shutil.copyfile(source.path / name, folder / name)
     half = {name: weight.half() for name, weight in tensors.unique(source.weights()).items()}
-    step = source.manifest["finished"]["step"]
-    _, digest = tensors.write(folder / layout.MODEL, half, {"step": str(step)})
+    _, digest = tensors.write(folder / layout.MODEL, half, {"step": str(source.outcome.step)})
     named = {path.name: files.sha256_file(path) for path in sorted(folder.iterdir())}
-    entries = {key: source.manifest[key] for key in KEPT if key in source.manifest}
-    entries |= {"files": named, "finished": source.manifest["finished"]}
+    known = source.read_json(layout.MANIFEST)
+    entries = {key: known[key] for key in KEPT if key in known} | {"files": named, "finished": known["finished"]}
     entries["sha256"] = files.sha256_json(entries)
     (folder / layout.MANIFEST).write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     return digest

@@ -50,7 +50,7 @@ def page(name: str, runs: list[Run]) -> str:
         code = attnkit(words)
     if code:
         raise SystemExit(f"attnkit {' '.join(words)} ended with {code}")
-    if len({run.manifest["code"] for run in runs}) > 1:
+    if len({run.manifest.code for run in runs}) > 1:
         raise SystemExit(f"{RUNS / name}: rows were trained by different code; train them again")
     trained = sorted(set(_trained(runs)))
     lines = [
@@ -72,9 +72,8 @@ def _trained(runs: list[Run]) -> Iterator[tuple[str, ...]]:
     """With what each run was trained: rows are comparable where all are equal."""
     for run in runs:
         facts = run.manifest
-        version = f"attnkit {facts['attnkit']}, torch {facts['torch']}, Python {facts['python']}"
-        code = f"{version}, code {facts['code'][:8]}"
-        yield (code, *(str(facts[key]) for key in ("precision", "threads", "machine")))
+        version = f"attnkit {facts.attnkit}, torch {facts.torch}, Python {facts.python}"
+        yield f"{version}, code {facts.code or '':.8}", *map(str, (facts.precision, facts.threads, facts.machine))
 
 
 def file_of(name: str) -> Path:

@@ -56,7 +56,7 @@ def converted(options: argparse.Namespace, attention: str) -> list[dict[str, Any
     for row in scored["rows"]:
         before = row["variant"] not in tests
         test = tests.get(row["variant"], {})
-        facts = {} if before else Run.open(row["run"]).manifest["converted"]
+        made = Run.open(row["run"]).manifest.converted
         rows.append(
             {
                 "stage": "before" if before else row["variant"].rpartition("-")[2],
@@ -65,7 +65,7 @@ def converted(options: argparse.Namespace, attention: str) -> list[dict[str, Any
                 "difference": test.get("difference"),
                 "p_corrected": test.get("p_corrected"),
                 "parameters": row["parameters"],
-                "mean_squared_error": facts.get("mean_squared_error"),
+                "mean_squared_error": None if before or made is None else made.mean_squared_error,
             }
         )
     return rows
@@ -102,10 +102,9 @@ def main() -> None:
         [title, *(cell(rows, stage) for stage in STAGES), error_cell(rows), f"{rows[-1]['parameters']:,}"]
         for title, rows in found.items()
     ]
-    done = run.manifest["finished"]
     facts = {
         "command": command(options, run="RUN", data_dir="DIR", work="WORK"),
-        "run": f"{run.name}, variant {run.variant}, seed {run.seed}, {done.get('updates', done['step']):,} updates",
+        "run": f"{run.name}, variant {run.variant}, seed {run.seed}, {run.outcome.last:,} updates",
         "versions": versions("attnkit", "torch", "sacrebleu"),
         "load of the machine": before,
     }

@@ -24,7 +24,6 @@ from attnkit.device import pick_device
 from attnkit.errors import NotFiniteError, UsageError
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
-from attnkit.runs.layout import MODEL
 from attnkit.search.decoding import pad
 
 BATCH_WEIGHTS = 2**24
@@ -181,16 +180,15 @@ class MapReader:
         """What is captured of the texts of a batch."""
         found = self._pass([read for _, read in batch])
         longest = max(len(read.source) for _, read in batch)
-        manifest = self.run.manifest
         model = f"{self.run.name}/{self.run.variant}/seed-{self.run.seed}"
         known = {
-            "weights": (manifest.get("files") or {}).get(MODEL),
-            "recipe": (manifest.get("hashes") or {}).get("recipe"),
+            "weights": self.run.weights_sha256,
+            "recipe": self.run.manifest.hashes.get("recipe"),
             "tokenizer": self.tokenizer.digest,
             "attnkit": __version__,
             "torch": torch.__version__,
         }
-        facts = {name: str(value) for name, value in known.items() if value}
+        facts = {name: value for name, value in known.items() if value}
         for row, (text, read) in enumerate(batch):
             axes = self._axes(read, longest)
             maps = {kind: self._maps(some, kind, row, axes[kind]) for kind, some in found.items()}

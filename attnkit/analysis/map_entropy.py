@@ -155,7 +155,7 @@ def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage
                 f"--step {step}: {run.path} has no checkpoint of that step ({there}); a training"
                 " keeps its last two checkpoints, and those that train.average needs"
             )
-    fresh = run.recipe.train.init is None and "converted" not in run.manifest  # else another run's
+    fresh = run.recipe.train.init is None and run.manifest.converted is None  # else another run's
     if fresh:
         yield Stage(0, "start"), run.untrained().eval()
         kept = [step for step in kept if step]
@@ -168,4 +168,4 @@ def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage
         final = all(torch.equal(tensor, weights[name]) for name, tensor in chosen.items())
         if steps is not None or not final:
             yield Stage(step, f"step {step}"), model.eval()
-    yield Stage(int(run.manifest["finished"]["step"]), "end"), run.model()
+    yield Stage(run.outcome.step, "end"), run.model()

@@ -36,8 +36,6 @@ from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.optimiser import learning_rate
 from attnkit.train.signals import StopSignals
 
-ENTRY = "converted"
-"""What the manifest calls the run that one was made of, and how."""
 RATE = 1e-2
 """Learning rate of the first update of attention transfer."""
 MAP_BATCHES = 32
@@ -181,8 +179,7 @@ class _Conversion:
         self.tuned = settings.recipe.model_copy(update={"train": settings.recipe.train.model_copy(update=train)})
         file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
         how = {name: getattr(settings, name) for name in ("fresh", "device", "data_dir", "offline")}
-        precision = self.old.manifest.get("precision")
-        plan = TrainingSettings(file=file, out=settings.out, precision=precision, **how)
+        plan = TrainingSettings(file=file, out=settings.out, precision=self.old.manifest.precision, **how)
         self.experiment = Experiment(plan, stop, emit)
         self.experiment.keep_memory()
 
@@ -218,10 +215,11 @@ class _Conversion:
         run = Run.open(run.path)
         recipe = self.tuned if variant.endswith("-tuned") else self.recipe
         found = [Change(*change) for change in changed_keys(run.recipe, recipe)]
-        entry, known = self._entry(variant), run.manifest.get(ENTRY, {})
-        for key in ("weights", "transfer"):
-            if key in known and known[key] != entry[key]:
-                found.append(Change(key, str(known[key])[:8], str(entry[key])[:8]))
+        if known := run.manifest.converted:
+            asked = self._entry(variant)
+            for key, was in (("weights", known.weights), ("transfer", known.transfer)):
+                if was != asked[key]:
+                    found.append(Change(key, str(was)[:8], str(asked[key])[:8]))
         if different := [change for change in found if not change.of_files and change.of_weights]:
             raise RecipeError(
                 f"{run.path}: was converted otherwise ({texts(different)}); use --fresh to start "
@@ -241,8 +239,8 @@ class _Conversion:
         run, old, start = Run(self._path(variant)), self.old.manifest, time.perf_counter()
         with run.lock():
             run.clear()
-            kept = ("hashes", "device", "threads", "precision")
-            fields = {name: old[name] for name in kept if name in old} | self._history()
+            kept = {"hashes", "device", "threads", "precision"}
+            fields = old.model_dump(include=kept, exclude_unset=True) | self._history()
             who: Any = {"name": self.old.name, "variant": variant, "seed": self.seed}
             run = Run.create(run.path, self.recipe, **who, **fields)
             run.write_tokenizer(self.old.tokenizer())
@@ -250,16 +248,16 @@ class _Conversion:
             run.update(
                 hashes={"recipe": digest(self.recipe)},
                 parameters=sum(weight.numel() for weight in model.parameters()),
-                **{ENTRY: self._entry(variant) | facts},
+                converted=self._entry(variant) | facts,
             )
-            seconds, step = time.perf_counter() - start, old["finished"]["step"]
-            how: Any = {"reason": "converted", "updates": old["finished"].get("updates", step)}
-            run.finish(weights_of(model), step=step, seconds=seconds, **how)
-        emit(events.FinishedEvent(step, seconds, "converted"))
+            seconds, done = time.perf_counter() - start, self.old.outcome
+            weights = weights_of(model)
+            run.finish(weights, step=done.step, seconds=seconds, reason="converted", updates=done.last)
+        emit(events.FinishedEvent(done.step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
         """What the manifests of all stages say: the run before, and how attention was changed."""
-        step, before = self.old.manifest["finished"]["step"], self.old.manifest.get("changes", [])
+        step, before = self.old.outcome.step, [change.model_dump() for change in self.old.manifest.changes]
         changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
         new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
         return {"baseline": self.old.variant, "changes": [*before, *new]}
@@ -333,7 +331,7 @@ class _Conversion:
         training = RunTraining(self.experiment, variant, self.seed)
         training.check()
         run = training.train()
-        run.update(**{ENTRY: self._entry(variant)}, **self._history())
+        run.update(converted=self._entry(variant), **self._history())
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
         """The quality of each stage beside that of the run before.

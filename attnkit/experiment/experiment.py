@@ -41,7 +41,7 @@ from attnkit.recipe import Recipe, digest
 from attnkit.runs import Run, layout
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
-from attnkit.scoring.results import PUBLISHED, PublishedFigures, published_entry
+from attnkit.scoring.results import PublishedFigures, published_entry
 from attnkit.storage.lock import held
 from attnkit.train import events
 from attnkit.train.counting import count
@@ -135,11 +135,11 @@ class Experiment:
         for path in sorted([*root.glob(f"*/{seeds}"), *root.glob(f"*/{layout.TUNE}/*/{seeds}")]):
             with suppress(AttnkitError):
                 manifest = Run.open(path.parent).manifest
-                recipe = rows.get(manifest.get(layout.TRIAL, manifest)["variant"])
+                recipe = rows.get((manifest.trial or manifest).variant)
                 if recipe is None or recipe.model.count_based or path.parent == run:
                     continue
-                if recipe.train.precision == "auto" and manifest.get("device") == str(self.device):
-                    return str(manifest["precision"])
+                if recipe.train.precision == "auto" and manifest.device == str(self.device):
+                    return manifest.precision
         return None
 
     def scores(self, run: Run, recipe: Recipe | None = None) -> list[ScoreRow]:
@@ -267,7 +267,7 @@ class RunTraining:
                     raise
                 # a trial that diverges has lost, which is told once and kept
                 if main and begun:
-                    begun.run.update(**{layout.TRIAL: {"diverged": str(error)}})
+                    begun.run.update(trial={"diverged": str(error)})
                 self.emit(events.FailedEvent(str(error), error.code))
         settle_memory()
         group.barrier()
@@ -276,9 +276,10 @@ class RunTraining:
     def _update(self, begun: BegunTraining) -> None:
         """Make the updates, and say in the manifest what they were made with."""
         run, recipe, initial = begun.run, self.recipe, begun.initial
-        precision = recipe.train.precision
+        precision: str = recipe.train.precision
         if precision == "auto":
-            precision = run.manifest["precision"]
+            assert run.manifest.precision is not None
+            precision = run.manifest.precision
             self.experiment.precision = self.experiment.precision or precision
         started = False
 
@@ -343,11 +344,11 @@ class RunTraining:
 
         if run:
             changes = self._changes(run)
-            if run.manifest.get(layout.TRIAL, {}).get("diverged"):
+            if run.manifest.trial and run.manifest.trial.diverged:
                 self.emit(events.SkippedEvent("diverged before"))
                 return BegunTraining(run)
-            if run.manifest.get(PUBLISHED) != (figures := published_entry(self.file)):
-                run.update(**{PUBLISHED: figures})
+            if run.manifest.published != (figures := published_entry(self.file)):
+                run.update(published=figures)
             if any(change.of_files for change in changes):
                 require_same_data(run, prepare())
             if not needs_updates(run, self.recipe, changes):
@@ -359,7 +360,7 @@ class RunTraining:
         if not run:
             return BegunTraining(self._create(prepared, initial), initial, prepared)
         require_same_data(run, prepared)
-        if run.manifest["files"].get(layout.TOKENIZERS[0]) is None:  # was not written whole
+        if run.manifest.files.get(layout.TOKENIZERS[0]) is None:  # was not written whole
             run.write_tokenizer(prepared.tokenizer)
         now = (str(self.experiment.device), torch.get_num_threads(), group.world_size())
         if note := other_device_note(run, now):
@@ -386,13 +387,12 @@ class RunTraining:
             "world_size": processes,
             "baseline": self.file.baseline,
             "variants": list(self.file.variants),
-            PUBLISHED: published_entry(self.file),
+            "published": published_entry(self.file),
         }
         if initial is not None:
-            fields[initial_weights.ENTRY] = initial_weights.manifest_entry(initial)
+            fields["init"] = initial_weights.manifest_entry(initial)
         if trial := self.settings.trials.get(self.variant):
-            of = {"variant": trial.row, "key": trial.key, "value": trial.value}
-            fields[layout.TRIAL] = of
+            fields["trial"] = {"variant": trial.row, "key": trial.key, "value": trial.value}
         fields |= self._tuned() | prepared.corpus.recorded
         who: Any = {"name": self.file.name, "variant": self.variant, "seed": self.seed}
         run = Run.create(self.path, recipe, **who, **fields)
@@ -402,7 +402,7 @@ class RunTraining:
     def _tuned(self) -> dict[str, Any]:
         """The entry of the manifest that says by which trials a value was chosen."""
         entry = self.settings.tuned.get(self.variant)
-        return {} if entry is None else {layout.TUNED: entry.model_dump()}
+        return {} if entry is None else {"tuned": entry.model_dump()}
 
     def _changes(self, run: Run) -> list[Change]:
         """How the recipe differs from that of the run.  Raises RecipeError where it must not."""

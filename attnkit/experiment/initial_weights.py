@@ -16,8 +16,6 @@ from attnkit.storage import tensors
 from attnkit.train.averaging import Weights, weights_of
 
 INIT = "train.init"
-ENTRY = "init"
-"""What the manifest calls the run that a training began from."""
 HEAD = "output.weight"
 SHAPELESS = ("type", "heads", "norm", "positions", "activation")
 """Keys of a model that may differ although all shapes are the same."""
@@ -77,8 +75,8 @@ def manifest_entry(run: Run) -> dict[str, Any]:
 
 def require_same(run: Run, initial: Run | None) -> None:
     """Raise DataError where a run that has begun did not begin from these weights."""
-    began = (run.manifest.get(ENTRY) or {}).get("weights")
-    if began != (initial and manifest_entry(initial)["weights"]):
+    began = run.manifest.init
+    if (began and began.weights) != (initial and initial.weights_sha256):
         raise DataError(
             f"{run.path}: began from other weights than those that {INIT} names now; restore them,"
             " or start over with --fresh"

@@ -91,7 +91,7 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
         RecipeError: so that it would train another model, and this is not allowed.
     """
     changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
-    changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest)]
+    changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest.plugins)]
     refused = [change for change in changes if change.of_weights]
     if refused and not allow:
         then = "resume it" if needs_updates(run, recipe, changes) else "keep it as it is"
@@ -106,9 +106,9 @@ def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
     """Whether updates follow: a run is not finished, or its recipe now asks for more."""
     if not run.finished:
         return True
-    finished, patience = run.manifest["finished"], recipe.train.patience
-    longer = recipe.train.steps > finished.get("updates", finished["step"])
-    if finished.get("reason") == "patience":
+    done, patience = run.outcome, recipe.train.patience
+    longer = recipe.train.steps > done.last
+    if done.reason == "patience":
         longer = longer and (patience == 0 or patience > run.recipe.train.patience)
     return longer and any(change.of_weights for change in changes)
 
@@ -126,7 +126,7 @@ def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
 
 def require_same_data(run: Run, prepared: PreparedData) -> None:
     """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
-    if run.manifest.get("hashes", {}).get("data") != prepared.digest:
+    if run.manifest.hashes.get("data") != prepared.digest:
         raise DataError(
             f"{run.path}: the data or the tokenizer is not what this run began with; restore"
             " it, or start over with --fresh"
@@ -139,7 +139,7 @@ def require_same_corpus(run: Run, recipe: Recipe, **places: Any) -> None:
     A finished run needs no corpus: where it is not at hand, nothing is raised.  `places` are
     `data_dir` and `offline` of `Corpus.open`.
     """
-    known = found = run.manifest.get("hashes", {}).get("corpus")
+    known = found = run.manifest.hashes.get("corpus")
     with suppress(AttnkitError):
         corpus = Corpus.open(recipe.data, recipe.task, **places)
         if known and all(map(corpus.available, READ)):
@@ -185,7 +185,7 @@ def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: in
 def other_device_note(run: Run, now: tuple[str, int, int]) -> str:
     """What to tell where a training resumes with another (device, threads, processes); else ""."""
     was = run.manifest
-    before = (was.get("device"), was.get("threads"), was.get("world_size", 1))
+    before = (was.device, was.threads, was.world_size)
     if before == now:
         return ""
     old, new = (

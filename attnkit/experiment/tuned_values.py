@@ -7,7 +7,6 @@ from attnkit.recipe import RecipeFile
 from attnkit.recipe.dumping import flat
 from attnkit.runs import Run, run_path
 from attnkit.runs.json_files import Tuned
-from attnkit.runs.layout import TUNED
 
 ABSENT = "(not set)"
 """In place of a value that a recipe lacks."""
@@ -22,8 +21,7 @@ def recorded(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: 
     given = {word.partition("=")[0].strip() for word in words}
     for name in names:
         for path in sorted(run_path(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
-            entry = recorded_entry(Run.open(path.parent))
-            if entry is None:
+            if (entry := Run.open(path.parent).manifest.tuned) is None:
                 continue
             own = flat(file.variants[name])
             same = all(own.get(key, ABSENT) == value for key, value in entry.was.items())
@@ -36,9 +34,3 @@ def recorded(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: 
 def recorded_words(found: Mapping[str, Tuned]) -> list[str]:
     """The KEY=VALUE words that set recorded values again."""
     return [f"variants.{row}.{entry.key}={entry.value}" for row, entry in found.items()]
-
-
-def recorded_entry(run: Run) -> Tuned | None:
-    """What the manifest of a run says of its tuning."""
-    entry = run.manifest.get(TUNED)
-    return None if entry is None else Tuned.model_validate(entry)

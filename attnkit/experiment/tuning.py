@@ -21,7 +21,7 @@ from attnkit.errors import DataError, DivergedError, OutputPathError, RecipeErro
 from attnkit.experiment import training
 from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
-from attnkit.experiment.tuned_values import ABSENT, recorded_entry
+from attnkit.experiment.tuned_values import ABSENT
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.dumping import flat
 from attnkit.recipe.schema import TrainConfig
@@ -29,7 +29,6 @@ from attnkit.recipe.settings import SCHEMA
 from attnkit.recipe.sweep import overrides, unique, value_text
 from attnkit.runs import Run
 from attnkit.runs.json_files import Tuned, TunedTrial
-from attnkit.runs.layout import TRIAL
 from attnkit.scoring import Comparison
 from attnkit.train import events
 from attnkit.train.events import Emit, NoteEvent
@@ -136,7 +135,7 @@ class Tuning:
             if row not in self.rows or not run.exists:
                 continue
             run = Run.open(run.path)
-            entry = recorded_entry(run)
+            entry = run.manifest.tuned
             if entry is None:
                 files = [self.load((word,)) for word in self.rows[row].values()]
                 recipes = [recipe_of_run(file, row, seed) for file in files]
@@ -277,12 +276,11 @@ def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
 
 def _outcome(run: Run, value: str) -> TunedTrial:
     """The validation of the weights that a trial chose."""
-    if (trial := run.manifest.get(TRIAL)) is None:
+    if (trial := run.manifest.trial) is None:
         raise OutputPathError(f"{run.path}: is no trial, though it lies among them; move it away")
-    if why := trial.get("diverged"):
-        return TunedTrial(value=value, diverged=why)
-    run.require_finished()
-    if (last := run.log.validation(run.manifest["finished"]["step"])) is None:
+    if trial.diverged:
+        return TunedTrial(value=value, diverged=trial.diverged)
+    if (last := run.log.validation(run.outcome.step)) is None:
         raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
     return TunedTrial(value=value, score=last.value, loss=last.valid_loss)
 

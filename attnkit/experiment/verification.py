@@ -150,16 +150,17 @@ class _Verification:
     def files(self) -> Iterator[Check]:
         """Every file that is there or should be; what is not recorded is not used."""
         run = self.run
-        recorded = [name for name, value in run.manifest["files"].items() if value is not None]
+        recorded = [name for name, value in run.manifest.files.items() if value is not None]
+        left_out = run.manifest.left_out
         why = "" if run.sealed else "no hash recorded"
         yield self.check("file", layout.MANIFEST, "same" if run.sealed else "not checked", why)
         used = {layout.MANIFEST, *recorded}
         for name in recorded:
             why = ""
-            if name in run.left_out:
+            if left_out and name in left_out.files:
                 why = "left out of packed results"
-            elif name == layout.LOG and run.left_out:
-                why = f"thinned from {run.manifest[layout.LEFT_OUT]['log_records']} records"
+            elif left_out and name == layout.LOG:
+                why = f"thinned from {left_out.log_records} records"
             yield self._file(name, partial(run.check_file, name), why)
         corpus = RunCorpus(run, offline=True)
         for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:

@@ -109,14 +109,14 @@ def opened(run: Run, device: str) -> CTranslate2Model:
     Raises as `Run.model`, `CTranslate2Model` and `complete`.
     """
     run.require_finished()
-    run.check_file(MODEL)
     tokenizer, recipe = run.tokenizer(), run.recipe
+    run.require_recorded(MODEL)
     limit = recipe.data.max_length + 1 if recipe.model.positions == "learned" else None
 
     def build(folder: Path) -> None:
         write(run.model(), tokenizer, recipe, folder)
 
-    place = cache_dir() / "ctranslate2" / str(run.manifest["files"].get(MODEL))
+    place = cache_dir() / "ctranslate2" / run.weights_sha256
     return read_or_build(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
 
 

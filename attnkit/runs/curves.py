@@ -11,8 +11,8 @@ from attnkit.errors import DataError, UsageError
 from attnkit.recipe import corpus_cards, flat
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.runs.demo import DEMO, named
-from attnkit.runs.json_files import StoredSplit
-from attnkit.runs.layout import TRIAL, ScoredSplit
+from attnkit.runs.json_files import StoredSplit, TrialOf
+from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
 from attnkit.text import hint, quoted
@@ -156,7 +156,7 @@ def learning_curves(
         elif names:
             raise UsageError(_nothing(name, x, runs))
     if any(curves.title.endswith(" loss") for curves in drawn):
-        hashes = [run.manifest.get("hashes", {}) for run in runs if run.path in logs]
+        hashes = [run.manifest.hashes for run in runs if run.path in logs]
         if len({(one.get("data"), one.get("tokenizer")) for one in hashes}) > 1:
             note("the runs differ in data or tokenizer: their losses are not comparable")
     return drawn
@@ -193,7 +193,7 @@ def _logs(runs: Sequence[Run], note: Note) -> Logs:
         try:
             if records := run.log.records():
                 logs[run.path] = records
-            elif run.finished and run.manifest["finished"].get("reason") == "converted":
+            elif run.finished and run.outcome.reason == "converted":
                 untrained.append(str(run.path))
             elif named(str(run.path)) == DEMO:
                 reasons.append(f"{DEMO}: the demo model came without its learning curve")
@@ -305,11 +305,10 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
 
 def _spent(run: Run, x: str) -> float | None:
     """How much of something a finished run took."""
-    finished = run.manifest.get("finished") or {}
-    if x == "parameters":
-        return _number(run.manifest.get(x))
-    key = {"updates": "updates" if "updates" in finished else "step", "time": "seconds"}.get(x, x)
-    return _number(finished.get(key))
+    spent: dict[str, float | None] = {"parameters": run.manifest.parameters}
+    if done := run.manifest.finished:
+        spent |= {"updates": done.last, "tokens": done.tokens, "time": done.seconds}
+    return _number(spent.get(x))
 
 
 def _state(run: Run, length: int | None) -> float | None:
@@ -368,17 +367,16 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     several = len({run.name for run in runs}) > 1
     tried, others, monitors = dict[str, Lines](), dict[str, Lines](), dict[str, None]()
     for run in runs:
-        trial = run.manifest.get(TRIAL)
+        trial = run.manifest.trial
         value = _value_of(run, key, trial)
         if value is None:
             continue
-        row = str(trial["variant"]) if trial else _row_of(run.variant, key)
+        row = trial.variant if trial else _row_of(run.variant, key)
         row = f"{run.name} {row}" if several else row
-        if trial and trial.get("diverged"):
-            note(f"{row}: {key}={trial['value']} diverged, so it is not drawn")
+        if trial and trial.diverged:
+            note(f"{row}: {key}={trial.value} diverged, so it is not drawn")
             continue
-        done = run.manifest["finished"] if run.finished else None
-        record = run.log.validation(done["step"]) if done else None
+        record = run.log.validation(run.outcome.step) if run.finished else None
         measured = None if record is None else record.valid_loss if names else record.value
         if record is None or measured is None:
             note(f"{run.path}: not finished, so it is not drawn")
@@ -401,12 +399,12 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     return Curves(title, key, series, log_x=wide)
 
 
-def _value_of(run: Run, key: str, trial: Mapping[str, str] | None) -> float | None:
+def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:
     """The value of a run; None where it has none, or is a trial of another key."""
-    if trial and trial["key"] != key:
+    if trial and trial.key != key:
         return None
     # a trial of few updates has a shorter warm-up than the value that it stands for
-    text = trial["value"] if trial else flat(run.recipe).get(key)
+    text = trial.value if trial else flat(run.recipe).get(key)
     if text is None:
         return None
     try:

@@ -41,7 +41,7 @@ def _require(folder: Path) -> Path:
     """The folder, if its files are those of the package; scores may have been added."""
     manifest = folder / layout.MANIFEST
     json_files.opened(files.read_json(manifest), json_files.Manifest, str(manifest))
-    for name, digest in files.read_json(SHIPPED / layout.MANIFEST)["files"].items():
+    for name, digest in json_files.read(SHIPPED / layout.MANIFEST, json_files.Manifest).files.items():
         if files.sha256_file(folder / name) != digest:
             raise DataError(f"{folder / name}: is not the file of the package")
     return folder

@@ -8,12 +8,10 @@ from typing import Any
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UsageError
 from attnkit.runs.demo import located
-from attnkit.runs.layout import MANIFEST, MODEL, TRIAL, is_results_file, near, require_runs, run_paths
+from attnkit.runs.layout import MANIFEST, MODEL, is_results_file, near, require_runs, run_paths
 from attnkit.runs.run import MAKES_RUNS, Run
 from attnkit.storage.files import require_folder
 
-VARIANTS, BASELINE = "variants", "baseline"
-"""Entries of the manifest: names of all variants of the recipe in its order, and of one of them."""
 CONFIG = "config.json"
 """What a folder with a Hugging Face model holds."""
 
@@ -57,7 +55,7 @@ def baselines(runs: Iterable[Run], named: Mapping[str | None, str] = {}) -> dict
     runs, found = list(runs), dict[str | None, str]()
     here = {(run.name, run.variant) for run in runs}
     for run in runs:
-        chosen = named.get(run.name, str(run.manifest.get(BASELINE)))
+        chosen = named.get(run.name, run.manifest.baseline or run.variant)
         found.setdefault(run.name, chosen if (run.name, chosen) in here else run.variant)
     return found
 
@@ -99,8 +97,7 @@ def find_runs(
                 found.setdefault(path.resolve(), run)
             else:
                 unfinished_seeds.add((run.name, run.variant, run.seed))
-                ended = run.manifest.get("finished") is not None
-                why = f"{MODEL} is missing" if ended else "training is not finished"
+                why = f"{MODEL} is missing" if run.manifest.finished else "training is not finished"
                 skipped.append(f"{path}: {why}; skipped")
     if not found and damaged:
         raise damaged[0]
@@ -120,7 +117,7 @@ def _absent_seeds(runs: Iterable[Run], elsewhere: set[tuple[str, str, int]], nam
     """A sentence about each variant without all seeds of its recipe; not where runs are named."""
     groups: dict[tuple[str, str, Path], list[Run]] = {}
     for run in runs:
-        if TRIAL not in run.manifest and run not in named:
+        if run.manifest.trial is None and run not in named:
             groups.setdefault((run.name, run.variant, run.path.parent), []).append(run)
     for (name, variant, folder), group in groups.items():
         wanted = set[int]()
@@ -140,10 +137,8 @@ def order(run: Run) -> tuple[Any, ...]:
     Variants of a sweep, whose names have values, follow those of the recipe.  A run of an earlier
     version does not know that list: there the baseline is the first, and the others follow by name.
     """
-    listed = run.manifest.get(VARIANTS)
-    place: int = run.variant != run.manifest.get(BASELINE)
-    if isinstance(listed, list) and run.variant in listed:
-        place = listed.index(run.variant)
+    listed = run.manifest.variants or []
+    place = listed.index(run.variant) if run.variant in listed else int(run.variant != run.manifest.baseline)
     return run.name, "=" in run.variant, place, run.variant, run.seed
 
 

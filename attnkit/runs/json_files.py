@@ -35,6 +35,12 @@ class Schema(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
+class Entry(Schema):
+    """A manifest or an entry of it, which is never changed in place."""
+
+    model_config = ConfigDict(frozen=True)
+
+
 class OnlyKnown(Schema):
     """Entries without a value are left out."""
 
@@ -43,7 +49,7 @@ class OnlyKnown(Schema):
         return {key: value for key, value in handler(self).items() if value is not None}
 
 
-class Finished(Schema):
+class Finished(Entry):
     """What a training came to."""
 
     step: Count
@@ -54,8 +60,13 @@ class Finished(Schema):
     peak_memory_bytes: Count | None = None
     reason: str | None = None
 
+    @property
+    def last(self) -> int:
+        """The step that training ended with; that of the chosen weights where it is not known."""
+        return self.step if self.updates is None else self.updates
 
-class RecordedChange(Schema):
+
+class RecordedChange(Entry):
     """What was changed after which update."""
 
     step: Count
@@ -64,14 +75,14 @@ class RecordedChange(Schema):
     new: str
 
 
-class PluginFile(Schema):
+class PluginFile(Entry):
     """Where a mechanism came from."""
 
     origin: str = Field(alias="from")
     sha256: Sha256
 
 
-class TrialOf(Schema):
+class TrialOf(Entry):
     """What a run is a trial of: a value of a key for a variant."""
 
     variant: str
@@ -81,7 +92,7 @@ class TrialOf(Schema):
     """Why it ended before its last update."""
 
 
-class TunedTrial(Schema):
+class TunedTrial(Entry):
     """What one value came to."""
 
     value: str
@@ -91,7 +102,7 @@ class TunedTrial(Schema):
     diverged: str | None = None
 
 
-class Tuned(Schema):
+class Tuned(Entry):
     """How a value of the recipe was chosen by trials."""
 
     key: str
@@ -105,7 +116,7 @@ class Tuned(Schema):
     trials: list[TunedTrial]
 
 
-class LeftOut(Schema):
+class LeftOut(Entry):
     """What the results of a run lack."""
 
     files: list[str]
@@ -113,44 +124,74 @@ class LeftOut(Schema):
     log_sha256: Sha256 | None
 
 
+class InitialRun(Entry):
+    """The run that a training began from."""
+
+    run: str
+    """Its folder."""
+    recipe: str
+    variant: str
+    seed: int
+    weights: str
+    """Their SHA-256."""
+
+
+class Converted(InitialRun):
+    """The run whose attention was replaced, and how; see `attnkit.experiment.conversion`."""
+
+    transfer: Count
+    """Updates of attention transfer."""
+    kept: list[str] = []
+    """Names of the weights that were taken over; then of new ones, and of those left out."""
+    new: list[str] = []
+    left_out: list[str] = []
+    layers_with_averaged_maps: Count = 0
+    mean_squared_error: dict[str, float] | None = None
+    """Of attention transfer, `first` and `last`."""
+
+
 SEALED = 2
 """Format of manifests with a SHA-256 of themselves."""
-OWN, _FORMAT = "sha256", "format"
+_OWN, _FORMAT = "sha256", "format"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest with its format and the SHA-256 of all its entries."""
-    entries = {**entries, _FORMAT: SEALED}
-    return {**entries, OWN: files.sha256_json(entries)}
+    """A manifest with its format and the SHA-256 of all its entries, in place of those it had."""
+    rest = {key: value for key, value in entries.items() if key not in (_OWN, _FORMAT)}
+    rest[_FORMAT] = SEALED
+    return {**rest, _OWN: files.sha256_json(rest)}
 
 
-def opened(entries: Mapping[str, Any], schema: "type[Form]", where: str) -> dict[str, Any]:
-    """The entries of a manifest, compared with their SHA-256 and of this form.
+def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
+    """A manifest, compared with its SHA-256.
 
     A manifest of this format must have it; in an older one without it no entry may look like it
     under another name.
 
     Raises DataError: it was changed or is damaged.
     """
-    rest = {key: value for key, value in entries.items() if key != OWN}
+    rest = {key: value for key, value in entries.items() if key != _OWN}
     strange = [v for k, v in rest.items() if k not in schema.model_fields and isinstance(v, str)]
-    sealed = OWN in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, strange))
-    if sealed and entries.get(OWN) != files.sha256_json(rest):
-        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {OWN})")
-    parse(rest, schema, where)
-    return {key: value for key, value in rest.items() if key != _FORMAT}
+    sealed = _OWN in entries or rest.get(_FORMAT, 1) != 1 or any(map(_HASH.fullmatch, strange))
+    if sealed and entries.get(_OWN) != files.sha256_json(rest):
+        raise DataError(f"{where}: was changed since attnkit wrote it (its SHA-256 differs from its entry {_OWN})")
+    return parse(entries, schema, where)
 
 
-class Manifest(Schema):
+class Manifest(Entry):
     """manifest.json of a run."""
 
     format: Literal[2] | None = None
+    sha256: Sha256 | None = None
+    """Of all other entries; None in one of version 0.1.0."""
     recipe: str
     variant: str
     seed: int
     files: dict[str, Sha256 | None]
+    """SHA-256 of the run's files, null while one is being written."""
     hashes: dict[str, str] = {}
+    """SHA-256 of the recipe, the corpus, the prepared data and the tokenizer."""
     attnkit: str | None = None
     python: str | None = None
     torch: str | None = None
@@ -164,15 +205,23 @@ class Manifest(Schema):
     world_size: Count = 1
     baseline: str | None = None
     variants: list[str] | None = None
+    """All of the recipe, in its order."""
     parameters: Count | None = None
     finished: Finished | None = None
     failed: str | None = None
     changes: list[RecordedChange] = []
     plugins: dict[str, PluginFile | None] = {}
-    init: dict[str, Any] | None = None
+    """Mechanisms from outside attnkit; None for one that a changed recipe no longer uses."""
+    init: InitialRun | None = None
+    converted: Converted | None = None
+    published: dict[str, Any] | None = None
+    """The figures of the recipe file when `attnkit train` last read it; of that form where they are read."""
     log_id: str | None = None
+    """By what wandb and trackio know the run, also when it is resumed."""
     trial: TrialOf | None = None
+    """Of a trial."""
     tuned: Tuned | None = None
+    """Of a run whose recipe has a value that trials chose."""
     left_out: LeftOut | None = None
 
 
@@ -331,14 +380,14 @@ CheckpointFileName = Annotated[
 ]
 
 
-class CheckpointFile(Schema):
+class CheckpointFile(Entry):
     """Size and hash of one file."""
 
     size: Count
     sha256: Sha256
 
 
-class CheckpointManifest(Schema):
+class CheckpointManifest(Entry):
     """manifest.json of a checkpoint."""
 
     format: Literal[1, 2]

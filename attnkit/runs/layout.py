@@ -15,7 +15,6 @@ MODEL, SCORES = "model.safetensors", "scores.json"
 CHECKPOINTS, OUTPUTS, DATA = "checkpoints", "outputs", "data"
 TENSORBOARD, WANDB = "tensorboard", "wandb"  # copies of the log
 TUNE = "tune"  # beside the runs of a variant, the folder of the trials that chose its values
-TRIAL, TUNED = "trial", "tuned"  # entries of the manifest: of a trial; of a run that trials chose
 EXPORTED = "export.json"  # of an exported model, which has a recipe too
 SEED = re.compile(r"seed-\d+", re.ASCII)  # names of runs
 STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)  # names of checkpoints
@@ -23,8 +22,6 @@ TOKENIZERS = ("tokenizer.model", "tokenizer.target.model")
 RESULTS = (MODEL, SCORES, LOG, CHECKPOINTS, OUTPUTS, TENSORBOARD, WANDB, DATA)
 RESULTS_FILE = ".results.tar.xz"
 """End of the name of a results file: a run without weights; see attnkit.runs.packing."""
-LEFT_OUT = "left_out"
-"""Entry of the manifest of packed results: what was left out; see `attnkit.runs.json_files`."""
 OWN = (RECIPE, MANIFEST, LOCK, *RESULTS, *TOKENIZERS)
 _OF_LENGTH = re.compile(r"(.+)\.length-(\d+)", re.ASCII)
 _OF_QUESTIONS = re.compile(r"(.+?)\.([a-z-]+(?:,[a-z_]+=[^,]+)*)\.(\d+)")
@@ -152,7 +149,7 @@ def _is_trial(path: Path) -> bool:
     if path.parent.parent.name != TUNE:
         return False
     with suppress(AttnkitError):
-        return TRIAL in files.read_json(path / MANIFEST)
+        return "trial" in files.read_json(path / MANIFEST)
     return False
 
 

@@ -150,9 +150,9 @@ def results_path(run: "Run", folder: Path) -> Path:
 
     Raises OutputPathError: it is a trial, which is no row of a comparison.
     """
-    if trial := run.manifest.get(layout.TRIAL):
+    if trial := run.manifest.trial:
         raise OutputPathError(
-            f"{run.path}: is a trial of {trial['key']}; pack the runs of its variant, whose "
+            f"{run.path}: is a trial of {trial.key}; pack the runs of its variant, whose "
             "manifests say what each trial came to"
         )
     return Path(f"{layout.run_path(folder, run.name, run.variant, run.seed)}{layout.RESULTS_FILE}")
@@ -160,8 +160,8 @@ def results_path(run: "Run", folder: Path) -> Path:
 
 def _contents(run: "Run") -> dict[str, bytes]:
     """The files that are kept, by name."""
-    scores, manifest = run.read_json(layout.SCORES, json_files.SCORES_LIMIT), dict(run.manifest)
-    hashes = {name: value for name, value in manifest["files"].items() if value is not None}
+    scores = run.read_json(layout.SCORES, json_files.SCORES_LIMIT)
+    hashes = {name: value for name, value in run.manifest.files.items() if value is not None}
     notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
     found = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
     for name, entry in run.scores().items():
@@ -180,22 +180,22 @@ def _contents(run: "Run") -> dict[str, bytes]:
                 found[inside] = content = _uncompressed(content, file)
                 scores[name]["digests"]["statistics"] = hashlib.sha256(content).hexdigest()
     found[layout.SCORES] = files.json_text(scores).encode("utf-8")
-    log, left_out = _thinned(run), manifest.get(layout.LEFT_OUT)
-    if log:
+    if log := _thinned(run):
         found[layout.LOG] = log
     for name in (layout.SCORES, layout.LOG):
         hashes.pop(name, None)
         if name in found:
             hashes[name] = hashlib.sha256(found[name]).hexdigest()
     missing = [name for name in hashes if name not in found]
+    manifest = run.read_json(layout.MANIFEST)
     manifest["files"] = {name: hashes[name] for name in sorted(hashes)}
-    manifest[layout.LEFT_OUT] = left_out or {
-        "files": sorted(missing),
-        "log_records": len(run.log.records()),
-        "log_sha256": run.log.sha256(),
-    }
-    manifest = json_files.sealed(manifest)
-    return found | {layout.MANIFEST: files.json_text(manifest).encode("utf-8")}
+    if run.manifest.left_out is None:
+        manifest["left_out"] = {
+            "files": sorted(missing),
+            "log_records": len(run.log.records()),
+            "log_sha256": run.log.sha256(),
+        }
+    return found | {layout.MANIFEST: files.json_text(json_files.sealed(manifest)).encode("utf-8")}
 
 
 def _uncompressed(content: bytes, path: Path) -> bytes:
@@ -224,7 +224,7 @@ def _thinned(run: "Run") -> bytes:
     validations = [place for place, record in enumerate(records) if "value" in record]
     intervals = [place for place, record in enumerate(records) if "value" not in record]
     kept = {*_spread(intervals), *_spread(validations)}
-    kept |= {at for at in validations if records[at]["step"] == run.manifest["finished"]["step"]}
+    kept |= {at for at in validations if records[at]["step"] == run.outcome.step}
     for place in kept.intersection(validations):
         kept |= {*[at for at in intervals if at < place][-1:]}
     return b"".join(lines[place] + b"\n" for place in sorted(kept))

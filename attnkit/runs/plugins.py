@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attnkit.errors import MissingInputError
+from attnkit.runs.json_files import PluginFile
 
 if TYPE_CHECKING:
     from attnkit.recipe import Recipe
 
-KEY = "plugins"
-"""Entry of the manifest: word -> {"from": file or package, "sha256": of its file}, or None where
-a changed recipe no longer uses it."""
+Plugins = Mapping[str, PluginFile | None]
+"""The entry of the manifest."""
 
 
-def entries(recipe: "Recipe", previous: Mapping[str, Any]) -> dict[str, dict[str, str] | None]:
+def entries(recipe: "Recipe", previous: Plugins) -> dict[str, dict[str, str] | None]:
     """What the manifest records for this recipe, given what it recorded for the one before."""
     from attnkit import mechanisms
 
@@ -27,31 +27,27 @@ def entries(recipe: "Recipe", previous: Mapping[str, Any]) -> dict[str, dict[str
     return out
 
 
-def require(run: Path, manifest: Mapping[str, Any]) -> None:
+def require(run: Path, recorded: Plugins) -> None:
     """Check that the mechanisms of a run are known.
 
     Raises MissingInputError: one is unknown; says what to add to the command.
     """
     from attnkit import mechanisms
 
-    for word, entry in _used(manifest):
-        if word not in mechanisms.names():
-            origin = entry["from"]
+    for word, entry in recorded.items():
+        if entry and word not in mechanisms.names():
+            origin = entry.origin
             advice = f"add --plugin {origin}" if origin.endswith(".py") else f"install {origin}"
             raise MissingInputError(f"{run}: was trained with the mechanism {word}: {advice}")
 
 
-def changes(manifest: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def changes(recorded: Plugins) -> list[tuple[str, str, str]]:
     """The files of mechanisms that have changed since, with the beginning of both SHA-256."""
     from attnkit import mechanisms
 
-    paths = [(mechanisms.facts(word).path, entry["sha256"]) for word, entry in _used(manifest)]
+    paths = [(mechanisms.facts(word).path, entry.sha256) for word, entry in recorded.items() if entry]
     found = [(str(path), old[:8], _digest(path)[:8]) for path, old in paths]
     return [change for change in found if change[1] != change[2]]
-
-
-def _used(manifest: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
-    return [(word, entry) for word, entry in manifest.get(KEY, {}).items() if entry is not None]
 
 
 def _digest(path: Path) -> str:

@@ -14,6 +14,7 @@ import attnkit
 from attnkit.errors import AttnkitError, DataError, MissingInputError, OutputPathError
 from attnkit.runs import json_files, layout, plugins
 from attnkit.runs.demo import located
+from attnkit.runs.json_files import Manifest
 from attnkit.runs.log import Log
 from attnkit.runs.results import Results
 from attnkit.storage import files
@@ -40,8 +41,6 @@ class Run(Results):
     """
 
     may_be_made = False  # one that was moved away must not come back empty
-    sealed = True
-    """Whether manifest.json has a SHA-256 of itself, as of the last time that it was read."""
 
     @cached_property
     def log(self) -> Log:
@@ -89,7 +88,7 @@ class Run(Results):
             "files": {layout.RECIPE: digest},
         }
         used = plugins.entries(recipe, {})
-        run._write_manifest(manifest | ({plugins.KEY: used} if used else {}) | fields)
+        run._write_manifest(manifest | ({"plugins": used} if used else {}) | fields)
         return run
 
     def check_free(self) -> None:
@@ -117,7 +116,7 @@ class Run(Results):
                 path = self.path / name
                 if path.exists() or path.is_symlink():
                     files.remove(path)
-        self.__dict__.pop("manifest", None)
+        self.refresh()
         self.__dict__.pop("recipe", None)
 
     @contextmanager
@@ -160,35 +159,36 @@ class Run(Results):
         """The resolved recipe with KEY=VALUE words; raises as `recipe`, and RecipeError."""
         from attnkit.recipe import load_resolved
 
-        plugins.require(self.path, self.manifest)
+        plugins.require(self.path, self.manifest.plugins)
         self.check_file(layout.RECIPE)
         return load_resolved(self.path / layout.RECIPE, overrides, self.read(layout.RECIPE))
 
     def replace_recipe(self, recipe: "Recipe") -> None:
         """Store a changed recipe (--allow-change), and the plug-ins that it uses."""
-        identity = {key: self.manifest[key] for key in ("recipe", "variant", "seed")}
+        identity = {"recipe": self.name, "variant": self.variant, "seed": self.seed}
         self.update(files={layout.RECIPE: None})
         self.update(files={layout.RECIPE: self._write_recipe(recipe, identity)})
-        if used := plugins.entries(recipe, self.manifest.get(plugins.KEY, {})):
-            self.update(**{plugins.KEY: used})
+        if used := plugins.entries(recipe, self.manifest.plugins):
+            self.update(plugins=used)
         self.__dict__.pop("recipe", None)
 
     @cached_property
-    def manifest(self) -> Mapping[str, Any]:
+    def manifest(self) -> Manifest:
         """Versions, hashes, settings and results of the run; change them by `update`.
-
-        `files` holds the SHA-256 of the run's files, null while one is being written.
 
         Raises MissingInputError, DataError: the file is missing or damaged.
         """
         where = str(self.path / layout.MANIFEST)
         try:
-            entries = self.read_json(layout.MANIFEST)
-            self.sealed = json_files.OWN in entries
-            return json_files.opened(entries, json_files.Manifest, where)
+            return json_files.opened(self.read_json(layout.MANIFEST), Manifest, where)
         except DataError as error:
             remedy = "restore it from a copy, or train again with --fresh"
             raise DataError(f"{error}; {remedy}") from error
+
+    @property
+    def sealed(self) -> bool:
+        """Whether manifest.json has a SHA-256 of itself."""
+        return self.manifest.sha256 is not None
 
     def update(self, **fields: Any) -> None:
         """Set entries of the manifest; an object is merged into an existing one.
@@ -198,8 +198,8 @@ class Run(Results):
         self.require_locked()
         with exclusive(self.path):
             self.refresh()
-            entries = dict(self.manifest)
-            if not self.sealed:  # of version 0.1.0, which recorded fewer files
+            known, entries = self.manifest, self.read_json(layout.MANIFEST)
+            if known.sha256 is None:  # of version 0.1.0, which recorded fewer files
                 kept = filter(self.has, (layout.LOG, layout.SCORES) if self.finished else ())
                 entries["files"] = {name: self.sha256(name) for name in kept} | entries["files"]
             for key, value in fields.items():
@@ -210,9 +210,8 @@ class Run(Results):
             self._write_manifest(entries)
 
     def _write_manifest(self, entries: dict[str, Any]) -> None:
-        text = files.json_text(json_files.sealed(entries))
-        files.atomic_write(self.path / layout.MANIFEST, text)
-        self.__dict__["manifest"], self.sealed = entries, True
+        files.atomic_write(self.path / layout.MANIFEST, files.json_text(json_files.sealed(entries)))
+        self.refresh()
 
     def record(self, name: str, digest: str | None) -> None:
         """Note the SHA-256 of one of its files; None while it is being written."""
@@ -223,7 +222,7 @@ class Run(Results):
 
         Those of version 0.1.0 have it of a few files only: there the others are used.
         """
-        hashes = self.manifest["files"]
+        hashes = self.manifest.files
         return hashes.get(name) is not None or not (self.sealed or name in hashes)
 
     def refresh(self) -> None:
@@ -239,7 +238,7 @@ class Run(Results):
         for read_again in (False, True):
             if read_again:  # another process may have written both meanwhile
                 self.refresh()
-            expected = self.manifest["files"].get(name)
+            expected = self.manifest.files.get(name)
             if expected is None or name in self.left_out:
                 return False
             if self.sha256(name) == expected:
@@ -258,26 +257,26 @@ class Run(Results):
     @property
     def weights_sha256(self) -> str:
         """That of the chosen weights; empty where none is recorded, so that they are not used."""
-        return str(self.manifest["files"].get(layout.MODEL) or "")
+        return self.manifest.files.get(layout.MODEL) or ""
 
     def verify(self) -> None:
         """`check_file` for every file in the manifest; scores need not be there."""
-        for name in self.manifest["files"]:
+        for name in self.manifest.files:
             if self.has(name) or name.partition("/")[0] not in _REMEDY:
                 self.check_file(name)
 
     @property
     def name(self) -> str:
         """Name of the recipe (translation/multi30k)."""
-        return str(self.manifest["recipe"])
+        return self.manifest.recipe
 
     @property
     def variant(self) -> str:
-        return str(self.manifest["variant"])
+        return self.manifest.variant
 
     @property
     def seed(self) -> int:
-        return int(self.manifest["seed"])
+        return self.manifest.seed
 
     @property
     def exists(self) -> bool:
@@ -286,13 +285,14 @@ class Run(Results):
     @property
     def finished(self) -> bool:
         """Whether training came to its end, and the weights are there or were left out."""
-        ended = self.exists and self.manifest.get("finished") is not None
+        ended = self.exists and self.manifest.finished is not None
         return ended and (layout.MODEL in self.left_out or (self.path / layout.MODEL).is_file())
 
     @property
     def left_out(self) -> tuple[str, ...]:
         """Files that `attnkit runs pack --results` left out: weights and tokenizer; else empty."""
-        return tuple((self.manifest.get(layout.LEFT_OUT) or {}).get("files", ()))
+        left_out = self.manifest.left_out
+        return () if left_out is None else tuple(left_out.files)
 
     def require_weights(self) -> None:
         """Refuse packed results.  Raises MissingInputError."""
@@ -320,6 +320,13 @@ class Run(Results):
                 what = "is being trained; its weights are chosen at the end"
             raise MissingInputError(f"{self.path}: {what}")
 
+    @property
+    def outcome(self) -> json_files.Finished:
+        """What its training came to.  Raises MissingInputError: it is not finished."""
+        self.require_finished()
+        assert self.manifest.finished is not None
+        return self.manifest.finished
+
     def write_tokenizer(self, tokenizer: "Tokenizer") -> None:
         """Store the tokenizer, in place of any other, and record its hashes."""
         self.update(files=dict.fromkeys(layout.TOKENIZERS))
@@ -340,7 +347,7 @@ class Run(Results):
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer
 
-        both = self.manifest["files"].get(layout.TOKENIZERS[1]) is not None
+        both = self.manifest.files.get(layout.TOKENIZERS[1]) is not None
         files.check_file(self.path / layout.TOKENIZERS[0])
         for name in layout.TOKENIZERS[: 1 + both]:
             self.require_recorded(name)
@@ -399,7 +406,7 @@ class Run(Results):
         from attnkit import models
 
         recipe, tokenizer = self.recipe, self.tokenizer()
-        for path, _, _ in plugins.changes(self.manifest):
+        for path, _, _ in plugins.changes(self.manifest.plugins):
             text = f"{self.path}: {path} has changed since this run was trained"
             warnings.warn(text, stacklevel=3)
         with torch.random.fork_rng(devices=[]):

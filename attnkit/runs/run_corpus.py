@@ -93,8 +93,7 @@ class RunCorpus:
         kept = self._kept(split)
         if kept and kept.contexts not in (None, contexts):  # generated with fewer passages, or more
             kept = None
-        here = self._available(split) if kept else None
-        if kept and here not in (None, kept.fingerprint):
+        if kept and self._available(split) not in (None, kept.fingerprint):
             if self.run.left_out:
                 raise MissingInputError(
                     f"{self.run.path}: the corpus at hand is not the one that {split} was scored on"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from attnkit.errors import AttnkitError, DataError, MissingInputError
 from attnkit.runs import layout
 from attnkit.runs.demo import located, named
-from attnkit.runs.find import BASELINE, open_runs, order
+from attnkit.runs.find import open_runs, order
 from attnkit.runs.run import Run
 from attnkit.storage import files
 
@@ -162,15 +162,14 @@ def _lines(changed: dict[str, str]) -> tuple[str, ...]:
 
 def _status(run: Run) -> RunStatus:
     """What is known of a run whose manifest can be read; faults of its other files are noted."""
-    failed = run.manifest.get("failed")
+    failed, finished = run.manifest.failed, run.finished
     state: State = "failed" if failed else "unfinished"
     if run.in_training:
         state = "training"
-    elif run.finished:
+    elif finished:
         state = "results" if run.left_out else "done"
-    faults = [str(failed)] if state == "failed" else []
-    finished = run.manifest["finished"] if run.finished else {}
-    facts: dict[str, Any] = {"step": finished.get("updates", finished.get("step"))}
+    faults = [failed] if failed and state == "failed" else []
+    facts: dict[str, Any] = {"step": run.outcome.last if finished else None}
     for read in (_recipe, _logged, _score):
         try:
             facts |= read(run)
@@ -187,7 +186,7 @@ def _status(run: Run) -> RunStatus:
         bytes=layout.size_of(run.path),
         removable=sum(map(layout.size_of, checkpoints)),
         fault="; ".join(faults) or None,
-        baseline=run.variant == run.manifest.get(BASELINE),
+        baseline=run.variant == run.manifest.baseline,
         **facts,
     )
 
@@ -206,7 +205,7 @@ def _recipe(run: Run) -> dict[str, Any]:
 def _logged(run: Run) -> dict[str, Any]:
     """The last step of an unfinished run; the validation of the chosen weights, or the last."""
     if run.finished:
-        chosen = run.log.validation(run.manifest["finished"]["step"])
+        chosen = run.log.validation(run.outcome.step)
         return {"validation": chosen and chosen.value}
     records = run.log.records()
     values = [record["value"] for record in records if record.get("value") is not None]

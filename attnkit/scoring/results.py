@@ -4,7 +4,7 @@ Each has one JSON form, which `attnkit eval --format json` prints and docs/compa
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Any, NamedTuple
 
@@ -13,7 +13,6 @@ from attnkit.recipe.metrics import base_metric
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
 from attnkit.runs.json_files import RecordedChange, StoredSearch, Tuned, parse
-from attnkit.runs.layout import TUNED
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import SEED, UNTESTED, Difference
 
@@ -23,8 +22,6 @@ FILE_KEYS = ("data.train", "data.valid", "data.test", "tokenizer.model")
 """Keys of a recipe that name files, whose content has a digest in the manifest."""
 RUN_ID = 12
 """Digits of the id of a run."""
-PUBLISHED = "published"
-"""Entry of a run's manifest: the figures of the recipe file when `attnkit train` last read it."""
 
 
 class Budget(NamedTuple):
@@ -38,10 +35,7 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """What a training took, and on what; None where it is not known.
-
-    Fields have the names of entries of the manifest, or of its `finished`.
-    """
+    """What a training took, and on what; None where it is not known."""
 
     updates: int | None = None
     seconds: float | None = None
@@ -81,29 +75,36 @@ class System:
     def of_run(cls, run: Run) -> "System":
         """A finished run.  Data files count by their content, so that moved runs stay equal."""
         manifest, recipe, spec = run.manifest, run.recipe, run.recipe.train
-        finished, hashes = manifest["finished"], manifest.get("hashes", {})
-        processes, counted = int(manifest.get("world_size", 1)), recipe.model.count_based
-        budget = Budget(spec.steps, spec.batch_tokens, spec.accumulate * processes)
+        done, hashes, counted = run.outcome, manifest.hashes, recipe.model.count_based
+        budget = Budget(spec.steps, spec.batch_tokens, spec.accumulate * manifest.world_size)
         settings = {k: value for k, value in flat(recipe).items() if not k.startswith(SEED_KEYS)}
         if data := hashes.get("data"):
             settings = {key: value for key, value in settings.items() if key not in FILE_KEYS}
             settings["data"] = data[:8]
-        known = {**manifest, **finished, "processes": processes}
-        cost = TrainingCost(**{one.name: known.get(one.name) for one in fields(TrainingCost)})
-        tuned = manifest.get(TUNED)
+        cost = TrainingCost(
+            done.updates,
+            done.seconds,
+            done.tokens_per_second,
+            done.peak_memory_bytes,
+            manifest.device,
+            manifest.threads,
+            manifest.precision,
+            manifest.world_size,
+            manifest.machine,
+        )
         return cls(
             run.name,
             run.variant,
             run.seed,
             run.path.as_posix(),
-            manifest.get("parameters"),
+            manifest.parameters,
             cost,
             recipe.data.corpus,
             hashes.get("corpus"),
             None if counted else budget,
             None if counted else spec.lr,
-            None if tuned is None else Tuned.model_validate(tuned),
-            tuple(map(RecordedChange.model_validate, manifest.get("changes", ()))),
+            manifest.tuned,
+            tuple(manifest.changes),
             settings,
         )
 
@@ -344,9 +345,8 @@ class PublishedFigures(NamedTuple):
         """
         out: list[PublishedFigures] = []
         for run in runs:
-            if found := run.manifest.get(PUBLISHED):
-                where = f"{run.path}/manifest.json: {PUBLISHED}"
-                one = cls(run.name, parse(found, Published, where))
+            if found := run.manifest.published:
+                one = cls(run.name, parse(found, Published, f"{run.path}/manifest.json: published"))
                 out += [] if one in out else [one]
         return out
 

@@ -131,8 +131,7 @@ def latest(run: "Run") -> Checkpoint | None:
                 f"{other}: damaged checkpoint ({fault}), renamed to {free}; "
                 f"resuming from step {step}, {lost} steps are repeated"
             )
-        log = files.read_json(path / _MANIFEST).get("log")
-        return Checkpoint(step, path, tuple(messages), log)
+        return Checkpoint(step, path, tuple(messages), _manifest(path).log)
     if damaged:
         reasons = "; ".join(f"{path.name}: {fault}" for path, fault in damaged)
         raise DataError(
@@ -180,19 +179,17 @@ def _steps(run: "Run") -> list[tuple[int, Path]]:
 def fault_of(path: Path) -> str | None:
     """Why a checkpoint is not what its manifest says, or None if it is."""
     try:
-        where = str(path / _MANIFEST)
-        manifest = files.read_json(path / _MANIFEST)
-        manifest = json_files.opened(manifest, json_files.CheckpointManifest, where)
-        if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest['step']}":
-            return f"{_MANIFEST}: is that of step {manifest['step']}"
-        for name, entry in manifest["files"].items():
+        manifest = _manifest(path)
+        if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest.step}":
+            return f"{_MANIFEST}: is that of step {manifest.step}"
+        for name, entry in manifest.files.items():
             files.check_file(path / name)
-            if (size := (path / name).stat().st_size) != entry["size"]:
-                return f"{name}: must be {entry['size']} bytes long, is {size}"
-            if files.sha256_file(path / name) != entry["sha256"]:
+            if (size := (path / name).stat().st_size) != entry.size:
+                return f"{name}: must be {entry.size} bytes long, is {size}"
+            if files.sha256_file(path / name) != entry.sha256:
                 return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
         for one in sorted(path.glob("*.safetensors")):  # all that are there are read of shards
-            if one.name not in manifest["files"]:
+            if one.name not in manifest.files:
                 return f"{one.name}: is not recorded in {_MANIFEST}"
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
@@ -201,7 +198,13 @@ def fault_of(path: Path) -> str | None:
 
 def names(path: Path) -> set[str]:
     """The files of a checkpoint that has no fault."""
-    return {_MANIFEST, *files.read_json(path / _MANIFEST)["files"]}
+    return {_MANIFEST, *_manifest(path).files}
+
+
+def _manifest(path: Path) -> json_files.CheckpointManifest:
+    """That of a checkpoint.  Raises MissingInputError, DataError: it is missing or damaged."""
+    where = path / _MANIFEST
+    return json_files.opened(files.read_json(where), json_files.CheckpointManifest, str(where))
 
 
 def check_log(run: "Run") -> bool:
@@ -212,7 +215,7 @@ def check_log(run: "Run") -> bool:
     """
     for step, path in _steps(run):
         if fault_of(path) is None:
-            told = files.read_json(path / _MANIFEST).get("log")
+            told = _manifest(path).log
             if told is not None and run.log.until(step)[1].hexdigest() != told:
                 raise DataError(f"{run.log.path}: is not what was written until step {step}")
             return told is not None
@@ -222,12 +225,12 @@ def check_log(run: "Run") -> bool:
 def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:
     """Note in the manifest, for all tables, that a key had another value after a step."""
     change = {"step": step, "key": key, "old": str(old), "new": str(new)}
-    run.update(changes=[*run.manifest.get("changes", []), change])
+    run.update(changes=[*(earlier.model_dump() for earlier in run.manifest.changes), change])
 
 
 def record_processes(run: "Run", step: int, now: int) -> None:
     """The same for another number of processes than the training began with."""
-    before = run.manifest.get("world_size", 1)
+    before = run.manifest.world_size
     if before == now:
         return
     run.update(world_size=now, parallel=run.recipe.train.parallel if now > 1 else "none")

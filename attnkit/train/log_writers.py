@@ -15,9 +15,6 @@ from attnkit.recipe import Recipe
 from attnkit.runs import Run
 from attnkit.runs.layout import TENSORBOARD
 
-LOG_ID = "log_id"
-"""Entry of the manifest: by what wandb and trackio know the run, also when it is resumed."""
-
 Scalars = Mapping[str, float]
 Opened = tuple[Callable[[Scalars, int], object], Callable[[], object]]
 """What takes the scalars of a step, and what closes it."""
@@ -89,9 +86,9 @@ def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
 def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
     """A run of wandb, or of trackio, which has the same functions."""
     library: Any = import_module(package)
-    if LOG_ID not in run.manifest:
-        run.update(**{LOG_ID: secrets.token_hex(4)})
-    name, identity = f"{run.variant} seed {run.seed}", run.manifest[LOG_ID]
+    if run.manifest.log_id is None:
+        run.update(log_id=secrets.token_hex(4))
+    name, identity = f"{run.variant} seed {run.seed}", run.manifest.log_id
     if package == "wandb":
         own = {
             "name": name,

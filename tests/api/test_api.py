@@ -60,7 +60,7 @@ def test_the_demo_translates_and_is_small(demo: Any) -> None:
     assert sum(path.stat().st_size for path in files) <= 2_000_000
     recorded = json.loads((shipped / "manifest.json").read_text())["files"]
     assert {path.name: sha256_file(path) for path in files if path.name in recorded} == recorded
-    assert (demo.run.variant, demo.run.manifest["recipe"]) == ("random+vanilla", "quickstart")
+    assert (demo.run.variant, demo.run.manifest.recipe) == ("random+vanilla", "quickstart")
 
 
 def test_attention_has_maps_and_tokens_by_kind(demo: Any, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_stopped_pre_training_ends_as_one_left_alone(folder: Path, here: Calle
     assert here(*words, "train.steps=4").code == 0
     assert here(*words, "--allow-change").code == 0
     runs = [Run.open(folder / root / "pretrain/plain/seed-1") for root in ("runs", "again")]
-    digests = [run.manifest["files"]["model.safetensors"] for run in runs]
+    digests = [run.manifest.files["model.safetensors"] for run in runs]
     assert digests[0] == digests[1]
     log = (runs[0].path / "metrics.jsonl").read_text().splitlines()
     assert len({json.loads(line).get("epoch") for line in log} - {None}) > 1

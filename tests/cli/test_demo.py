@@ -37,7 +37,7 @@ def test_demo_is_a_name_where_runs_are_listed_drawn_and_trained_on(here: Caller)
     words = ("train.init=demo", "train.steps=1", "search.max_length=2", "--quiet")
     done = here("train", "quickstart", "--variant", "random+vanilla", *words)
     assert done.code == 0, done.err
-    assert Run.open("runs/quickstart/random+vanilla/seed-1").manifest["init"]["run"] == "demo"
+    assert Run.open("runs/quickstart/random+vanilla/seed-1").manifest.init.run == "demo"
     assert "the weights of demo do not fit" in here("train", "quickstart", *words).refusal
 
 

@@ -47,7 +47,7 @@ def trained(folder: Path) -> Path:
     assert "BLEU" in done.stdout
     assert done.stderr.count("done at step 40") == 1
     run = Run.open(folder / "runs" / "short" / "base" / "seed-1")
-    assert (run.manifest["world_size"], run.manifest["parallel"]) == (2, "ddp")
+    assert (run.manifest.world_size, run.manifest.parallel) == (2, "ddp")
     return folder
 
 

@@ -59,7 +59,7 @@ def test_runs_that_are_whole(attnkit: Any) -> None:
     rows = json.loads(attnkit(str(BASE), "--format", "json", "--lines", "2").out)["rows"]
     assert {row["state"] for row in rows} == {"same"}
     assert "test: 2 of 5 lines" in [row["cell"] for row in rows]
-    weights = Run.open(BASE).manifest["files"]["model.safetensors"]
+    weights = Run.open(BASE).manifest.files["model.safetensors"]
     assert {row["run_id"] for row in rows} == {weights[:12]}
 
 

@@ -178,4 +178,4 @@ def test_json_of_the_page_names_the_runs_hashes(show: Any, run: Run) -> None:
     page = Path("m.html").read_text(encoding="utf-8")
     start = page.index('type="application/json"')
     data = json.loads(page[page.index(">", start) + 1 : page.index("</script>", start)])
-    assert data["captures"][0]["facts"]["weights"] == run.manifest["files"]["model.safetensors"]
+    assert data["captures"][0]["facts"]["weights"] == run.manifest.files["model.safetensors"]

@@ -60,9 +60,9 @@ def test_a_run_is_converted_to_every_mechanism_wherever_that_can_be(word: str, t
         assert converted.finished
         attention = converted.recipe.model.attention
         assert all(getattr(attention, place).name == word for place, can in places.items() if can)
-        origin = converted.manifest["converted"]
-        assert origin["run"] == run.path.as_posix()
-        assert origin["weights"] == run.manifest["files"]["model.safetensors"]
+        origin = converted.manifest.converted
+        assert origin.run == run.path.as_posix()
+        assert origin.weights == run.manifest.files["model.safetensors"]
         assert answer(converted).isfinite().all()
 
 
@@ -71,7 +71,7 @@ def test_the_same_mechanism_gives_the_same_model(tmp_path: Path) -> None:
     told = happened(convert, settings(run, "scaled-dot", transfer=1, tune=0))
     (swapped,) = stages(run, "base-scaled-dot", ("swapped",))
     assert torch.equal(answer(swapped), answer(run))
-    assert swapped.manifest["converted"]["new"] == swapped.manifest["converted"]["left_out"] == []
+    assert swapped.manifest.converted.new == swapped.manifest.converted.left_out == []
     (loss,) = [event.loss for event in told if isinstance(event, ProgressEvent)]
     assert loss < 1e-9  # by rounding: with and without gradients
     assert isinstance(told[-1], ScoredEvent)
@@ -82,16 +82,21 @@ def test_what_fits_by_name_and_shape_is_taken_over(tmp_path: Path) -> None:
     run = make_run(tmp_path, {"encoder": "synthesizer-random"})
     happened(convert, settings(run, "{encoder: additive}", transfer=0, tune=0))
     (swapped,) = stages(run, "base-additive", ("swapped",))
-    old, new, facts = run.weights(), swapped.weights(), swapped.manifest["converted"]
-    assert {n.rpartition("attention.")[2] for n in facts["left_out"]} == {"mechanism.table"}
+    old, new, facts = run.weights(), swapped.weights(), swapped.manifest.converted
+    assert {n.rpartition("attention.")[2] for n in facts.left_out} == {"mechanism.table"}
     projections = {f"{part}.{kind}" for part in "qk" for kind in ("weight", "bias")}
-    assert projections < {name.rpartition("attention.")[2] for name in facts["new"]}
-    assert {*facts["kept"], *facts["new"]} == {*new}
-    assert {*facts["kept"], *facts["left_out"]} == {*old}
-    assert all(torch.equal(new[name], old[name]) for name in facts["kept"])
-    assert facts["transfer"] == facts["layers_with_averaged_maps"] == 0
-    (change,) = swapped.manifest["changes"]
-    assert change == {"step": 3, "key": "model.attention.encoder", "old": "synthesizer-random", "new": "additive"}
+    assert projections < {name.rpartition("attention.")[2] for name in facts.new}
+    assert {*facts.kept, *facts.new} == {*new}
+    assert {*facts.kept, *facts.left_out} == {*old}
+    assert all(torch.equal(new[name], old[name]) for name in facts.kept)
+    assert facts.transfer == facts.layers_with_averaged_maps == 0
+    (change,) = swapped.manifest.changes
+    assert change.model_dump() == {
+        "step": 3,
+        "key": "model.attention.encoder",
+        "old": "synthesizer-random",
+        "new": "additive",
+    }
 
 
 @pytest.mark.sampled(5)
@@ -126,7 +131,7 @@ def test_transfer_lowers_the_error_and_trains_the_new_layers_alone(
         calls = [transferring.layer_calls(teacher, theirs, batch) for batch in batches(run)]
         errors.append(sum(transferring.matching_loss(ours, some).item() for some in calls))
     assert errors[1] < 0.8 * errors[0]
-    ends = transferred.manifest["converted"]["mean_squared_error"]
+    ends = transferred.manifest.converted.mean_squared_error
     assert ends["last"] < ends["first"]
 
 
@@ -181,7 +186,7 @@ def test_a_random_synthesizer_begins_as_the_averaged_maps(place: str, error: flo
     fixed = f"{{{place}: {{name: synthesizer-random, trainable: false, scale: 1}}}}"
     happened(convert, settings(run, fixed, transfer=0, tune=0))
     (swapped,) = stages(run, "base-synthesizer-random", ("swapped",))
-    assert swapped.manifest["converted"]["layers_with_averaged_maps"] == 1
+    assert swapped.manifest.converted.layers_with_averaged_maps == 1
     torch.testing.assert_close(answer(swapped), answer(run), rtol=0, atol=error)
     name = f"{place}.blocks.0.attention.mechanism.table"
     assert not torch.allclose(swapped.weights()[name], run.weights()[name], atol=0.01)

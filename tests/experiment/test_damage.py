@@ -198,7 +198,7 @@ def test_a_checkpoint_that_the_average_no_longer_needs_may_be_damaged(tmp_path: 
     run_through(made)
     weights = [load_file(tmp_path / name / "run/model.safetensors") for name in ("whole", "damaged")]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
-    assert "changes" not in Run.open(made.run.path).manifest
+    assert not Run.open(made.run.path).manifest.changes
 
 
 def test_a_changed_log_is_refused(tmp_path: Path) -> None:

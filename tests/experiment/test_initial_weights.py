@@ -73,12 +73,12 @@ def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(fol
     trained("second.yaml", "train.steps=1", "train.lr=1e-12", "train.warmup=0", "train.schedule=constant")
     for variant in ("plain", "random"):
         first, second = run_of("first", variant), run_of("second", variant)
-        assert second.manifest["init"] == {
+        assert second.manifest.init.model_dump() == {
             "run": f"runs/first/{variant}/seed-1",
             "recipe": "first",
             "variant": variant,
             "seed": 1,
-            "weights": first.manifest["files"]["model.safetensors"],
+            "weights": first.manifest.files["model.safetensors"],
         }
         assert second.tokenizer().digest == first.tokenizer().digest
         torch.testing.assert_close(second.weights(), first.weights(), rtol=0, atol=1e-6)
@@ -88,7 +88,7 @@ def test_weights_and_tokenizer_are_those_of_the_run_of_this_variant_and_seed(fol
 def test_without_it_a_training_starts_elsewhere(folder: Path) -> None:
     begun()
     trained("second.yaml", "train.init=null", variants=("plain",))
-    assert "init" not in run_of("second").manifest
+    assert run_of("second").manifest.init is None
     assert run_of("second").tokenizer().digest != run_of("first").tokenizer().digest
 
 
@@ -139,7 +139,7 @@ def test_variants_of_a_sweep_start_from_the_variant_that_they_are_made_of(folder
     begun()
     name = "plain,lr=0.001"
     trained("second.yaml", "train.lr=1e-3,1e-4", variants=(name,))
-    assert run_of("second", name).manifest["init"]["variant"] == "plain"
+    assert run_of("second", name).manifest.init.variant == "plain"
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def test_a_run_folder_starts_any_seed_and_a_folder_of_runs_the_same_one(folder: 
     for init in ("runs/first/plain/seed-1", "runs/first"):
         seeds = [2] if init.endswith("seed-1") else [1]
         trained("second.yaml", f"train.init={init}", variants=("plain",), seeds=seeds)
-        assert run_of("second", seed=seeds[0]).manifest["init"]["seed"] == 1
+        assert run_of("second", seed=seeds[0]).manifest.init.seed == 1
 
 
 def test_an_unfinished_run_is_no_start(folder: Path) -> None:
@@ -161,14 +161,14 @@ def test_an_unfinished_run_is_no_start(folder: Path) -> None:
 def test_a_stopped_training_ends_as_one_left_alone_without_the_first_run(folder: Path) -> None:
     begun()
     trained("second.yaml", "train.steps=6", variants=("plain",))
-    whole = run_of("second").manifest["files"]["model.safetensors"]
+    whole = run_of("second").manifest.files["model.safetensors"]
     trained("second.yaml", "train.steps=4", variants=("plain",), fresh=True)
     Path("runs/first").rename("elsewhere")  # its own checkpoints are enough
     trained("second.yaml", "train.steps=6", variants=("plain",), allow_change=True)
     found = latest(run_of("second"))
     assert found is not None
     assert found.step == 6
-    assert run_of("second").manifest["files"]["model.safetensors"] == whole
+    assert run_of("second").manifest.files["model.safetensors"] == whole
 
 
 def test_other_weights_under_the_same_name_do_not_continue_a_run_without_checkpoint(folder: Path) -> None:

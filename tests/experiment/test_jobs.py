@@ -135,7 +135,7 @@ def test_two_jobs_give_what_one_gives(tmp_path: Path, alone: tuple[dict[str, str
     assert {(event.variant, event.seed) for event in of_runs} == {("one", 1), ("two", 1)}
     assert len(of_runs) == 80
     manifests = [Run.open(tmp_path / f"runs/tiny/{name}/seed-1").manifest for name in ("one", "two")]
-    assert [manifest["threads"] for manifest in manifests] == [1, 1]
+    assert [manifest.threads for manifest in manifests] == [1, 1]
     assert not multiprocessing.active_children()
 
 

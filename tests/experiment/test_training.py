@@ -99,7 +99,7 @@ def test_an_allowed_change_is_told_stored_and_followed(tmp_path: Path) -> None:
     told = texts(session(tmp_path, steps=7, allow_change=True))
     assert "train.steps: 5 -> 7" in told
     run = Run.open(tmp_path / "runs/small/base/seed-1")
-    assert (run.recipe.train.steps, run.manifest["finished"]["updates"]) == (7, 7)
+    assert (run.recipe.train.steps, run.manifest.finished.updates) == (7, 7)
 
 
 def test_an_allowed_change_of_a_finished_run_changes_nothing(tmp_path: Path) -> None:
@@ -116,13 +116,14 @@ def test_changes_during_training_are_kept_in_the_manifest(tmp_path: Path) -> Non
     session(tmp_path, steps=7, lr=0.5, allow_change=True)
     session(tmp_path, steps=9, lr=0.5, allow_change=True)
     run = Run.open(tmp_path / "runs/small/base/seed-1")
-    assert run.manifest["changes"] == [
+    changes = [change.model_dump() for change in run.manifest.changes]
+    assert changes == [
         {"step": 5, "key": "train.steps", "old": "5", "new": "7"},
         {"step": 5, "key": "train.lr", "old": "0.005", "new": "0.5"},
         {"step": 7, "key": "train.steps", "old": "7", "new": "9"},
     ]
     result = side_by_side(saved_rows(run), {})
-    assert result.json()["rows"][0]["changes"] == run.manifest["changes"]
+    assert result.json()["rows"][0]["changes"] == changes
     notes = comparison_table(result).notes
     assert any(
         note.startswith("changed after training began: train.steps 5 -> 7 after step 5, train.lr") for note in notes
@@ -179,7 +180,7 @@ def test_a_run_goes_on_in_the_precision_that_it_is_told(tmp_path: Path) -> None:
     session(tmp_path)
     told = session(tmp_path, steps=7, precision="bf16", allow_change=True)
     assert "precision='bf16'" in texts(told)
-    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "bf16"
+    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest.precision == "bf16"
 
 
 @pytest.mark.slow
@@ -197,7 +198,7 @@ def test_a_variant_that_names_its_precision_decides_for_no_other(
     for chosen in (names, tuple(kinds)):  # in one session, and in a second one
         happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu", variants=chosen))
     runs = {name: Run.open(tmp_path / f"runs/small/{name}/seed-1") for name in kinds}
-    found = {name: run.manifest["precision"] for name, run in runs.items()}
+    found = {name: run.manifest.precision for name, run in runs.items()}
     assert found == {"fixed": "bf16", "free": "fp32", "other": "fp32"}
     assert len(asked) == 1
 
@@ -207,14 +208,14 @@ def test_a_validation_that_is_not_finite_is_a_training_that_diverged(tmp_path: P
     with pytest.raises(DivergedError, match=r"^step 1: .* in the validation; .*lower train\.lr"):
         session(tmp_path, lr=1e30, warmup=1, valid_every=1)
     run = Run.open(tmp_path / "runs/small/base/seed-1")
-    assert "in the validation" in run.manifest["failed"]
+    assert "in the validation" in run.manifest.failed
     session(tmp_path, lr=1e-3, allow_change=True, fresh=True)
-    assert Run.open(run.path).manifest["failed"] is None
+    assert Run.open(run.path).manifest.failed is None
 
 
 def test_a_run_knows_the_variants_of_its_recipe(tmp_path: Path) -> None:
     session(tmp_path)
-    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["variants"] == ["base"]
+    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest.variants == ["base"]
 
 
 def published_session(folder: Path, figures: Published | None) -> Run:
@@ -232,10 +233,10 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
         for source in ("one", "two")
     )
     run = published_session(tmp_path, first)
-    assert run.manifest["published"]["source"] == "one"
-    hashes = run.manifest["hashes"]
+    assert run.manifest.published["source"] == "one"
+    hashes = run.manifest.hashes
     run = published_session(tmp_path, second)
-    assert run.manifest["hashes"] == hashes
+    assert run.manifest.hashes == hashes
     assert [one.json() for one in PublishedFigures.of_runs([run, run])] == [
         {
             "recipe": "small",
@@ -246,7 +247,7 @@ def test_runs_keep_the_published_figures_that_the_recipe_file_last_stated(tmp_pa
             "scores": {"base": {"bleu": 27.0}},
         }
     ]
-    assert published_session(tmp_path, None).manifest["published"] is None
+    assert published_session(tmp_path, None).manifest.published is None
     run.update(published={"source": 5})
     with pytest.raises(DataError, match=r"manifest.json: published: source should be a valid str"):
         PublishedFigures.of_runs([run])
@@ -264,7 +265,7 @@ def test_every_training_of_a_process_has_its_own_peak_memory(tmp_path: Path) -> 
         happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
         del held
         run = Run.open(tmp_path / f"runs/{name}/base/seed-1")
-        peaks.append(run.manifest["finished"]["peak_memory_bytes"])
+        peaks.append(run.manifest.finished.peak_memory_bytes)
     assert peaks[0] - peaks[1] > 200 * 2**20
 
 
@@ -273,7 +274,7 @@ def test_a_system_that_does_not_tell_its_memory_leaves_it_unknown(
 ) -> None:
     monkeypatch.setattr("attnkit.train.fit.reset_peak_memory", lambda _: None)
     run = published_session(tmp_path, None)
-    assert run.manifest["finished"]["peak_memory_bytes"] is None
+    assert run.manifest.finished.peak_memory_bytes is None
 
 
 def test_data_may_move_but_not_change(tmp_path: Path) -> None:
@@ -399,7 +400,7 @@ def test_a_best_value_of_other_measures_is_forgotten(tmp_path: Path, change: Any
     session(tmp_path, valid_every=1, lr=1e-9)
     session(tmp_path, valid_every=1, lr=1e-9, steps=7, allow_change=True, **change)
     run = Run.open(tmp_path / "runs/small/base/seed-1")
-    assert run.manifest["finished"]["step"] in (6, 7)
+    assert run.manifest.finished.step in (6, 7)
     counters = checkpoint.load(run.checkpoints / "step-7")[1]["counters"]
     assert counters["best_step"] in (6, 7)
     assert counters["monitor"] == change.get("monitor", "loss")
@@ -419,4 +420,4 @@ def test_changes_are_forgotten_by_a_training_that_begins_anew(tmp_path: Path) ->
     run = Run.open(tmp_path / "runs/small/base/seed-1")
     shutil.rmtree(run.checkpoints)
     session(tmp_path, steps=9, allow_change=True)
-    assert Run.open(run.path).manifest["changes"] == []
+    assert Run.open(run.path).manifest.changes == []

@@ -75,9 +75,9 @@ def test_each_row_gets_the_value_of_its_best_trial(recipe: Path) -> None:
         best = min(losses, key=lambda value: losses[value])
         run = run_of(recipe, row)
         assert run.recipe.train.lr == float(best)
-        entry = run.manifest["tuned"]
-        assert (entry["key"], entry["value"], entry["seed"]) == ("train.lr", best, 3)
-        assert {one["value"]: one["score"] for one in entry["trials"]} == losses
+        entry = run.manifest.tuned
+        assert (entry.key, entry.value, entry.seed) == ("train.lr", best, 3)
+        assert {one.value: one.score for one in entry.trials} == losses
         (chosen,) = [e for e in told if isinstance(e, events.TunedEvent) and e.variant == row]
         assert (chosen.value, chosen.monitor) == (best, "loss")
         assert {one["value"] for one in chosen.trials} == {*losses}
@@ -102,7 +102,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     told = happened(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
     started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
     assert started == [4, 4]
-    assert run_of(recipe, "two", seed=4).manifest["tuned"] == run_of(recipe, "two").manifest["tuned"]
+    assert run_of(recipe, "two", seed=4).manifest.tuned == run_of(recipe, "two").manifest.tuned
 
 
 @pytest.mark.slow
@@ -137,7 +137,7 @@ def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe
     with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.001\)"):
         session(recipe, planned(recipe), variants=["one"])
     session(recipe, planned(recipe), variants=["one"], fresh=True)
-    assert run_of(recipe, "one").manifest["tuned"]["value"] in ("0.001", "0.01")
+    assert run_of(recipe, "one").manifest.tuned.value in ("0.001", "0.01")
 
 
 @pytest.mark.slow
@@ -146,9 +146,9 @@ def test_a_trial_that_diverges_loses_and_is_not_repeated(recipe: Path) -> None:
     told = session(recipe, planned(recipe, word), variants=["one", "two"])
     (first, _) = failed = [e for e in told if isinstance(e, events.FailedEvent)]
     assert [(e.variant, e.code) for e in failed] == [("one,lr=1e+30", 3), ("two,lr=1e+30", 3)]
-    entry = run_of(recipe, "one").manifest["tuned"]
-    assert (entry["value"], entry["trials"][1]["value"]) == ("0.01", "1e+30")
-    assert entry["trials"][1]["diverged"] == first.reason
+    entry = run_of(recipe, "one").manifest.tuned
+    assert (entry.value, entry.trials[1].value) == ("0.01", "1e+30")
+    assert entry.trials[1].diverged == first.reason
     again = session(recipe, planned(recipe, word))
     assert not [e for e in again if isinstance(e, events.FailedEvent | events.StartedEvent)]
     assert "diverged before" in {e.reason for e in again if isinstance(e, events.SkippedEvent)}
@@ -237,7 +237,7 @@ def test_trials_start_from_the_weights_of_their_row(recipe: Path) -> None:
     told = session(tuned, planned(tuned, WORD, 4, init))
     assert isinstance(told[-1], events.ScoredEvent)
     trial = Run.open(recipe.parent / "runs/tuned/two/tune/train.lr=0.01/seed-3")
-    assert trial.manifest["init"]["variant"] == "two"
+    assert trial.manifest.init.variant == "two"
     assert trial.recipe.train.warmup == 2
 
 

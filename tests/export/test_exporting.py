@@ -32,7 +32,7 @@ def test_a_folder_says_what_it_is(run: Run, tmp_path: Path) -> None:
     assert all(one.passed for one in checks)
     said = json.loads((folder / "export.json").read_text("utf-8"))
     assert said["checks"] == [one._asdict() for one in checks]
-    assert (said["split"], said["to"], said["weights"]) == ("test", "huggingface", run.manifest["files"][MODEL])
+    assert (said["split"], said["to"], said["weights"]) == ("test", "huggingface", run.manifest.files[MODEL])
     card = (folder / "README.md").read_text("utf-8")
     assert "# toy base" in card
     assert "| test | BLEU | 12.35 |" in card

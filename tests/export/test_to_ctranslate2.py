@@ -88,7 +88,7 @@ def test_a_run_is_converted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run = make_run(tmp_path)
     to_ctranslate2.opened(run, "cpu")
     (folder,) = (tmp_path / "cache" / "ctranslate2").iterdir()
-    assert folder.name == run.manifest["files"][MODEL]
+    assert folder.name == run.manifest.files[MODEL]
     monkeypatch.setattr(to_ctranslate2, "write", None)
     to_ctranslate2.opened(run, "cpu")
     other = make_run(tmp_path, "other")

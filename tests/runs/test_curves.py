@@ -128,7 +128,7 @@ def test_converted_runs_without_a_log_are_named_in_one_note(tmp_path: Path) -> N
     for name in ("swapped", "transferred"):
         run = make_logged(tmp_path, name)
         _broken(run, None)
-        run.update(finished=run.manifest["finished"] | {"reason": "converted"})
+        run.update(finished={"reason": "converted"})
     make_logged(tmp_path)
     notes: list[str] = []
     drawn(tmp_path, "training-loss", note=notes.append)

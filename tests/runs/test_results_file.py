@@ -75,11 +75,11 @@ def test_what_is_in_it(run: Run, packed: Path) -> None:
     opened = Run.open(packed)
     assert opened.finished
     assert (opened.name, opened.variant, opened.seed) == ("toy", "base", 1)
-    files = opened.manifest["files"]
-    assert files["model.safetensors"] == run.manifest["files"]["model.safetensors"]
+    files = opened.manifest.files
+    assert files["model.safetensors"] == run.manifest.files["model.safetensors"]
     assert opened.left_out == ("model.safetensors", "tokenizer.model")
-    assert opened.manifest["left_out"]["log_records"] == 1500
-    assert opened.manifest["left_out"]["log_sha256"] == run.manifest["files"]["metrics.jsonl"]
+    assert opened.manifest.left_out.log_records == 1500
+    assert opened.manifest.left_out.log_sha256 == run.manifest.files["metrics.jsonl"]
     assert opened.recipe == run.recipe
 
 

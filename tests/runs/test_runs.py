@@ -23,7 +23,7 @@ from attnkit.errors import DataError, MissingInputError, OutputError, OutputPath
 from attnkit.experiment.verification import verify
 from attnkit.recipe import Recipe, difference
 from attnkit.runs import Run, find_runs, is_run, run_path
-from attnkit.runs.json_files import StoredMetric, StoredSplit
+from attnkit.runs.json_files import Finished, StoredMetric, StoredSplit
 from attnkit.runs.layout import run_paths
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import statuses
@@ -105,10 +105,12 @@ def test_a_new_run_has_its_recipe_and_manifest(tmp_path: Path) -> None:
     assert (run.name, run.variant, run.seed) == ("x/toy", "v", 4)
     assert run.exists
     assert not run.finished
-    manifest = dict(run.manifest)
+    manifest = run.read_json("manifest.json")
+    assert len(manifest.pop("sha256")) == 64
     assert manifest.pop("python") == ".".join(map(str, sys.version_info[:3]))
     assert manifest.pop("torch") in torch.__version__
     assert manifest == {
+        "format": 2,
         "attnkit": attnkit.__version__,
         "recipe": "x/toy",
         "variant": "v",
@@ -125,8 +127,8 @@ def test_updates_of_the_manifest_merge_objects(tmp_path: Path) -> None:
     run.update(hashes={"data": "1"}, parameters=10)
     run.update(hashes={"tokenizer": "2"})
     again = Run.open(tmp_path)
-    assert again.manifest["hashes"] == {"data": "1", "tokenizer": "2"}
-    assert again.manifest["parameters"] == 10
+    assert again.manifest.hashes == {"data": "1", "tokenizer": "2"}
+    assert again.manifest.parameters == 10
 
 
 def test_a_run_is_never_begun_over_another(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_the_trained_model_comes_back(finished: Run, tokenizer: Tokenizer) -> No
     source, ids = torch.tensor([[4, 5, 3]]), torch.tensor([[2, 6]])
     assert torch.equal(model(source, ids), expected(source, ids))
     assert finished.tokenizer().digest == tokenizer.digest
-    assert finished.manifest["finished"] == {"step": 1, "seconds": 0.5, "reason": "steps"}
+    assert finished.outcome == Finished(step=1, seconds=0.5, reason="steps")
 
 
 def test_tied_weights_are_stored_once(finished: Run, tokenizer: Tokenizer) -> None:
@@ -329,7 +331,7 @@ def test_what_another_process_has_written_is_no_damage(finished: Run) -> None:
     finished.update(parameters=5)
     other.write_scores("test_2018", ["b"], StoredSplit())
     assert list(finished.scores()) == ["test", "test_2017", "test_2018"]
-    assert Run.open(finished.path).manifest["parameters"] == 5
+    assert Run.open(finished.path).manifest.parameters == 5
 
 
 @pytest.mark.sampled(9)
@@ -355,7 +357,7 @@ def test_whatever_operation_fails_a_run_is_unfinished_or_whole(
             assert not list(path.glob("*.tmp-*"))
         run = Run.open(path)
         if run.finished:
-            expected = new if run.manifest["finished"]["step"] == 9 else old
+            expected = new if run.manifest.finished.step == 9 else old
             stored = run.weights()
             assert all(torch.equal(stored[name], expected[name]) for name in expected)
         begun = Run(path)

@@ -65,7 +65,7 @@ def test_a_split_is_decoded_scored_and_stored(make: Callable[..., Run]) -> None:
     assert [*facts["search"]] == [*SearchConfig.model_fields]
     assert facts["metrics"] == entry.json()["metrics"]
     assert facts["sentences"] == 5
-    assert facts["weights"] == run.manifest["files"]["model.safetensors"]
+    assert facts["weights"] == run.manifest.files["model.safetensors"]
     assert facts["search"]["beam"] == 2
     assert facts["decode"]["sentences_per_second"] > 0
     assert facts["decode"]["device"] == "cpu"

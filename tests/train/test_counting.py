@@ -88,7 +88,7 @@ def test_a_stopped_run_counts_again_and_ends_like_one_left_alone(kind: str, tmp_
     for folder in folders:
         run_through(job(folder, recipe(kind)), count)
     first, second = (Run.open(folder / "run") for folder in folders)
-    hashes = [run.manifest["files"] | {"metrics.jsonl": run.log.digest()} for run in (first, second)]
+    hashes = [run.manifest.files | {"metrics.jsonl": run.log.digest()} for run in (first, second)]
     assert hashes[0] == hashes[1]
 
 
@@ -109,7 +109,7 @@ def test_a_comparison_times_no_precision_for_counted_models(tmp_path: Path) -> N
     file = RecipeFile("small", tmp_path / "small.yaml", {"base": chosen}, None, {})
     events = happened(train, TrainingSettings(file=file, out=tmp_path / "runs", device="cpu"))
     assert not any(isinstance(e, NoteEvent) and "precision" in e.text for e in events)
-    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest["precision"] == "fp32"
+    assert Run.open(tmp_path / "runs/small/base/seed-1").manifest.precision == "fp32"
 
 
 def test_its_cost_is_that_of_its_tables() -> None:

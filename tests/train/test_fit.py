@@ -316,9 +316,9 @@ def test_of_equal_scores_the_lower_loss_is_better(
     recipe = small_recipe(write_corpus(tmp_path), steps=8, **options)
     whole = tmp_path / "whole"
     events = run_through(job(whole, recipe))
-    finished = Run.open(whole / "run").manifest["finished"]
-    assert (finished["updates"], finished["step"]) == (ends, best)
-    assert finished["reason"] == ("steps" if ends == 8 else "patience")
+    finished = Run.open(whole / "run").manifest.finished
+    assert (finished.updates, finished.step) == (ends, best)
+    assert finished.reason == ("steps" if ends == 8 else "patience")
     said = [event.text for event in events if isinstance(event, NoteEvent)]
     assert any(f"step {best} (BLEU " in text for text in said) == (ends < 8)
     # what a validation has to better is in each checkpoint
@@ -341,7 +341,7 @@ def test_a_checkpoint_that_knows_no_loss_of_its_best_validation_goes_on(
     files.remove(run.checkpoints / "step-2")
     checkpoint.save(run, 2, values, state)
     run_through(job(tmp_path, recipe))
-    assert Run.open(tmp_path / "run").manifest["finished"]["step"] == 3
+    assert Run.open(tmp_path / "run").manifest.finished.step == 3
 
 
 def test_a_decoded_metric_can_be_watched(tmp_path: Path) -> None:

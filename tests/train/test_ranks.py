@@ -155,9 +155,9 @@ def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(tmp_path: P
     succeed(pool.run(4, ranked.train, tmp_path, recipe))
     run = Run.open(tmp_path / "run")
     assert run.finished
-    assert run.manifest["world_size"] == 4
+    assert run.manifest.world_size == 4
     change = {"step": 4, "key": "processes", "old": "1", "new": "4"}
-    assert run.manifest["changes"] == [change]
+    assert [one.model_dump() for one in run.manifest.changes] == [change]
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))

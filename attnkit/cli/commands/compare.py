@@ -96,7 +96,7 @@ def _runs(folders: list[Path]) -> "list[Run]":
     found: dict[Path, Run] = {}
     for folder in folders:
         some = find_runs([folder], note=console.warn)
-        some.sort(key=lambda run: (run.name, run.variant != run.manifest.get("baseline")))
+        some.sort(key=lambda run: (run.name, run.variant != run.manifest.baseline))
         for run in some:
             found.setdefault(run.path.resolve(), run)
     seeds = Counter[tuple[str, str]]()

@@ -16,7 +16,6 @@ from attnkit.recipe import flat, places
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.runs import Run, one_task
 from attnkit.runs.curves import Curves, learning_curves
-from attnkit.runs.layout import MODEL
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
@@ -263,15 +262,15 @@ def _environment(runs: Sequence[Run], rows: Sequence[ScoreRow]) -> list[Block]:
     names = ("attnkit", "python", "torch", "device", "threads", "precision")
     training, hashes = [], []
     for run in runs:
-        manifest, told = run.manifest, {"run": run.path.as_posix()}
-        known = {**(manifest.get("hashes") or {}), "weights": (manifest.get("files") or {}).get(MODEL)}
+        told = {"run": run.path.as_posix()}
+        known = {**run.manifest.hashes, "weights": run.weights_sha256}
         training.append(
             told
-            | {name: manifest.get(name) for name in names}
-            | {name: manifest["finished"].get(name) for name in ("updates", "seconds")}
+            | {name: getattr(run.manifest, name) for name in names}
+            | {"updates": run.outcome.updates, "seconds": run.outcome.seconds}
         )
         hashes.append(
-            told | {name: str(known.get(name) or NONE)[:DIGITS] for name in ("weights", "recipe", "data", "tokenizer")}
+            told | {name: (known.get(name) or NONE)[:DIGITS] for name in ("weights", "recipe", "data", "tokenizer")}
         )
 
     changed = {row.run: changes_of(row.system) for row in rows}
