@@ -126,7 +126,7 @@ def test_a_metric_that_the_task_lacks_is_one_usage_error(here: Caller) -> None:
     assert {one.code for one in results} == {2}
     errors = {line for one in results for line in one.err.splitlines() if "error:" in line}
     assert len(errors) == 1
-    assert "--metrics bleu is not for classification, which has label-accuracy" in errors.pop()
+    assert "metrics: bleu is not for classification, which has label-accuracy" in errors.pop()
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ def expand(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_known(names: Sequence[str], task: str, known: Sequence[str]) -> None:
-    """Refuse metrics of the command line that are not among the known ones of a task.  Raises UsageError."""
+    """Refuse metrics that are not among the known ones of a task.  Raises UsageError."""
     if strange := [name for name in names if name not in known]:
-        raise UsageError(f"--metrics {not_of(strange[0], task, known)}")
+        raise UsageError(f"metrics: {not_of(strange[0], task, known)}")
 
 
 def check_available(metrics: Sequence[str], eval: EvalConfig) -> None:
