@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from common import table
-from recall import recalled
+from recall import Scores, recalled
 
 from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run
@@ -65,9 +65,14 @@ class Correlation(NamedTuple):
         return "does not predict" if self.high < 0.5 else "undecided"
 
 
-def recall_of(kept: Mapping[str, Sequence[Run]], task: str) -> dict[str, float]:
+Correlations = dict[tuple[Target, str], Correlation]
+"""Of each target that is trained, with each predictor."""
+NOTHING = Correlation((), (), ())
+
+
+def recall_of(scores: Scores) -> dict[str, float]:
     """Mean over lengths of the median accuracy over seeds, by variant."""
-    return {name: fmean(map(median, lengths.values())) for name, lengths in recalled(kept).get(task, {}).items()}
+    return {name: fmean(map(median, lengths.values())) for name, lengths in scores.items()}
 
 
 def gains(runs: Sequence[Run], metric: str) -> dict[str, float]:
@@ -107,9 +112,29 @@ def correlation(recall: Mapping[str, float], gain: Mapping[str, float]) -> Corre
     return found._replace(value=float(spearman(left, right)), low=float(low), high=float(high))
 
 
-def correlations(kept: Mapping[str, Sequence[Run]]) -> dict[tuple[Target, str], Correlation]:
+def beside(one: Correlation, first: Correlation) -> str:
+    """The verdict on a score that recall should not predict: its correlation is below that of the first, too.
+
+    By the interval of the difference over the same resampled mechanisms.
+    """
+    both = [name for name in one.names if name in first.names]
+    if one.verdict != "does not predict":
+        return one.verdict
+    if len(both) < LEAST:
+        return f"undecided: the first statement has {len(both)} of these mechanisms, {LEAST} are needed"
+    recall, low, high = (
+        np.array([dict(zip(some.names, values, strict=True))[name] for name in both])
+        for some, values in ((one, one.recall), (one, one.gain), (first, first.gain))
+    )
+    drawn = np.random.default_rng(SEED).integers(len(both), size=(RESAMPLES, len(both)))
+    differences = spearman(recall[drawn], high[drawn]) - spearman(recall[drawn], low[drawn])
+    return one.verdict if np.quantile(differences, 0.025) > 0 else "undecided: not below the first statement's"
+
+
+def correlations(kept: Mapping[str, Sequence[Run]]) -> Correlations:
     """Of each target that is trained, with each predictor."""
-    recall = {task: recall_of(kept, task) for task in PREDICTORS}
+    tasks = recalled(kept)
+    recall = {task: recall_of(tasks.get(task, {})) for task in PREDICTORS}
     return {
         (target, task): correlation(recall[task], gains(kept[target.recipe], target.metric))
         for target in TARGETS
@@ -118,16 +143,16 @@ def correlations(kept: Mapping[str, Sequence[Run]]) -> dict[tuple[Target, str], 
     }
 
 
-def page(kept: Mapping[str, Sequence[Run]]) -> str:
+def page(found: Correlations) -> str:
     """The table, a line a target and predictor."""
-    found, lines = correlations(kept), []
+    lines, first = [], {task: one for (target, task), one in found.items() if target == TARGETS[0]}
     for (target, task), one in found.items():
+        verdict = beside(one, first.get(task, NOTHING)) if target.predicted is False else one.verdict
         says = {True: "predicts", False: "does not predict", None: "exploratory"}[target.predicted]
         value = f"{one.value:.2f} [{one.low:.2f}, {one.high:.2f}]" if len(one.names) >= FEWEST else "-"
-        lines.append(
-            [target.recipe, metric_facts(target.metric).title, task, len(one.names), value, says, one.verdict]
-        )
-    untrained = [target.recipe for target in TARGETS if target.recipe not in kept]
+        lines.append([target.recipe, metric_facts(target.metric).title, task, len(one.names), value, says, verdict])
+    trained = {target for target, _ in found}
+    untrained = [target.recipe for target in TARGETS if target not in trained]
     text = [
         "# Does recall predict what a mechanism loses on other tasks?",
         "",
@@ -143,25 +168,26 @@ def page(kept: Mapping[str, Sequence[Run]]) -> str:
     return "\n".join(text) + "\n"
 
 
-def chart(kept: Mapping[str, Sequence[Run]]) -> str:
+def chart(found: Correlations) -> str:
     """Scores against associative recall, a panel a recipe, SVG."""
     from matplotlib.figure import Figure
 
-    both = correlations(kept)
-    found = {target: one for (target, task), one in both.items() if task == PREDICTORS[0] and len(one.names) >= FEWEST}
+    drawn = {
+        target: one for (target, task), one in found.items() if task == PREDICTORS[0] and len(one.names) >= FEWEST
+    }
     columns = 3
-    lines = -(-len(found) // columns)
-    with matplotlib_defaults([name for one in found.values() for name in one.names]):
+    lines = -(-len(drawn) // columns)
+    with matplotlib_defaults([name for one in drawn.values() for name in one.names]):
         figure = Figure(figsize=(3.2 * columns, 2.6 * lines), layout="constrained")
         panels = figure.subplots(lines, columns, squeeze=False).ravel()
-        for axes, (target, one) in zip(panels, found.items(), strict=False):
+        for axes, (target, one) in zip(panels, drawn.items(), strict=False):
             axes.scatter(one.recall, one.gain, s=12)
             _name_points(axes, one)
             axes.set_title(target.recipe, fontsize=8)
             axes.set_xlabel("associative recall, %", fontsize=7)
             axes.set_ylabel(f"{metric_facts(target.metric).title}, gain over scaled-dot", fontsize=7)
             axes.tick_params(labelsize=6)
-        for axes in panels[len(found) :]:
+        for axes in panels[len(drawn) :]:
             axes.set_visible(False)
         return rendered(figure, "svg", "score against associative recall").decode("utf-8")
 

@@ -94,8 +94,9 @@ def main() -> None:
     pages |= quotes.quoted(kept)
     pages[PAGES / "recall.svg"] = recall.chart(kept)
     pages[PAGES / "overview.svg"] = overview.chart(kept)
-    pages[PAGES / "recall-predicts.md"] = prediction.page(kept)
-    pages[PAGES / "recall-predicts.svg"] = prediction.chart(kept)
+    correlations = prediction.correlations(kept)
+    pages[PAGES / "recall-predicts.md"] = prediction.page(correlations)
+    pages[PAGES / "recall-predicts.svg"] = prediction.chart(correlations)
     if options.check:
         there = {path: path.read_text("utf-8") for path in {*pages, *PAGES.iterdir()} if path.exists()}
         wrong = [path for path in sorted(pages | there) if pages.get(path) != there.get(path)]
