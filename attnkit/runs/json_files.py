@@ -347,10 +347,6 @@ class StoredSplit(OnlyKnown):
     digests: StoredDigests = StoredDigests()
 
 
-SCORES_LIMIT = 64 << 20
-"""Bytes of scores.json that are read, at most."""
-
-
 class Scores(RootModel[dict[str, StoredSplit]]):
     """scores.json, by split."""
 

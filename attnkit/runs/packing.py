@@ -160,11 +160,11 @@ def results_path(run: "Run", folder: Path) -> Path:
 
 def _contents(run: "Run") -> dict[str, bytes]:
     """The files that are kept, by name."""
-    scores = run.read_json(layout.SCORES, json_files.SCORES_LIMIT)
+    stored, scores = run.read_scores()
     hashes = {name: value for name, value in run.manifest.files.items() if value is not None}
     notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
     found = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
-    for name, entry in run.scores().items():
+    for name, entry in scores.items():
         path, digests = run.output_path(name), entry.digests
         statistics = path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
         for file, digest in ((path, digests.outputs), (statistics, digests.statistics)):
@@ -178,8 +178,8 @@ def _contents(run: "Run") -> dict[str, bytes]:
             found[inside] = content
             if file == statistics:
                 found[inside] = content = _uncompressed(content, file)
-                scores[name]["digests"]["statistics"] = hashlib.sha256(content).hexdigest()
-    found[layout.SCORES] = files.json_text(scores).encode("utf-8")
+                stored[name]["digests"]["statistics"] = hashlib.sha256(content).hexdigest()
+    found[layout.SCORES] = files.json_text(stored).encode("utf-8")
     if log := _thinned(run):
         found[layout.LOG] = log
     for name in (layout.SCORES, layout.LOG):

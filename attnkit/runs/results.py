@@ -15,6 +15,9 @@ from attnkit.runs.json_files import StoredSplit
 from attnkit.storage import files
 from attnkit.storage.lock import exclusive
 
+SCORES_LIMIT = 64 << 20
+"""Bytes of scores.json that are read, at most."""
+
 
 class Results:
     """A folder of outputs/<split>.hyp.txt and scores.json: a run, or a folder without a run.
@@ -100,7 +103,7 @@ class Results:
         files.make_folder(path.parent, parents=self.may_be_made)
         with self.changing():
             text = "".join(f"{text}\n" for text in texts)
-            earlier = self.read_json(layout.SCORES, json_files.SCORES_LIMIT) if self.scores() else {}
+            earlier, _ = self.read_scores()
             self.record(layout.SCORES, None)
             files.atomic_write(path, text.encode("utf-8", "backslashreplace"))
             written = files.json_text(earlier | {split: scores.model_dump()}).encode("utf-8")
@@ -112,13 +115,17 @@ class Results:
 
         Raises DataError: scores.json is damaged; scoring again with force repairs it.
         """
+        return self.read_scores()[1]
+
+    def read_scores(self) -> tuple[dict[str, Any], dict[str, StoredSplit]]:
+        """scores.json as it was written, with entries of other versions, and as `scores`; raises as that."""
         with self.unchanged():
             if not self.has(layout.SCORES) or not self.recorded(layout.SCORES):
-                return {}
+                return {}, {}
             self.check_file(layout.SCORES)
             try:
-                stored = self.read_json(layout.SCORES, json_files.SCORES_LIMIT)
-                return json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES)).root
+                stored = self.read_json(layout.SCORES, SCORES_LIMIT)
+                return stored, json_files.parse(stored, json_files.Scores, str(self.path / layout.SCORES)).root
             except DataError as error:
                 raise DataError(f"{error}; replace it by `attnkit eval --fresh`") from error
 
