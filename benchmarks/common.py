@@ -19,6 +19,12 @@ from attnkit.experiment.provenance import machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROOT = Path(__file__).resolve().parents[1]
+RECIPE = "translation/multi30k"
+UPDATES_ALONE = (
+    *("train", RECIPE, "--variant", "vanilla", "--json", "--fresh", "train.log_every=1", "train.valid_every=0"),
+    *("train.average=1", "train.choose=last", "eval.splits=[valid]", "data.valid_rows=8"),
+)
+"""Words of a training whose updates are timed (`steady_speed`): next to nothing else is done."""
 WARM = 2
 """Reports of a training before its speed is steady."""
 

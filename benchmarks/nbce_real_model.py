@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from common import RESULTS, command, cores, keep_others, load_before, publish_part, say, table, versions
@@ -34,26 +34,14 @@ from attnkit.nbce.merged_search import MergedModel
 from attnkit.nbce.opening import open_model
 from attnkit.nbce.question_sets import deciding_context, pooling
 from attnkit.nbce.reader import ContextReader, PromptRow
+from attnkit.recipe.after_training import Method
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.scoring import context_found, score
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.significance import compare, corrected
 
 COUNTS = (1, 2, 4, 8, 16)
-METHODS = (
-    "entropy",
-    "entropy-free",
-    "mean",
-    "mean-whole",
-    "max",
-    "weighted",
-    "concat",
-    "window",
-    "cad",
-    "best",
-    "retrieval",
-    "none",
-)
+METHODS = get_args(Method)
 LIKELIHOOD = (*POOLS, "concat", "window", "none")
 METRICS = ("answer-match", "answer-f1", "answer-contained")
 NAMES = {

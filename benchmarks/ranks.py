@@ -19,9 +19,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from common import attnkit, command, environment, load_before, publish, say, spread, steady_speed, table, versions
+from common import (
+    UPDATES_ALONE,
+    attnkit,
+    command,
+    environment,
+    load_before,
+    publish,
+    say,
+    spread,
+    steady_speed,
+    table,
+    versions,
+)
 
-RECIPE = "translation/multi30k"
 ALONE = "one process of two threads"
 SETTINGS = {
     ALONE: ["train.accumulate=2"],
@@ -44,18 +55,7 @@ def speed(name: str, options: argparse.Namespace, work: Path) -> float:
     """Target tokens a second once the training is under way."""
     process = subprocess.Popen(
         attnkit(
-            "train",
-            RECIPE,
-            "--variant",
-            "vanilla",
-            "--json",
-            "--fresh",
-            "train.log_every=1",
-            "train.valid_every=0",
-            "train.average=1",
-            "train.choose=last",
-            "eval.splits=[valid]",
-            "data.valid_rows=8",
+            *UPDATES_ALONE,
             f"train.precision={options.precision}",
             *SETTINGS[name],
             *(["--data-dir", options.data_dir] if options.data_dir else []),

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from common import (
+    UPDATES_ALONE,
     attnkit,
     command,
     cores,
@@ -31,7 +32,6 @@ from common import (
     versions,
 )
 
-RECIPE = "translation/multi30k"
 SPINS = (1_000, 10_000, 100_000)
 BUSY = [sys.executable, "-c", "while True: pass"]
 
@@ -55,20 +55,7 @@ def speed(variables: dict[str, str], options: argparse.Namespace, work: Path) ->
     env = dict(variables)
     jobs = int(env.pop("jobs"))
     words = attnkit(
-        "train",
-        RECIPE,
-        "--variant",
-        "vanilla",
-        "--json",
-        "--fresh",
-        "train.log_every=1",
-        "train.valid_every=0",
-        "train.average=1",
-        "train.choose=last",
-        "train.precision=bf16",
-        "eval.splits=[valid]",
-        "data.valid_rows=8",
-        *(["--data-dir", options.data_dir] if options.data_dir else []),
+        *UPDATES_ALONE, "train.precision=bf16", *(["--data-dir", options.data_dir] if options.data_dir else [])
     )
     processes = [
         subprocess.Popen(

@@ -1,11 +1,11 @@
 """Text is text: whatever a corpus spells is learned, read and written back."""
 
-import io
 import unicodedata
 from functools import cache
 
 import pytest
 import sentencepiece
+from helpers import pieces
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -167,22 +167,9 @@ def test_what_is_unknown_is_counted_by_hand() -> None:
 
 def test_models_of_others_are_read_as_sentencepiece_reads_them() -> None:
     """They put a space before a text, and control tokens are spelled plainly."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["Schal man ha Schule", "ha al man"] * 20),
-        model_writer=model,
-        vocab_size=40,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        minloglevel=2,
-        user_defined_symbols=["ha", "<mask>"],
-        hard_vocab_limit=False,
-        num_threads=1,
-    )
-    vocabulary, direct = Vocabulary(model.getvalue()), sentencepiece.SentencePieceProcessor()
-    direct.LoadFromSerializedProto(model.getvalue())
+    model = pieces.trained(["Schal man ha Schule", "ha al man"] * 20, 40, user_defined_symbols=["ha", "<mask>"])
+    vocabulary, direct = Vocabulary(model), sentencepiece.SentencePieceProcessor()
+    direct.LoadFromSerializedProto(model)
     for text in ("Schal ha man", "hahaSchal", "a </s> b"):
         assert vocabulary.encode([text])[0] == direct.encode(text)
     assert vocabulary.id_of("<mask>") == direct.piece_to_id("<mask>")
@@ -210,25 +197,11 @@ def test_a_word_for_unknown_words_is_one_piece_also_at_the_start() -> None:
 )
 def test_other_settings_of_sentencepiece_are_kept(settings: dict[str, object]) -> None:
     """No spelling reaches a control token or a byte, and ids are sentencepiece's own."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["the cat <q> dog < > 0 x 4 1 c t l A"] * 20),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=400,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        minloglevel=2,
-        user_defined_symbols=["<q>"],
-        hard_vocab_limit=False,
-        num_threads=1,
-        normalization_rule_name="identity",
-        **settings,
-    )
-    vocabulary, direct = Vocabulary(model.getvalue()), sentencepiece.SentencePieceProcessor()
-    direct.LoadFromSerializedProto(model.getvalue())
+    settings = {"model_type": "bpe", "user_defined_symbols": ["<q>"], **settings}
+    line = "the cat <q> dog < > 0 x 4 1 c t l A"
+    model = pieces.trained([line] * 20, 400, normalization_rule_name="identity", **settings)
+    vocabulary, direct = Vocabulary(model), sentencepiece.SentencePieceProcessor()
+    direct.LoadFromSerializedProto(model)
     space = settings.get("add_dummy_prefix", True) is False
     for text in ("the cat<q>dog", "a <ctl> <0x41> c", "<q>", "the cat"):
         given = f" {text}" if space and settings.get("remove_extra_whitespaces") is False else text

@@ -1,6 +1,5 @@
 """Vocabularies: what goes in comes out, what is wrong is said, and nothing depends on chance."""
 
-import io
 import os
 import random
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import sentencepiece
+from helpers import pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,21 +80,7 @@ UNIGRAM = trained(size=61).source
 
 def test_a_piece_with_a_line_break_decodes_to_one_line() -> None:
     """An existing model may have been trained on text with line breaks inside."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(["a b", "b a"] * 9),
-        model_writer=model,
-        vocab_size=20,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        user_defined_symbols=["\n", "\u2028"],
-        minloglevel=2,
-        hard_vocab_limit=False,
-        num_threads=1,
-    )
-    vocabulary = Vocabulary(model.getvalue())
+    vocabulary = Vocabulary(pieces.trained(["a b", "b a"] * 9, 20, user_defined_symbols=["\n", "\u2028"]))
     broken = [4, 5, *vocabulary.encode(["a"])[0], 4]
     assert vocabulary.pieces(broken[:2]) == ["\n", "\u2028"]
     assert vocabulary.decode([broken]) == ["a"]
@@ -200,15 +185,8 @@ def test_an_existing_model_without_a_special_token_is_refused(tmp_path: Path) ->
 
 def test_an_existing_model_with_other_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.model"
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(row.source for row in rows()),
-            model_writer=file,
-            vocab_size=60,
-            minloglevel=2,
-            hard_vocab_limit=False,
-            num_threads=1,
-        )
+    ids = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}  # sentencepiece's own
+    path.write_bytes(pieces.trained([row.source for row in rows()], 60, **ids))
     with pytest.raises(DataError) as caught:
         Tokenizer.train(schema.TokenizerConfig(model=str(path)), [])
     assert str(caught.value) == (
@@ -265,21 +243,8 @@ def test_models_with_one_segmentation_refuse_to_sample(kind: str) -> None:
 
 
 def test_a_model_that_leaves_the_first_word_unmarked_refuses_to_sample(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.model"
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(row.source for row in rows()),
-            model_writer=file,
-            vocab_size=60,
-            minloglevel=2,
-            hard_vocab_limit=False,
-            num_threads=1,
-            pad_id=0,
-            unk_id=1,
-            bos_id=2,
-            eos_id=3,
-            add_dummy_prefix=False,
-        )
+    model = pieces.trained([row.source for row in rows()], 60, add_dummy_prefix=False)
+    (tmp_path / "tokenizer.model").write_bytes(model)
     vocabulary = Tokenizer.load(tmp_path).source
     with pytest.raises(RecipeError, match="does not mark the start of every word"):
         vocabulary.sample(["the cat"], alpha=0.5, seed=1)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from attnkit.errors import UsageError
 from attnkit.nbce import question_sets
 from attnkit.nbce.answer import ask
 from attnkit.nbce.opening import open_run
+from attnkit.recipe.after_training import Method
 from attnkit.recipe.schema import ContextsConfig, DataConfig, EvalConfig, SearchConfig
 from attnkit.runs import Run
 from attnkit.runs.json_files import StoredContexts
@@ -23,20 +24,7 @@ from attnkit.scoring.metrics.answers import answer_match
 from attnkit.show.comparison_tables import comparison_table, tables, warning_lines
 
 METRICS = EvalConfig(metrics=("answer-match", "answer-f1", "context-found"), bootstrap=20)
-ALL = (
-    "entropy",
-    "entropy-free",
-    "mean",
-    "mean-whole",
-    "max",
-    "weighted",
-    "concat",
-    "window",
-    "cad",
-    "best",
-    "retrieval",
-    "none",
-)
+ALL = get_args(Method)
 SPEC = ContextsConfig(counts=(1, 2, 4), methods=("entropy", "mean", "concat", "none"), rows=6)
 """The recipe's."""
 

@@ -1,0 +1,17 @@
+"""Models that sentencepiece trains with settings of its own, as others publish them."""
+
+import io
+from collections.abc import Iterable
+
+import sentencepiece
+
+
+def trained(lines: Iterable[str], size: int, **settings: object) -> bytes:
+    """A model of these lines, with attnkit's ids unless `settings` say otherwise."""
+    model = io.BytesIO()
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+    quiet = {"minloglevel": 2, "hard_vocab_limit": False, "num_threads": 1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=size, **(ids | quiet | settings)
+    )
+    return model.getvalue()
