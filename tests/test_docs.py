@@ -22,7 +22,7 @@ from attnkit.cli import main
 from attnkit.data import formats
 from attnkit.nbce.answer import METHODS
 from attnkit.recipe import load, loading, mechanism_registry, shipped, sweep, yaml_nodes
-from attnkit.runs import Run, json_files
+from attnkit.runs import Run, results
 from attnkit.storage import download, files
 
 ROOT = Path(__file__).parents[1]
@@ -276,7 +276,7 @@ def test_the_limits_of_the_security_page_are_those_of_the_code() -> None:
         f"({sweep.MOST_VARIANTS:,} in a sweep)",
         f"| a line of text | {formats.LONGEST // mib} MiB |",
         f"{formats.RATIO} times its size, beyond {formats.FREE // mib} MiB",
-        f"| {files.JSON_LIMIT // mib} MiB, scores {json_files.SCORES_LIMIT // mib} MiB |",
+        f"| {files.JSON_LIMIT // mib} MiB, scores {results.SCORES_LIMIT // mib} MiB |",
         f"{download.LIMIT // gib} GiB; {download.EXTRACTED_LIMIT // gib} GiB |",
     ):
         assert said in table, said
