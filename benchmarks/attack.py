@@ -79,7 +79,7 @@ COMMANDS = (
     "runs pack runs/toy --results -o packed",
     "report runs/toy -o out.html",
     "plot runs/toy --save out.svg",
-    "verify runs/toy --device cpu --lines 2",
+    "verify runs/toy",
     "recipe copy quickstart out.yaml",
     "data encode toy.yaml",
     "slurm toy.yaml --save out.sh",
@@ -100,7 +100,7 @@ COMMANDS = (
     "mechanisms linear",
 )
 READERS = (
-    "verify runs/toy --lines 0 --device cpu",
+    "verify runs/toy",
     "report runs/toy -o page.html",
     "runs pack runs/toy --results -o packed",
     "runs runs/toy",
@@ -226,7 +226,7 @@ def stops(folder: Path, draw: random.Random) -> Iterator[Case]:
         err = again.communicate(timeout=120)[1]
         if again.returncode and not (written and again.returncode == OutputPathError.code):
             faults.append(f"started again: {again.returncode}: {err[-200:]}")
-        checked = started("verify runs/toy --lines 0", at)
+        checked = started("verify runs/toy", at)
         err = checked.communicate(timeout=120)[1]
         if checked.returncode:
             faults.append(f"verify: {checked.returncode}: {err[-200:]}")

@@ -36,7 +36,7 @@ COMMANDS = (
     f"generate {RUN} text --device cpu",
     "eval runs/toy --fresh --device cpu",
     "runs runs/toy",
-    "verify runs/toy --device cpu",
+    "verify runs/toy",
     "compare runs/toy/base runs/toy/dot",
     "plot runs/toy --save out.svg",
     "report runs/toy -o out.html",
@@ -128,13 +128,13 @@ def row(ours: Version, theirs: Version, words: str, repeats: int) -> list[str]:
 
 
 def verified(version: Version, runs: int) -> str:
-    """How long `verify` takes for so many copies of a run, without decoding again."""
+    """How long `verify` takes for so many copies of a run."""
     assert version.seconds(f"{KEPT} --out kept") is not None
     many = version.folder / "many"
     for number in range(runs):
         shutil.copytree(version.folder / "kept/quickstart/scaled-dot", many / str(number))
     begun = time.monotonic()
-    used = version.seconds("verify many --lines 0 --device cpu")
+    used = version.seconds("verify many")
     assert used is not None
     return f"{time.monotonic() - begun:.1f} s, {used:.1f} s of processor time"
 

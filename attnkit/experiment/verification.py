@@ -1,34 +1,31 @@
-"""Whether runs are still what they were: files, scores and outputs made again and compared."""
+"""Whether runs are still what they were: hashes compared, and the kept outputs scored again."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError
-from attnkit.nbce import question_sets
-from attnkit.nbce.question_sets import AskedQuestions, EvaluatedModel
 from attnkit.recipe.metrics import base_metric
-from attnkit.recipe.schema import ContextsConfig, EvalConfig
+from attnkit.recipe.schema import EvalConfig
 from attnkit.runs import Run, json_files, layout
 from attnkit.runs.json_files import StoredMetric
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring import CONTEXT, TEACHER_FORCED
-from attnkit.scoring.evaluation import RunLines, ScoredLines
-from attnkit.scoring.metrics import Score
+from attnkit.scoring.evaluation import answer_scores
+from attnkit.scoring.metrics import LABELS, Score, is_text
+from attnkit.scoring.output_comparison import scored_lines
 from attnkit.scoring.results import RUN_ID
-from attnkit.scoring.saved_scores import SCORING, SavedScores, digest
+from attnkit.scoring.saved_scores import SCORING, SavedScores
 from attnkit.storage.files import read_json
 from attnkit.train import checkpoint
 
-TOLERANCE = {False: 1e-9, True: 1e-4}
-"""Relative difference of equal scores: of the same outputs, and of a model's probabilities, which
-differ in rounding from one machine or number of threads to another."""
+TOLERANCE = 1e-9
+"""Relative difference of equal scores of the same outputs."""
 TABLE_LIMIT = 1 << 28
 """Bytes of a table that are read, at most."""
-Kind = Literal["file", "score", "output", "table"]
+Kind = Literal["file", "score", "table"]
 State = Literal["same", "different", "not checked"]
 
 
@@ -66,10 +63,8 @@ class ScoreTable(json_files.Schema):
     rows: list[TableRow]
 
 
-def verify(
-    path: Path, lines: int = 20, *, device: str = "cpu", data_dir: Path | None = None, fault: str = ""
-) -> Iterator[Check]:
-    """Check one run: its files, its scores, and as many lines of each split decoded again.
+def verify(path: Path, *, data_dir: Path | None = None, fault: str = "") -> Iterator[Check]:
+    """Check one run: its files, and its scores.
 
     Faults of the run are found, not raised; nothing is written, and nothing is downloaded.  `fault`
     is what is already known of the path (see `attnkit.runs.layout.run_paths`).
@@ -86,7 +81,7 @@ def verify(
         name = layout.RECIPE if layout.RECIPE in why else "." if fault else layout.MANIFEST
         yield Check(path.as_posix(), "", "file", name, "different", why)
         return
-    verification = _Verification(run, lines, device, data_dir)
+    verification = _Verification(run, data_dir)
     if run.in_training:
         yield verification.check("file", "run", "not checked", "is being trained")
         return
@@ -131,21 +126,13 @@ def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
 class _Verification:
     """One run and how it is checked."""
 
-    def __init__(self, run: Run, lines: int, device: str, data_dir: Path | None) -> None:
-        self.run, self.lines, self.device, self.data_dir = run, lines, device, data_dir
-        self.run_id = run.weights_sha256[:RUN_ID]
-        self.load = cache(partial(run.model, device))
+    def __init__(self, run: Run, data_dir: Path | None) -> None:
+        self.run, self.corpus = run, RunCorpus(run, data_dir, offline=True)
 
     def check(self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any) -> Check:
         """What was found; `score` is split, metric and stored score."""
-        return Check(self.run.path.as_posix(), self.run_id, kind, cell, state, text, *score)
-
-    def fault(self, kind: Kind, cell: str, error: AttnkitError, before: str = "") -> Check:
-        """What is not at hand cannot be checked; anything else is a fault."""
-        missing = isinstance(error, MissingInputError | UnavailableError)
-        why = layout.without_path(error, self.run.path)
-        why = f"{before}its rows: {why}" if kind == "output" else why
-        return self.check(kind, cell, "not checked" if missing else "different", why)
+        run_id = self.run.weights_sha256[:RUN_ID]
+        return Check(self.run.path.as_posix(), run_id, kind, cell, state, text, *score)
 
     def files(self) -> Iterator[Check]:
         """Every file that is there or should be; what is not recorded is not used."""
@@ -162,15 +149,14 @@ class _Verification:
             elif left_out and name == layout.LOG:
                 why = f"thinned from {left_out.log_records} records"
             yield self._file(name, partial(run.check_file, name), why)
-        corpus = RunCorpus(run, offline=True)
         for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:
             rows = name.removesuffix(".json") + ".jsonl"
             split, kept = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
             with suppress(AttnkitError):  # which is said of the file itself
-                kept = corpus.keeps(split)
+                kept = self.corpus.keeps(split)
             if kept:
                 used.add(rows)
-                yield self._file(rows, partial(corpus.kept, split), "")
+                yield self._file(rows, partial(self.corpus.kept, split), "")
         steps = run.checkpoint_steps()
         for step in steps:
             path = run.checkpoints / f"step-{step}"
@@ -205,109 +191,62 @@ class _Verification:
         if not self.run.finished:
             yield self.check("score", "all", "not checked", "training is not finished")
             return
-        saved = dict[str, SavedScores | AttnkitError]()
         try:
-            with self.run.unchanged():
-                stored = self.run.scores()
-                for name, entry in stored.items():
-                    try:
-                        found = SavedScores.read(self.run, entry.split or name, name)
-                        assert found is not None
-                        saved[name] = found
-                    except AttnkitError as error:
-                        saved[name] = error
+            stored = self.run.scores()
         except AttnkitError as error:
             yield self.check("score", "all", "different", layout.without_path(error, self.run.path))
             return
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
-        for name, one in saved.items():
-            told = {metric: value.score for metric, value in stored[name].metrics.items()}
+        for name, entry in stored.items():
+            told = {metric: value.score for metric, value in entry.metrics.items()}
             try:
-                if isinstance(one, AttnkitError):
-                    raise one
-                yield from self._split(one, told)
+                saved = SavedScores.read(self.run, entry.split or name, name)
+                assert saved is not None
             except AttnkitError as error:
+                why = layout.without_path(error, self.run.path)
                 for cell in [f"{name} {metric}" for metric in told] or [name]:
-                    yield self.fault("score", cell, error)
+                    yield self.check("score", cell, "different", why)
+                continue
+            if saved.stored.weights != self.run.weights_sha256:
+                yield self.check("score", name, "different", "the scores are of other weights")
+                continue
+            made = saved.scores  # from what is kept of each line
+            try:
+                made = made | self._scored_again(saved)
+            except (MissingInputError, UnavailableError) as error:
+                why = layout.without_path(error, self.run.path)
+                yield self.check("score", name, "not checked", f"scores follow from what is kept of each line: {why}")
+            except AttnkitError as error:
+                yield self.check("score", name, "different", f"its rows: {layout.without_path(error, self.run.path)}")
+            yield from self._scores(saved, told, made)
 
-    def _split(self, saved: SavedScores, told: Mapping[str, float | None]) -> Iterator[Check]:
-        """The scores and outputs of one split by one search, as they are stored and made again."""
-        entry = saved.stored
-        if entry.weights != self.run.weights_sha256:
-            yield self.check("score", saved.name, "different", "the scores are of other weights")
-            return
-        try:
-            lines = self._lines(saved)
-        except AttnkitError as error:  # each cell still follows from its sentences
-            yield from self._scores(saved, told, saved.scores)
-            packed = "no weights; scores follow from what is kept of each line, "
-            yield self.fault("output", saved.name, error, packed * bool(self.run.left_out))
-            return
-        if (digest(*lines.source), digest(*lines.references)) != (entry.digests.source, entry.digests.references):
-            why = "the rows at hand are not those scored"
-            yield self.check("output", saved.name, "different", why)
-            return
-        settings = self.run.recipe.eval.model_dump() | entry.scoring.model_dump(include={*SCORING})
+    def _scored_again(self, saved: SavedScores) -> dict[str, Score]:
+        """The metrics of the kept outputs; AttnkitError where the rows are not those scored, or not at hand."""
+        recipe, known = self.run.recipe, dict.fromkeys(map(base_metric, saved.scores))
+        if not (names := [name for name in known if is_text(name) or name in LABELS]):
+            return {}
+        settings = recipe.eval.model_dump() | saved.stored.scoring.model_dump(include={*SCORING})
         eval = json_files.parse(settings, EvalConfig, f"{layout.SCORES}: {saved.name}.scoring")
-        # which context an answer is from is not decided again
-        unread = {*CONTEXT, *(TEACHER_FORCED if self.run.left_out else ())}
-        names = [one for one in dict.fromkeys(map(base_metric, saved.scores)) if one not in unread]
-        yield from self._scores(saved, told, saved.scores | lines.scores(names, saved, eval))
-        if not (count := len(saved.texts)):
-            return
-        if self.run.left_out:
-            why = "no weights to decode them again"
-            yield self.check("output", f"{saved.name}: 0 of {count} lines", "not checked", why)
-            return
-        number = min(self.lines, count)
-        places = [place * count // number for place in range(number)]
-        if entry.search.method == "sample":  # a draw depends on the number of its line
-            places = list(range(number))
-        made, _ = lines.decode(entry.search, places)
-        pairs = zip(places, made, strict=True)
-        wrong = [str(place + 1) for place, text in pairs if text != saved.texts[place]]
-        why = f"{len(wrong)} are decoded otherwise now: line {', '.join(wrong[:5])}"
-        why += ", ..." * bool(wrong[5:])
-        cell = f"{saved.name}: {number} of {count} lines"
-        yield self.check("output", cell, *(("different", why) if wrong else ()))
+        lines = scored_lines(self.run, self.corpus, saved.stored)
+        sources, references = [line.source for line in lines], [line.references for line in lines]
+        return answer_scores(names, saved.texts, sources, references, recipe, eval)
 
     def _scores(
         self, saved: SavedScores, told: Mapping[str, float | None], made: Mapping[str, Score]
     ) -> Iterator[Check]:
         """Each cell: the stored score beside the same made again."""
         for metric, value in told.items():
-            cell = f"{saved.name} {metric}"
+            state: State = "same"
+            text, at = "", (saved.stored.split, metric, value)
             if metric not in made:
-                why = "a metric of a plug-in that is not there: add --plugin FILE"
-                yield self.check("score", cell, "not checked", why)
-                continue
-            new = made[metric].stored.score
-            same = _same(value, new, TOLERANCE[base_metric(metric) in TEACHER_FORCED])
-            text = "" if same else f"{layout.SCORES} says {value}, scored again it is {new}"
-            state: State = "same" if same else "different"
-            yield self.check("score", cell, state, text, saved.stored.split, metric, value)
-
-    def _lines(self, saved: SavedScores) -> ScoredLines:
-        """What was scored.  Raises AttnkitError where the rows of the split are not at hand."""
-        corpus = RunCorpus(self.run, self.data_dir, offline=True)
-        part = layout.ScoredSplit.of(saved.stored.split)
-        if self.run.recipe.task != "question-answering":
-            rows = list(corpus.rows(part.split, part.length))
-            return RunLines(self.run, part, rows, self.device, self.load)
-        merging = saved.stored.search.contexts
-        if part.method is None or merging is None:
-            raise DataError(f"{layout.SCORES}: {saved.name}: is not of questions")
-        known = merging.model_dump(include={*question_sets.MERGING})
-        asked = {"counts": [part.contexts], "methods": [part.method.partition(",")[0]]}
-        where = f"{layout.SCORES}: {saved.name}.search.contexts"
-        ours = self.run.recipe.contexts.model_dump(mode="json")
-        spec = json_files.parse(ours | asked | known, ContextsConfig, where)
-        (condition,) = question_sets.conditions(corpus, part.split, spec)
-        return AskedQuestions(EvaluatedModel.of_run(self.run, self.device), condition)
+                state, text, at = "not checked", "a metric of a plug-in that is not there: add --plugin FILE", ()
+            elif not _same(value, new := made[metric].stored.score):
+                state, text = "different", f"{layout.SCORES} says {value}, scored again it is {new}"
+            yield self.check("score", f"{saved.name} {metric}", state, text, *at)
 
 
-def _same(one: float | None, other: float | None, tolerance: float = TOLERANCE[False]) -> bool:
+def _same(one: float | None, other: float | None) -> bool:
     if one is None or other is None:
         return one is other
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -32,7 +32,7 @@ from attnkit.runs.json_files import Decoding, StoredContexts, StoredSearch
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring import CONTEXT, check_known, context_found, evaluation, expand, score
-from attnkit.scoring.evaluation import UNTOLD, Progress, Tell, corpus_of, evaluate_lines
+from attnkit.scoring.evaluation import Progress, Tell, corpus_of, evaluate_lines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
@@ -271,16 +271,13 @@ class AskedQuestions:
         )
         return _search_of(search, self.condition.method, spec, self.model.reading), own
 
-    def decode(
-        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
-    ) -> tuple[list[str], Decoding]:
+    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
         """What the model answers now, in portions that the ranks share."""
         reader, spec = self.model.reader, self.condition.spec
         method, rule = pooling(self.condition.method.partition(",")[0], spec)
         replies: list[Reply] = []
         start = time.perf_counter()
         asked = [(contexts, row.source) for row, contexts in self.condition.questions]
-        asked = asked if places is None else [asked[place] for place in places]
         portions = [asked[place : place + PORTION] for place in range(0, len(asked), PORTION)]
         for place in range(0, len(portions), ranks := group.world_size()):
             mine = [

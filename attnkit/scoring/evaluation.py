@@ -51,8 +51,6 @@ from attnkit.search import LineCounts, answer_lines
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
 Tell = Callable[[int], object]
-UNTOLD: Tell = bool
-"""Nobody is told."""
 Progress = Callable[[str, int, int], object]
 """Called with what is decoded (a run's split), sentences done, and sentences in all."""
 
@@ -187,7 +185,7 @@ def model_scores(
         sources = [row.source for row in rows]
         spec = one_best(search or recipe.search)
         texts = list(answers(model, tokenizer, sources, recipe, spec))
-        found = answer_scores(metrics, texts, rows, recipe, eval or recipe.eval)
+        found = answer_scores(metrics, texts, sources, references_of(rows), recipe, eval or recipe.eval)
     if total_variation.METRIC in metrics:
         found[total_variation.METRIC] = total_variation.total_variation(model, tokenizer, rows, recipe)
     stream = recipe.task == "language-modeling"
@@ -216,13 +214,18 @@ def answers(
 
 
 def answer_scores(
-    metrics: Sequence[str], texts: Sequence[str], rows: Sequence[Row], recipe: Recipe, eval: EvalConfig
+    metrics: Sequence[str],
+    texts: Sequence[str],
+    sources: Sequence[str],
+    references: Sequence[Sequence[str]],
+    recipe: Recipe,
+    eval: EvalConfig,
 ) -> dict[str, Score]:
     """The metrics of outputs and labels among the given ones."""
     if recipe.task != "classification":
-        return score(metrics, texts, references_of(rows), eval, [row.source for row in rows])
+        return score(metrics, texts, references, eval, sources)
     names = [name for name in metrics if name in LABELS]
-    return label_scores(names, texts, [row.target for row in rows], recipe.data.labels)
+    return label_scores(names, texts, [line[0] for line in references], recipe.data.labels)
 
 
 def references_of(rows: Sequence[Row]) -> list[list[str]]:
@@ -247,10 +250,8 @@ class ScoredLines(Protocol):
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         """How the lines are decoded, as it is stored; and whether that is the way of the run's recipe."""
 
-    def decode(
-        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
-    ) -> tuple[list[str], Decoding]:
-        """Outputs of all lines, or of those at some places, and how fast they came.
+    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
+        """Outputs of all lines, and how fast they came.
 
         `tell` is called with how many there are so far.
         """
@@ -263,13 +264,7 @@ class ScoredLines(Protocol):
 
 
 def evaluate_lines(
-    lines: ScoredLines,
-    eval: EvalConfig,
-    names: Sequence[str],
-    search: SearchConfig,
-    *,
-    force: bool = False,
-    tell: Tell = UNTOLD,
+    lines: ScoredLines, eval: EvalConfig, names: Sequence[str], search: SearchConfig, *, force: bool, tell: Tell
 ) -> ScoreRow:
     """Decode and score lines, or take what is known, and save what was not."""
     main, results, (how, own) = group.is_main_process(), lines.results, lines.stored(search)
@@ -280,7 +275,7 @@ def evaluate_lines(
     stored = saved.stored
     check_available([name for name in names if name not in saved.scores], eval)
     if not saved.texts and _of_outputs(names):
-        saved.texts, stored.decode = lines.decode(search, tell=tell)
+        saved.texts, stored.decode = lines.decode(search, tell)
     stored.sentences = len(lines.references)
     unknown = () if stored.decode and stored.decode.chosen else CONTEXT
     if missing := [name for name in names if name not in (*saved.scores, *unknown)]:
@@ -317,12 +312,8 @@ class RunLines:
     def stored(self, search: SearchConfig) -> tuple[StoredSearch, bool]:
         return StoredSearch.of(search), effective(search) == effective(self.run.recipe.search)
 
-    def decode(
-        self, search: SearchConfig, places: Sequence[int] | None = None, tell: Tell = UNTOLD
-    ) -> tuple[list[str], Decoding]:
-        sources = self.source[0] if places is None else [self.source[0][at] for at in places]
-        if not sources:  # nor is the model made
-            return [], Decoding()
+    def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
+        sources = self.source[0]
         model, tokenizer, texts, counts = self.load(), self.tokenizer, list[str](), LineCounts()
         start = time.perf_counter()
         for text in answers(model, tokenizer, sources, self.run.recipe, search, counts):
@@ -355,7 +346,7 @@ class RunLines:
                 saved.stored.unknown["target"] = unknown_note(target.unknown(targets))
         if _of_outputs(names):
             main = group.is_main_process()
-            made = main and answer_scores(names, saved.texts, self.rows, recipe, eval)
+            made = main and answer_scores(names, saved.texts, self.source[0], self.references, recipe, eval)
             found = group.broadcast_object(made or {})
         if measured and length and recipe.task == "language-modeling":
             encoded = encode_rows(self.rows, self.tokenizer, length, stream=True)

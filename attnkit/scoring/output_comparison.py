@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from attnkit.data.questions import QuestionSet, accepted
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.recipe.metrics import METRICS, PER_TOKENIZER, base_metric, metric_facts
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run, one_task
+from attnkit.runs.json_files import StoredSplit
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
 from attnkit.scoring.comparison import full_names, named
@@ -184,9 +185,9 @@ def compare_outputs(
     systems = _systems(runs, parts)
     if len(systems) < 2:
         raise UsageError(f"{first.path}: only {parts[0].method} is scored: name another run or method")
-    rows = _rows(first, RunCorpus(first, data_dir, offline), parts[0])
-    _check(systems, rows, parts[0].method is not None)
-    references = [row[1] for row in rows]
+    _require_same_lines(systems)
+    rows = scored_lines(first, RunCorpus(first, data_dir, offline), systems[0].saved.stored)
+    references = [row.references for row in rows]
     metric, scores = _scores(systems, references, metric, task)
     of_lines = list(zip(*map(sentence_scores, scores), strict=True))
     chosen = [one.saved.stored.decode and one.saved.stored.decode.chosen for one in systems]
@@ -195,7 +196,7 @@ def compare_outputs(
         ComparedLine(
             place + 1,
             *row,
-            len(words(row[1][0])),
+            len(words(row.references[0])),
             tuple(one.saved.texts[place] for one in systems),
             of_lines[place],
             tuple(one[place] if one else None for one in chosen),
@@ -273,22 +274,44 @@ def _saved(run: Run, part: ScoredSplit) -> SavedScores:
     return saved
 
 
-def _rows(run: Run, corpus: RunCorpus, part: ScoredSplit) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-    """Source, references and contexts of the lines of a split that a run was scored on."""
+class ScoredLine(NamedTuple):
+    """One line of a test set."""
+
+    source: str
+    references: tuple[str, ...]
+    contexts: tuple[str, ...] = ()
+
+
+def scored_lines(run: Run, corpus: RunCorpus, scored: StoredSplit) -> list[ScoredLine]:
+    """The lines that a run was scored on.
+
+    Raises:
+        MissingInputError: a file of the corpus is not there.
+        DataError: they have changed since.
+    """
+    part = ScoredSplit.of(scored.split)
     if part.contexts is None:
         rows = corpus.rows(part.split, part.length)
-        return [(row.source, tuple(row.references or (row.target,)), ()) for row in rows]
-    spec = run.recipe.contexts
-    asked = corpus.questions(part.split, max(*spec.counts, part.contexts))
-    questions = QuestionSet(asked, spec.seed)
-    drawn = ((row, questions.contexts(place, part.contexts)) for place, row in enumerate(asked[: spec.rows or None]))
-    return [(row.source, tuple(accepted(row)), contexts) for row, contexts in drawn if contexts is not None]
+        lines = [ScoredLine(row.source, tuple(row.references or (row.target,))) for row in rows]
+        source = digest([line.source for line in lines])
+    else:
+        spec = run.recipe.contexts
+        asked = corpus.questions(part.split, max(*spec.counts, part.contexts))
+        questions = QuestionSet(asked, spec.seed)
+        drawn = [(row, questions.contexts(at, part.contexts)) for at, row in enumerate(asked[: spec.rows or None])]
+        lines = [ScoredLine(row.source, tuple(accepted(row)), some) for row, some in drawn if some is not None]
+        source = digest(*[[line.source, *line.contexts] for line in lines])
+    references = digest(*[line.references for line in lines])
+    if (source, references) != (scored.digests.source, scored.digests.references):
+        raise DataError(
+            f"{run.path}: the corpus or the recipe has changed since it was scored: "
+            f"run `attnkit eval {run.path}` again"
+        )
+    return lines
 
 
-def _check(
-    systems: Sequence[ComparedSystem], rows: Sequence[tuple[str, tuple[str, ...], tuple[str, ...]]], asked: bool
-) -> None:
-    """All systems were scored on the same lines, and these are the corpus's now."""
+def _require_same_lines(systems: Sequence[ComparedSystem]) -> None:
+    """Raise DataError where systems were not scored on the same lines."""
     first, scored = systems[0], systems[0].saved.stored.digests
     for other in systems:
         for what, words in (("source", "sources"), ("references", "references")):
@@ -298,15 +321,6 @@ def _check(
                     f"({words} differ): compare runs of one corpus, or score both again with "
                     "`attnkit eval`"
                 )
-    source = digest([source for source, _, _ in rows])
-    if asked:
-        source = digest(*[[source, *contexts] for source, _, contexts in rows])
-    references = digest(*[some for _, some, _ in rows])
-    if (source, references) != (scored.source, scored.references):
-        raise DataError(
-            f"{first.run.path}: the corpus or the recipe has changed since it was scored: run "
-            f"`attnkit eval {first.run.path}` again"
-        )
 
 
 def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:

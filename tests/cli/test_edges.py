@@ -411,7 +411,7 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
     for harm in ("{", "5", json.dumps({"recipe": "\ud800"}), "[" * 100_000):
         bad.write_text(harm)
         assert "other" in here("runs", "runs").out
-        done = here("verify", "runs", "--lines", "0", "--format", "json")
+        done = here("verify", "runs", "--format", "json")
         assert done.code == 65
         rows = json.loads(done.out)["rows"]
         assert {row["run"] for row in rows if row["state"] == "same"} == {"runs/toy/other/seed-1"}
@@ -427,7 +427,7 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
         "plot RUNS",
         "runs RUNS",
         "runs pack RUNS --results",
-        "verify RUNS --lines 0",
+        "verify RUNS",
     ],
 )
 def test_what_is_left_out_is_named(words: str, here: Any, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_wrong_content_is_one_line(case: str, root: Path, tmp_path: Path, monkey
     run = Path(shutil.copytree(root / "runs/toy/base/seed-1", tmp_path / "toy/base/seed-1"))
     CASES[case](run)
     for words in (
-        f"verify {run} --lines 1 --device cpu",
+        f"verify {run}",
         f"generate {run} {root}/text --device cpu",
         f"report {run} -o {tmp_path}/r.md --no-maps",
         f"plot {run}",

@@ -126,7 +126,7 @@ def crafted(folder: Path, draw: random.Random) -> Iterator[Case]:
             mutations._sign(path)  # what cannot be signed is refused by its hash
         words = draw.choice(
             (
-                ("verify", str(copy), "--device", "cpu", "--lines", "1"),
+                ("verify", str(copy)),
                 ("eval", str(copy)),
                 ("report", str(copy), "-o", page),
                 ("plot", str(copy)),

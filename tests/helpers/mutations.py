@@ -125,7 +125,7 @@ def _commands(of: Subject) -> Iterator[tuple[str, Callable[[Path], Any]]]:
         return _call("generate", *words)
 
     def verify(out: Path) -> Any:
-        code, _, err = _call("verify", str(run_in(out)), "--device", "cpu", "--lines", "2")
+        code, _, err = _call("verify", str(run_in(out)))
         return code, None, err
 
     if of.finished:

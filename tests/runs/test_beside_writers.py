@@ -17,7 +17,7 @@ from attnkit.storage.files import sha256_file
 
 READERS: dict[str, Callable[[Run, Path], object]] = {
     "scores": lambda run, _: run.scores(),
-    "verify": lambda run, _: [one for one in verify(run.path, 0) if one.kind == "file"],
+    "verify": lambda run, _: [one for one in verify(run.path) if one.kind == "file"],
     "pack": lambda run, folder: pack_results(run, folder),
     "saved scores": lambda run, _: SavedScores.read(run, "test"),
     "kept rows": lambda run, _: list(RunCorpus(run).rows("test")),

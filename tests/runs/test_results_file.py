@@ -182,7 +182,7 @@ def test_what_could_not_be_opened_is_not_written(run: Run, tmp_path: Path, monke
 
 
 def checks(path: Path) -> list[Any]:
-    return [(one.cell, one.state, one.score) for one in verify(path, 0)]
+    return [(one.cell, one.state, one.score) for one in verify(path)]
 
 
 def test_a_damaged_byte_is_found_or_changes_nothing(packed: Path, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_changed_file_is_named_by_verify(packed: Path, tmp_path: Path, name: s
     else:
         content = content.replace(b"1", b"2") + b"\n"
     changed(packed, path, name, content)
-    assert cell in [one.cell for one in verify(path, 0) if one.state == "different"]
+    assert cell in [one.cell for one in verify(path) if one.state == "different"]
 
 
 @pytest.mark.parametrize("data", [b"[]", b"{}", b"\xff", b'{"files": 3}', b'{"left_out": []}'])

@@ -554,7 +554,7 @@ def test_a_run_never_vanishes(root: Path, harm: str, said: str, tmp_path: Path) 
     if "symbolic" not in said:
         with pytest.raises((DataError, MissingInputError), match=said):
             find_runs([root / "a/v/seed-1"])
-    checks = [check for path, fault in run_paths(root) for check in verify(path, 0, fault=fault)]
+    checks = [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
     assert any(re.search(said, one.text) and one.state == "different" for one in checks)
 
 
@@ -567,7 +567,7 @@ def test_a_run_that_is_just_begun_is_being_trained_not_damaged(root: Path, there
         (path / there).mkdir() if there.endswith("/") else (path / (there or "x")).touch()
         assert len(find_runs([root], note=notes.append)) == 3
         states = [run.state for run in statuses(root) if run.path == path]
-        checks = [one for at, fault in run_paths(root) for one in verify(at, 0, fault=fault)]
+        checks = [one for at, fault in run_paths(root) for one in verify(at, fault=fault)]
     assert "not a run" not in str(notes)
     assert states == ["training"] * bool(there)
     assert all(one.state != "different" for one in checks if one.run == path.as_posix())
@@ -601,7 +601,7 @@ def test_a_folder_that_cannot_be_read_is_named(
     assert len(find_runs([root], note=notes.append)) == whole - 1
     assert f"{root / folder}: cannot be read: Permission denied; left out" in notes
     assert [run.path for run in statuses(root) if run.state == "damaged"] == [root / folder]
-    checks = [check for path, fault in run_paths(root) for check in verify(path, 0, fault=fault)]
+    checks = [check for path, fault in run_paths(root) for check in verify(path, fault=fault)]
     wrong = [one.run for one in checks if "Permission denied" in one.text]
     assert wrong == [str(root / folder)]
 
@@ -658,7 +658,7 @@ def test_what_is_not_recorded_is_not_used_and_named(finished: Run, name: str) ->
     assert run.tokenizer().digest == before
     assert "x" not in {row.source for row in RunCorpus(run).rows("test")}
     assert run.scores() == ({} if name == "scores.json" else finished.scores())
-    checks = {one.cell: one for one in verify(finished.path, 0)}
+    checks = {one.cell: one for one in verify(finished.path)}
     assert checks[name].text == "not recorded, so it is not used"
     assert not [one for one in checks.values() if (one.kind, one.state) == ("file", "different")]
 
@@ -679,11 +679,11 @@ def test_an_edit_of_the_log_during_a_training_is_not_certified(tmp_path: Path, t
             path.unlink()
         elif harm != "none":
             path.write_bytes(content.replace(b"2.5", b"1.5") + (b"{}" * (harm == "append")))
-        stopped = {one.cell: one.state for one in verify(run.path, 0)}
+        stopped = {one.cell: one.state for one in verify(run.path)}
         assert stopped["metrics.jsonl"] == ("same" if harm == "none" else "different")
         run.log.append({"step": 2, "loss": 2.0})
         run.finish(build(tokenizer).state_dict(), step=2, seconds=0.5)
-        done = {one.cell: one.state for one in verify(run.path, 0)}
+        done = {one.cell: one.state for one in verify(run.path)}
         assert done["metrics.jsonl"] == ("same" if harm == "none" else "different"), harm
 
 

@@ -23,36 +23,32 @@ def verify(
         autocompletion=completion.targets,
     ),
     *,
-    lines: int = value("N", "Decode N lines of each split again; 0 decodes none.", default=20, min=0),
     table: Path | None = value("FILE.json", "Also check the scores of this table: eval --format json."),
     format: options.Format = "table",
     columns: options.Columns = None,
     out: options.Out = Path("runs"),
-    device: options.Device = "auto",
-    threads: options.Threads = None,
     data_dir: options.DataDir = None,
 ) -> None:
     """Check that runs and their scores match what was recorded.
 
-    Recomputes the SHA-256 of every file, scores the saved outputs again, decodes some lines again,
-    and compares all of it with the manifest and the stored scores. Names every file and table cell
-    that no longer matches, and then exits with 65. Changes nothing.
+    Recomputes the SHA-256 of every file, scores the saved outputs again, and compares all of it with
+    the manifest and the stored scores. Names every file and table cell that no longer matches, and
+    then exits with 65. Changes nothing.
 
       attnkit verify quickstart
-      attnkit verify runs/quickstart/scaled-dot/seed-1 --lines 100
+      attnkit verify runs/quickstart/scaled-dot/seed-1
       attnkit eval quickstart --format json > table.json
       attnkit verify quickstart --table table.json
     """
-    from attnkit.device import pick_device
     from attnkit.experiment import verification
     from attnkit.show.table import Cell, Column, Table
 
     paths = [path for target in targets for path in _folders(target, out)]
     tabled = None if table is None else verification.read_table(table)
-    found, chosen = list["Check"](), pick_device(device)
+    found = list["Check"]()
     with progress_bar("runs checked") as progress:
         for place, (path, fault) in enumerate(paths, 1):
-            found += verification.verify(path, lines, device=chosen, data_dir=data_dir, fault=fault)
+            found += verification.verify(path, data_dir=data_dir, fault=fault)
             progress("", place, len(paths))
     if tabled is not None:
         found += verification.verify_table(tabled, found)
@@ -99,7 +95,7 @@ def _shown(found: "Sequence[Check]") -> "list[Table]":
     from attnkit.runs.demo import named
     from attnkit.show.table import NONE, Table
 
-    kinds = {"file": "files", "score": "scores", "output": "outputs", "table": "table"}
+    kinds = {"file": "files", "score": "scores", "table": "table"}
     used = [kind for kind in kinds if any(check.kind == kind for check in found)]
     rows = []
     for run, identity in dict.fromkeys((check.run, check.run_id) for check in found):
