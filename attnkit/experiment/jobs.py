@@ -27,14 +27,12 @@ import torch
 
 from attnkit import mechanisms
 from attnkit.data.corpus_files import known_digests
-from attnkit.data.preparation import PreparedData
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, understood
-from attnkit.experiment import cost
 from attnkit.experiment.experiment import Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.stopping import PATIENCE
-from attnkit.memory import free_memory, release_freed_memory
+from attnkit.memory import release_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.scoring import Comparison, ScoreRow
 from attnkit.storage.files import process_folder
@@ -45,9 +43,6 @@ from attnkit.train.signals import StopSignals
 CONTEXT = get_context("forkserver")
 PRELOAD = ["attnkit.experiment.jobs", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
 """What processes find imported; the last is what autograd imports when used."""
-PROCESS_BYTES, HEAP_FACTOR = 100 << 20, 2.0
-"""Memory of a process beside what it shares with the others: so much, and more than what is live in
-its training, because freed blocks are kept; measured on Linux with translation/multi30k."""
 LAST_LINES = 20
 """Of what a process wrote before it died."""
 AGAIN = "run the same command again to resume"
@@ -83,7 +78,6 @@ def train_side_by_side(
     by a `FailedEvent`; the others are finished and compared, then its error is raised.
 
     Raises:
-        MemoryLimitError: so many do not fit into memory.
         StoppedError: a signal came; the state of every run is saved.
         AttnkitError: of the first run that failed, with a line for each of them.
     """
@@ -93,7 +87,6 @@ def train_side_by_side(
         emit(NoteEvent(sharing(jobs)))
         states = [(run, run.check().state) for run in experiment.runs()]
         unfinished = {run: run.prepared(emit) for run, state in states if state != "done"}
-        check_memory(experiment, unfinished, jobs)
         everything = torch.get_num_threads()
         torch.set_num_threads(threads)  # the precision is chosen as the processes compute
         try:
@@ -108,37 +101,6 @@ def train_side_by_side(
         emit(NoteEvent(f"starting {jobs} processes", passing=True))
         start = Start(settings, threads, tuple(mechanisms.plugged().values()), known_digests)
         return run_jobs(experiment, start, planned, jobs)
-
-
-def check_memory(experiment: Experiment, prepared: Mapping[RunTraining, PreparedData], jobs: int) -> None:
-    """Refuse more jobs than fit into the free memory, by the estimates of `cost.memory`.
-
-    Raises:
-        MemoryLimitError: the largest ones do not fit together; says how many do.
-    """
-    device = experiment.device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    if free is None:
-        return
-    sizes: dict[str, int] = {}
-    for run, data in prepared.items():
-        if run.variant in sizes:
-            continue
-        sizes[run.variant] = PROCESS_BYTES
-        try:
-            sizes[run.variant] += int(HEAP_FACTOR * cost.largest_memory(run.recipe, data))
-        except Exception as error:  # a mechanism that cannot run without storage may train
-            text = f"its memory cannot be estimated ({type(error).__name__}: {error})"
-            run.emit(NoteEvent(" ".join(text.split())))
-    largest = sorted((sizes[run.variant] for run in prepared), reverse=True)[:jobs]
-    if sum(largest) <= free:
-        return
-    fit = next(number for number in range(len(largest)) if sum(largest[: number + 1]) > free)
-    advice = f"use --jobs {fit}" if fit else "use smaller batches (train.batch_tokens) or models"
-    raise MemoryLimitError(
-        f"--jobs {jobs}: {len(largest)} runs at a time need about {sum(largest) / 2**30:.1f} GiB "
-        f"of memory, {free / 2**30:.1f} GiB are free; {advice}"
-    )
 
 
 def _start_server(threads: int) -> None:

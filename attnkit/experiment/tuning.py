@@ -19,7 +19,6 @@ from attnkit.data.corpus import splits_of
 from attnkit.distributed import group
 from attnkit.errors import DataError, DivergedError, OutputPathError, RecipeError, StoppedError, UsageError
 from attnkit.experiment import training
-from attnkit.experiment.resumption import allowed_changes, recipe_of_run
 from attnkit.experiment.settings import TrainingSettings, Trial
 from attnkit.experiment.tuned_values import ABSENT
 from attnkit.recipe import Recipe, RecipeFile
@@ -123,32 +122,18 @@ class Tuning:
         """Those of the trials."""
         return replace(of, file=self.file, variants=None, seeds=None, trials=self.trials)
 
-    def check_runs(self, settings: TrainingSettings) -> None:
-        """Before trials: refuse where the runs that follow them are there with another choice.
+    def check(self, recorded: Mapping[str, Tuned]) -> None:
+        """Refuse, before trials, other ones than those that chose the values of runs that are there.
 
         Raises RecipeError.
         """
-        if settings.fresh or settings.allow_change:
-            return
-        for row, seed in settings.runs():
-            run = Run(settings.folder(row, seed))
-            if row not in self.rows or not run.exists:
-                continue
-            run = Run.open(run.path)
-            entry = run.manifest.tuned
-            if entry is None:
-                files = [self.load((word,)) for word in self.rows[row].values()]
-                recipes = [recipe_of_run(file, row, seed) for file in files]
-                found = [allowed_changes(run, recipe, allow=True) for recipe in recipes]
-                if all(any(change.of_weights for change in changes) for changes in found):
-                    allowed_changes(run, recipes[0], allow=False)
-                continue
-            before = _words(entry.key, [one.value for one in entry.trials], entry.steps)
-            if before != (now := _words(self.key, [*self.rows[row]], self.steps)):
+        for row, entry in recorded.items():
+            before = entry.key, [one.value for one in entry.trials], entry.steps
+            if row in self.rows and before != (self.key, [*self.rows[row]], self.steps):
                 raise RecipeError(
-                    f"{run.path}: was tuned by other trials ({before} -> {now}); use --fresh to"
-                    " start over, --allow-change to keep a finished run as it is, another --out, or"
-                    " leave out --tune to go on with the recorded value"
+                    f"{row}: was tuned by other trials ({entry.key}={','.join(before[1])}"
+                    f"{f' in {entry.steps} steps' if entry.steps else ''}); use --fresh to start over, --allow-change to"
+                    " keep a finished run as it is, another --out, or leave out --tune to go on with that value"
                 )
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
@@ -198,8 +183,6 @@ def train(
         StoppedError: a signal came; the state is saved.
         AttnkitError: as `training.train`.
     """
-    if group.is_main_process():
-        tuning.check_runs(settings)
     trials = tuning.settings(settings)
     training.train(trials, emit, jobs=jobs, notice=notice)
     with StopSignals(notice) as stop:
@@ -283,8 +266,3 @@ def _outcome(run: Run, value: str) -> TunedTrial:
     if (last := run.log.validation(run.outcome.step)) is None:
         raise DataError(f"{run.path}: its log lacks the validation of its weights; remove it")
     return TunedTrial(value=value, score=last.value, loss=last.valid_loss)
-
-
-def _words(key: str, values: Sequence[str], steps: int | None) -> str:
-    """What was asked for, in the words of the command line."""
-    return f"{key}={','.join(values)}" + (f" in {steps} steps" if steps else "")

@@ -14,17 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
-import torch
 from helpers.happened import happened
 from helpers.shell import environment
 from helpers.small import write_corpus
 
 from attnkit import errors
 from attnkit.cli import main
-from attnkit.experiment import cost, jobs, training
+from attnkit.experiment import jobs, training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import free_memory
 from attnkit.recipe import RecipeFile, load, mechanism_registry
@@ -253,32 +251,6 @@ def test_what_a_worker_reports(tmp_path: Path, error: Exception, code: int, text
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-@pytest.mark.parametrize(
-    ("free", "advice"), [(250 << 20, "use --jobs 2"), (150 << 20, "use --jobs 1"), (1 << 20, "use smaller batches")]
-)
-def test_more_jobs_than_memory_allows_are_refused_before_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int, advice: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(jobs, "free_memory", lambda: free)
-    write_recipe(tmp_path, TWO + "  three: {}\n")
-    assert main(["train", "tiny.yaml", "--jobs", "3", "--quiet"]) == 71
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--jobs 3: 3 runs at a time need about 0.3 GiB of memory, " in line
-    assert advice in line
-    assert not list(tmp_path.glob("runs/**/manifest.json"))
-
-
-def test_a_mechanism_whose_memory_cannot_be_estimated_is_trained_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "largest_memory", lambda *_: _raise(ValueError("no storage")))
-    told = list[events.Event]()
-    experiment: Any = SimpleNamespace(device=torch.device("cpu"))
-    run = Mock(variant="one", emit=told.append)
-    text = "its memory cannot be estimated (ValueError: no storage)"
-    jobs.check_memory(experiment, {run: Mock()}, 2)
-    assert told == [events.NoteEvent(text)]
 
 
 def test_free_memory_is_known_on_linux() -> None:

@@ -118,23 +118,10 @@ def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> 
 
 
 @pytest.mark.slow
-def test_runs_that_other_trials_chose_are_refused_before_any_trial(recipe: Path) -> None:
-    session(recipe, planned(recipe))
-    other = planned(recipe, "train.lr=1e-3,1e-2,3e-2")
-    with pytest.raises(RecipeError, match=r"\(train\.lr=0\.001,0\.01 -> train\.lr=0\.001,0\.01,0\."):
-        session(recipe, other)
-    assert not (recipe.parent / "runs/tiny/one/tune/train.lr=0.03").exists()
-    with pytest.raises(RecipeError, match=r"train\.lr=0\.001,0\.01 -> .* in 4 steps"):
-        session(recipe, planned(recipe, WORD, 4))
-    kept = session(recipe, other, allow_change=True, variants=["one"])
-    assert isinstance(kept[-1], events.ScoredEvent)
-
-
-@pytest.mark.slow
 def test_runs_without_trials_are_refused_unless_their_value_is_among_them(recipe: Path) -> None:
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "seeds": [3], "variants": ["one"]}
     happened(training.train, TrainingSettings(file=load(recipe, ["train.lr=0.5"]), **how))
-    with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.001\)"):
+    with pytest.raises(RecipeError, match=r"another recipe \(train\.lr: 0\.5 -> 0\.0"):
         session(recipe, planned(recipe), variants=["one"])
     session(recipe, planned(recipe), variants=["one"], fresh=True)
     assert run_of(recipe, "one").manifest.tuned.value in ("0.001", "0.01")

@@ -160,8 +160,8 @@ def _tuning(
     from attnkit.experiment.tuning import Tuning
 
     plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
-    if group.is_main_process():
-        plan.check_runs(how)
+    if not how.allow_change:
+        plan.check(found)
     return how, plan
 
 
