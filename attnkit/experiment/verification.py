@@ -238,7 +238,8 @@ class _Verification:
         """Each cell: the stored score beside the same made again."""
         for metric, value in told.items():
             state: State = "same"
-            text, at = "", (saved.stored.split, metric, value)
+            text = ""
+            at: tuple[Any, ...] = (saved.stored.split, metric, value)
             if metric not in made:
                 state, text, at = "not checked", "a metric of a plug-in that is not there: add --plugin FILE", ()
             elif not _same(value, new := made[metric].stored.score):
