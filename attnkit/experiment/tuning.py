@@ -132,9 +132,9 @@ class Tuning:
             if row in self.rows and before != (self.key, [*self.rows[row]], self.steps):
                 steps = f" in {entry.steps} steps" if entry.steps else ""
                 raise RecipeError(
-                    f"{row}: was tuned by other trials ({entry.key}={','.join(before[1])}{steps}); use --fresh to start"
-                    " over, --allow-change to keep a finished run as it is, another --out, or leave out --tune to go on"
-                    " with that value"
+                    f"{row}: was tuned by other trials ({entry.key}={','.join(before[1])}{steps}); use --fresh to "
+                    "start over, --allow-change to keep a finished run as it is, another --out, or leave out --tune "
+                    "to go on with that value"
                 )
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
