@@ -2,6 +2,6 @@
 
 Start with `schedule.measure` (mechanisms over lengths beside torch's fused kernel, each in a
 process of its own, so that its peak of memory is that of one mechanism alone),
-`training_speed.training_speed` and `decoding_speed.measure` (the time of an update and of a search
-by part of the model, from torch's profiler).  Imports `experiment` and what is below it.
+`training_speed.training_speed` and `decoding_speed.measure` (the time of an update and of a search).
+Imports `experiment` and what is below it.
 """

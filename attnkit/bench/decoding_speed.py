@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from attnkit import models
-from attnkit.bench.step_parts import Speed, peak, split, timed
+from attnkit.bench.speed import Speed, peak, timed, write_trace
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ from attnkit.runs import Run
 from attnkit.scoring.evaluation import answers, corpus_of
 
 WARM, PROFILED, SINGLE = 16, 64, 20
-"""Lines decoded before the clock starts, under the profiler, and one at a time."""
+"""Lines decoded before the clock starts, under the profiler (and for counting), and one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ def _sources(rows: Sequence[Row]) -> list[str]:
 def measure(
     subject: Decoded, device: str, trace: Path | None = None, note: Callable[[str], object] = lambda _: None
 ) -> DecodingSpeed:
-    """Decode the sources: all for the clock, a part of them under the profiler.
+    """Decode the sources: all for the clock, a part of them under the profiler if a trace is wanted.
 
     Raises:
         DataError: the model answers NaN.
@@ -109,8 +109,9 @@ def measure(
     note("one line at a time")
     single = [timed(partial(decode, [source]), device)[0] for source in sources[:SINGLE]]
     some = sources[:: max(1, len(sources) // PROFILED)]
-    note(f"{len(some)} lines under the profiler")
-    parts = split(model, lambda: decode(some), 1, device, trace)
+    if trace is not None:
+        note(f"{len(some)} lines under the profiler")
+        write_trace(trace, lambda: decode(some), device)
     made: list[str] = []
     operations = count_operations(lambda: made.extend(decode(some)))
     how = f"beam {search.beam}" if search.method == "beam" else search.method
@@ -122,7 +123,6 @@ def measure(
         peaks=peaks,
         peak_memory_bytes=memory,
         operations_per_token=operations / max(1, tokens(made)),
-        parts=parts,
         search=how,
         lines=len(sources),
         lines_per_second=len(sources) / seconds,

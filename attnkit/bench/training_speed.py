@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from attnkit.bench.step_parts import Speed, peak, split, timed
+from attnkit.bench.speed import Speed, peak, timed, write_trace
 from attnkit.data.preparation import PreparedData
 from attnkit.experiment import cost
 from attnkit.memory import keep_freed_memory
@@ -43,7 +43,7 @@ def training_speed(
     trace: Path | None = None,
     note: Callable[[str], object] = lambda _: None,
 ) -> TrainingSpeed:
-    """Make updates from random weights: first for the clock, then under the profiler.
+    """Make updates from random weights: for the clock, then under the profiler if a trace is wanted.
 
     Raises:
         MemoryLimitError, DivergedError: as the training would.
@@ -60,8 +60,9 @@ def training_speed(
         tokens = training.progress.tokens
         seconds, memory = timed(lambda: [update() for _ in range(updates)], device)
         speed = (training.progress.tokens - tokens) / seconds
-        note(f"{PROFILED} updates under the profiler")
-        parts = split(training.worker.model, update, PROFILED, device, trace)
+        if trace is not None:
+            note(f"{PROFILED} updates under the profiler")
+            write_trace(trace, lambda: [update() for _ in range(PROFILED)], device)
         note("counting operations")
         tokens = training.progress.tokens
         operations = count_operations(update) / (training.progress.tokens - tokens)
@@ -75,7 +76,6 @@ def training_speed(
         operations_per_token=operations,
         peaks=peaks | {precision: max(before, peaks[precision])},
         peak_memory_bytes=memory,
-        parts=parts,
         precision=precision,
         updates=updates,
         padding_source=padding.source,

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from attnkit.contract import caching, device, identities, masking
+from attnkit.contract import caching, identities, masking
 from attnkit.contract.subject import ROLES, Broken, NotApplicable, Role, Subject
 
 SELF: tuple[Role, ...] = ("encoder", "decoder")
@@ -159,12 +159,6 @@ CONTRACTS = (
         "the same tokens give the same outputs twice",
         caching.same,
         "draw random numbers in __init__, into a buffer, or only where self.training",
-    ),
-    Contract(
-        "device",
-        "it computes on the device of its inputs and never waits for it",
-        device.device,
-        "do not read values of tensors (.item(), .tolist(), if, indices from masks)",
     ),
     Contract(
         "worked",

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from attnkit.attention import Attention, Mask, State, reorder
 from attnkit.data.tokenizer import PAD
-from attnkit.ops.profile_range import profiled
 
 
 class CachePositions(NamedTuple):
@@ -41,7 +40,6 @@ class Decode(NamedTuple):
     fixed: State
     """One row a sentence, never copied for each beam; None where no source was read."""
 
-    @profiled("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "Decode":
         """The hypotheses in `rows`, of the sentences in `stay` (None: all of them).
 

@@ -26,7 +26,6 @@ from attnkit.models.base import Model
 from attnkit.models.transformer import Stack, Transformer
 from attnkit.ops.fast_cpu import PACK, PRODUCT, operator, usable
 from attnkit.ops.onednn import WIDER, Linear, onednn_product, quick_product
-from attnkit.ops.profile_range import profiled
 from attnkit.recipe.score_options import ScoreOptions
 
 VECTOR = 16
@@ -78,7 +77,6 @@ class FastState:
         new = self.own[..., used : self.used, :].unbind()
         return new, self.own_caches, for_heads(past[..., :size], self.heads)
 
-    @profiled("attnkit: reordering")
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> Self:
         """As `Decode.select`."""
         self.past = self.past.index_select(0, rows)

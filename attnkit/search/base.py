@@ -14,7 +14,6 @@ from attnkit.data.tokenizer import EOS, PAD
 from attnkit.errors import DataError, NotFiniteError
 from attnkit.models.base import Model
 from attnkit.models.fast_decoder import FastDecoder
-from attnkit.ops.profile_range import profiled
 from attnkit.recipe.schema import SearchConfig
 
 SHORT_LIST = 64
@@ -82,14 +81,12 @@ def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) ->
     return min(max_length, left)
 
 
-@profiled("attnkit: rest of the model")
 def advance(model: Predictor, ids: Int[Tensor, "R 1"], state: Any) -> tuple[Float[Tensor, "R W"], Any]:
     """What the next token is predicted from, and the new state."""
     hidden, state = model.advance(ids, state)
     return hidden[:, -1], state
 
 
-@profiled("attnkit: vocabulary")
 def predict(model: Predictor, hidden: Float[Tensor, "R W"]) -> Float[Tensor, "R V"]:
     """Log-probabilities of the next token, in a fresh tensor."""
     logits = model.output(hidden)

@@ -12,7 +12,6 @@ from typing import Protocol
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.profiler import record_function
 
 from attnkit.data.rare_words import rare_words
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
@@ -118,7 +117,6 @@ def translate(
             yield answer + [filler] * (spec.n_best - len(answer))
 
 
-@record_function("attnkit: tokenizer")
 def encode_lines(
     tokenizer: Tokenizer, texts: Sequence[str], longest: int, counts: LineCounts, *, prompts: bool = False
 ) -> list[list[int]]:
@@ -206,7 +204,6 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B S
 
 
 @torch.inference_mode()
-@record_function("attnkit: search")
 def search(
     model: Model,
     source: Int[Tensor, "B S"],
@@ -242,8 +239,7 @@ def search(
         longest = base.longest_output(model, source, spec.max_length)
         ids = source.new_full((len(source), 1), BOS) if first is None else first
         reader = FastDecoder.of(model) or model
-        with record_function("attnkit: rest of the model"):
-            state = reader.start(source, rows=len(source))
+        state = reader.start(source, rows=len(source))
         method = beam_search if spec.method == "beam" else step_by_step
         return method(reader, state, ids, spec, longest, lines)
     finally:

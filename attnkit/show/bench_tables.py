@@ -1,4 +1,4 @@
-"""Measured time and memory as tables: of mechanisms, and of the parts of training and decoding."""
+"""Measured time and memory as tables: of mechanisms, training and decoding."""
 
 from collections.abc import Sequence
 from operator import itemgetter
@@ -12,12 +12,10 @@ from attnkit.show.table import NONE, Column, Table, Value
 
 if TYPE_CHECKING:
     from attnkit.bench.decoding_speed import DecodingSpeed
-    from attnkit.bench.step_parts import Speed
+    from attnkit.bench.speed import Speed
     from attnkit.bench.training_speed import TrainingSpeed
 
 SHORT = {PASSES[0]: "forward", PASSES[1]: "+backward"}
-LEAST = 0.0005
-"""Share of a step below which a part is not listed."""
 
 
 def tables(points: Sequence[Point], workload: Workload) -> list[Table]:
@@ -131,57 +129,39 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 
 def training_table(title: str, speed: "TrainingSpeed") -> Table:
-    """The parts of an average update, with what was measured of the whole below."""
+    """What an update costs."""
     sides = {"source": speed.padding_source, "target": speed.padding_target}
     padding = [f"{share:.1%} of the {side}" for side, share in sides.items() if share is not None]
-    notes = [
-        f"{duration(speed.seconds)} an update, mean of {speed.updates}; {speed.precision} {_place(speed)}",
-        f"padding: {', '.join(padding)} tokens",
+    rows = [
+        ("speed", f"{speed.tokens_per_second:,.0f} tokens/s, {speed.precision} {_place(speed)}"),
+        ("an update", f"{duration(speed.seconds)}, mean of {speed.updates}"),
+        ("padding", f"{', '.join(padding)} tokens"),
     ]
-    return _parts_table(f"{title}: {speed.tokens_per_second:,.0f} tokens/s", speed, "updates", notes)
+    return Table.of_texts(title, ("measured", "value"), rows + _costs(speed))
 
 
 def decoding_table(title: str, speed: "DecodingSpeed") -> Table:
-    """The parts of the decoding of all lines, with what was measured of the whole below."""
-    notes = [
-        f"{speed.lines:,} lines in {duration(speed.seconds)}, {speed.search}; {_place(speed)}",
-        f"{speed.tokens_per_second:,.0f} tokens/s of output; a line by itself takes "
-        f"{duration(speed.one_line_seconds)}",
+    """What the decoding of all lines costs."""
+    rows = [
+        ("speed", f"{speed.lines_per_second:,.1f} lines/s, {speed.tokens_per_second:,.0f} tokens/s {_place(speed)}"),
+        ("all lines", f"{speed.lines:,} lines in {duration(speed.seconds)}, {speed.search}"),
+        ("a line by itself", duration(speed.one_line_seconds)),
     ]
-    return _parts_table(f"{title}: {speed.lines_per_second:,.1f} lines/s", speed, "decoding", notes)
+    return Table.of_texts(title, ("measured", "value"), rows + _costs(speed))
 
 
-def _parts_table(title: str, speed: "Speed", step: str, notes: list[str]) -> Table:
-    """Shares of the profiled steps, as times of one that was not slowed by the profiler."""
-    whole = sum(part.total for part in speed.parts)
-    backward = any(part.backward for part in speed.parts)
-
-    def seconds(kind: str) -> Column:
-        return Column(
-            kind,
-            lambda part: getattr(part, kind) / whole * speed.seconds,
-            lambda value: duration(value) if value else NONE,
-            f"{kind}_seconds",
-        )
-
-    fields = [
-        Column("part", lambda part: part.name, align="left"),
-        *map(seconds, ("forward", "backward", "total") if backward else ("total",)),
-        Column("share", lambda part: part.total / whole, "{:.1%}"),
-    ]
+def _costs(speed: "Speed") -> list[tuple[str, str]]:
+    """How near the matrix products come to the fastest ones, and the memory."""
     reached = speed.operations_per_second
     peaks = ", ".join(
         f"{reached / peak:.0%} of the {name} peak of {peak / 1e9:,.0f}" for name, peak in speed.peaks.items()
     )
-    notes.append(
-        f"matrix products: {speed.operations_per_token / 1e6:,.1f} million operations a token, "
+    products = (
+        f"{speed.operations_per_token / 1e6:,.1f} million operations a token, "
         f"{reached / 1e9:,.1f} billion a second: {peaks} (large products in this run)"
     )
-    if speed.peak_memory_bytes is not None:
-        notes.append(f"peak memory: {amount(speed.peak_memory_bytes)}")
-    notes.append(f"shares were measured under the profiler, times are those shares of {step} without it")
-    listed = [part for part in speed.parts if part.total / whole >= LEAST]
-    return Table.of(title, listed, fields, notes)
+    memory = speed.peak_memory_bytes
+    return [("matrix products", products), *([("peak memory", amount(memory))] if memory is not None else [])]
 
 
 def _place(speed: "Speed") -> str:

@@ -1,9 +1,12 @@
 """Every mechanism keeps every contract, with its options, in every role."""
 
 import pytest
-from helpers.contract_cases import CONTRACTS_OF_OPTION, OF_ROTARY, OPTION_INDEPENDENT, cases
+from helpers.contract_cases import CONTRACTS_OF_OPTION, OF_ROTARY, OPTION_INDEPENDENT, cases, named, options
+from helpers.watched_device import watch_updates_and_steps
 
-from attnkit.contract import CONTRACTS, Contract, Subject, run
+from attnkit import mechanisms
+from attnkit.contract import CONTRACTS, ROLES, Contract, Role, Subject, run
+from attnkit.contract.identities import possible
 from attnkit.mechanisms import entmax
 
 CASES = [pytest.param(*case[:2], id=case.subject.name, marks=case.marks) for case in cases()]
@@ -22,14 +25,21 @@ def test_each_contract_is_named_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("subject", "contracts"), CASES)
-def test_the_contracts_are_kept(subject: Subject, contracts: list[Contract], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_contracts_are_kept(subject: Subject, contracts: list[Contract]) -> None:
     for contract in contracts:
-        with monkeypatch.context() as patch:
-            if contract.name == "device":  # without values no search ends early; steps are alike
-                patch.setattr(entmax, "NEWTON", 2)
-                patch.setattr(entmax, "HALVINGS", 2)
-            result = run(contract, subject)
+        result = run(contract, subject)
         broken = f"{subject.name}: {contract.name}: {result.text}; to mend it, {contract.advice}"
         assert result.state != "broken", broken
         if result.state == "not applicable":
             assert result.text in EXCUSES.get(contract.name, ()), contract.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", mechanisms.names())
+@pytest.mark.parametrize("role", ROLES)
+def test_it_stays_on_its_device_and_never_waits_for_it(word: str, role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = named(word, role, next(options(word)))
+    if possible(subject):
+        monkeypatch.setattr(entmax, "NEWTON", 2)  # without values no search ends early; steps are alike
+        monkeypatch.setattr(entmax, "HALVINGS", 2)
+        watch_updates_and_steps(subject)

@@ -103,7 +103,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
 """Beside the defaults and every other value of options that are true or false or one of a few."""
 ANY_NUMBER = {("forgetting", "gate_bias"), ("sigmoid", "bias")}
 """Options that take negative numbers, too."""
-OPTION_INDEPENDENT = {"worked", "device", "saved", "same", "limits", "bias"}
+OPTION_INDEPENDENT = {"worked", "saved", "same", "limits", "bias"}
 """What a mechanism keeps or breaks whatever its options: run over the first of them."""
 NUMBERS = {"finite", "precise", "gradients", "map"}
 CONTRACTS_OF_OPTION: dict[str, set[str]] = {
@@ -133,8 +133,6 @@ CONTRACTS_OF_OPTION: dict[str, set[str]] = {
 OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
 QUICK = {"steps", "cached", "limits", "rows", "padding"}
 """Contracts that options other than the defaults are put to by a plain `pytest`, too."""
-OF_DEVICE = ("scaled-dot", "synthesizer-random", "local", "linear", "decay")
-"""Mechanisms of each family, put to the contract of devices by a plain `pytest`, too."""
 
 
 def options(word: str) -> Iterator[dict[str, Any]]:
@@ -166,17 +164,15 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """Every mechanism in each role, with each of its options the contracts that they can break.
 
-    A plain `pytest` takes the defaults, but for devices, and a few contracts of other options; slow
-    tests are all of devices, and other options in the last role that they have.
+    A plain `pytest` takes the defaults, and a few contracts of other options; slow tests are all of
+    other options in the last role that they have.
     """
     everything = {contract.name for contract in CONTRACTS}
     for word in mechanisms.names():
         default, *others = options(word)
         last = [role for role in ROLES if possible(named(word, role, default))][-1]
         for role in ROLES:
-            device = word in OF_DEVICE and role == last
-            quick = everything if device else everything - {"device"}
-            yield from _split(named(word, role, default), everything, quick, role != last)
+            yield from _split(named(word, role, default), everything, everything, role != last)
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
                 rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})

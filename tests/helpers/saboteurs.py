@@ -256,46 +256,6 @@ class Miscounted(Right):
         return one_head((0.25, 0.75)), one_head((0.25, 0.76))
 
 
-class Elsewhere(Right):
-    """Adds zeros that are on the CPU wherever the scores are."""
-
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        scores = super().scores(q, k, mask)
-        return scores + torch.zeros(scores.shape[-1], dtype=scores.dtype)
-
-
-class Waiting(Right):
-    """Looks at the largest query before it goes on."""
-
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        assert q is not None
-        return super().scores(q / 2 if q.detach().amax().item() > 1e30 else q, k, mask)
-
-
-class Compressing(Right):
-    """Picks the keys that are not pads by a mask of them."""
-
-    def allowed(self, mask: Mask) -> Tensor | None:
-        mask.valid.nonzero()
-        return super().allowed(mask)
-
-
-class Listed(Right):
-    """Reads its scores through a list of their columns."""
-
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        scores = super().scores(q, k, mask)
-        return scores[..., list(range(scores.shape[-1]))]
-
-
-class Counted(Right):
-    """Multiplies its scores by a number that it makes a tensor of."""
-
-    def scores(self, q: Tensor | None, k: Tensor | None, mask: Mask) -> Tensor:
-        scores = super().scores(q, k, mask)
-        return scores * torch.tensor([1.0], device=scores.device, dtype=scores.dtype)
-
-
 class Standing(Path):
     """Cached keys stay as they were when they came, while further tokens go by."""
 
@@ -343,11 +303,6 @@ BREAKS: list[tuple[type[Scored] | type[Kernel], Role, set[str]]] = [
     (NeverFast, "encoder", {"fast"}),
     (Unsaved, "encoder", {"saved"}),
     (Moody, "encoder", {"same", "saved"}),
-    (Elsewhere, "encoder", {"device"}),
-    (Waiting, "decoder", {"device"}),
-    (Compressing, "cross", {"device"}),
-    (Listed, "encoder", {"device"}),
-    (Counted, "decoder", {"device"}),
     (Miscounted, "encoder", {"worked"}),
     (Standing, "decoder", {"steps", "branches"}),
     (Uncentred, "cross", {"rows", "worked"}),

@@ -6,10 +6,10 @@ import math
 import pytest
 import torch
 from helpers.plain_search import FORBIDDEN, Fixed, Toy, exhaustive, plain_beam, sources
+from helpers.watched_device import DEVICE, Watch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnkit.contract.device import DEVICE, Watch
 from attnkit.data.tokenizer import BOS, EOS, PAD, UNK
 from attnkit.errors import DataError, RecipeError
 from attnkit.models import build

@@ -13,7 +13,7 @@ from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
     from attnkit.bench.schedule import Point
-    from attnkit.bench.step_parts import Speed
+    from attnkit.bench.speed import Speed
     from attnkit.recipe import Recipe
     from attnkit.show.table import Table
 
@@ -137,11 +137,10 @@ def train(
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
 ) -> None:
-    """Measure the speed of training and where the time of an update goes.
+    """Measure the speed of training.
 
-    Trains from random weights and keeps nothing. Forward and backward passes are split by part;
-    matrix products are compared with the fastest ones that this machine reaches in the same
-    benchmark.
+    Trains from random weights and keeps nothing. Matrix products are compared with the fastest ones
+    that this machine reaches in the same benchmark; --profile shows where the time of an update goes.
 
       attnkit bench train quickstart
       attnkit bench train translation/multi30k --variant random train.precision=bf16
@@ -183,7 +182,7 @@ def decode(
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
 ) -> None:
-    """Measure the speed of decoding and where its time goes.
+    """Measure the speed of decoding.
 
     A recipe is measured with random weights and outputs as long as the average reference, a run
     with its own weights and outputs. Decoding one line at a time is measured too.
