@@ -1,4 +1,4 @@
-"""Write the generated parts of the documentation: tables of mechanisms, recipe keys and metrics.
+"""Write the generated parts of the documentation: tables of mechanisms and recipe keys.
 
 python docs/reference.py
 """
@@ -18,7 +18,6 @@ import recall
 from attnkit import cli
 from attnkit.mechanisms import facts, names
 from attnkit.recipe.json_schema import json_schema
-from attnkit.recipe.metrics import METRICS, MetricFacts
 from attnkit.recipe.values import phrase
 
 HERE = Path(__file__).parent
@@ -84,25 +83,6 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
 
-def metrics(page: str) -> str:
-    """docs/metrics.md with a table of the metrics as they are declared."""
-    heads = ("metric", "in tables", "definition", "words by", "range", "source")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, known in METRICS.items():
-        needs = f"; needs {known.needs}" if known.needs else ""
-        cut_by = f"`{known.cut_by}`" if known.cut_by else ""
-        cells = [f"`{name}`", known.title, known.meaning + needs, cut_by, _range(known)]
-        cells.append(known.source)
-        lines.append(f"| {' | '.join(cells)} |")
-    table = "\n".join(lines) + "\n"
-    return re.sub(r"\| metric \|.*?\n(?=\n)", lambda _: table, page, flags=re.DOTALL)
-
-
-def _range(facts: MetricFacts) -> str:
-    notes = {"lower": ", lower is better", "neither": ", neither is better"}
-    return facts.range + notes.get(facts.better, "")
-
-
 def recipe_keys() -> str:
     """A table for each section of a recipe: key, values, default and meaning."""
     schema = json_schema()
@@ -144,7 +124,7 @@ def _description(value: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write the files."""
-    for write in (mechanisms, metrics, choosing):
+    for write in (mechanisms, choosing):
         page = HERE / f"{write.__name__}.md"
         page.write_text(write(page.read_text(encoding="utf-8")), encoding="utf-8")
     (HERE / "recipe-keys.md").write_text(recipe_keys(), encoding="utf-8")

@@ -22,6 +22,7 @@ from attnkit.cli import main
 from attnkit.data import formats
 from attnkit.nbce.answer import METHODS
 from attnkit.recipe import load, loading, mechanism_registry, shipped, sweep, yaml_nodes
+from attnkit.recipe.metrics import METRICS
 from attnkit.runs import Run, results
 from attnkit.storage import download, files
 
@@ -237,11 +238,24 @@ def test_generated_parts_are_current() -> None:
     assert spec.loader is not None
     reference = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(reference)
-    for write in (reference.mechanisms, reference.metrics, reference.choosing):
+    for write in (reference.mechanisms, reference.choosing):
         page = (DOCS / f"{write.__name__}.md").read_text(encoding="utf-8")
         assert write(page) == page, "run: python docs/reference.py"
     keys = (DOCS / "recipe-keys.md").read_text(encoding="utf-8")
     assert reference.recipe_keys() == keys, "run: python docs/reference.py"
+
+
+def test_every_metric_has_a_definition() -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    rows = [
+        line.strip("| ").split(" | ") for line in page.split("\n") if re.match(r"\| `[\w-]+` \|.*\|.*\|.*\|", line)
+    ]
+    words = {"higher": "", "lower": ", lower is better", "neither": ", neither is better"}
+    for name, facts in METRICS.items():
+        title, definition, cut_by, scale = next(row[1:5] for row in rows if row[0] == f"`{name}`")
+        assert (title, cut_by.strip("`")) == (facts.title, facts.cut_by)
+        assert definition
+        assert scale.endswith(words[facts.better]), name
 
 
 def test_tasks_name_commands_and_options_that_there_are() -> None:

@@ -1,7 +1,7 @@
 """The metrics: each is declared here, once.
 
-`eval.metrics`, `train.monitor`, tables and docs/metrics.md are made from these entries.  What
-computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
+`eval.metrics`, `train.monitor` and tables are made from these entries; docs/metrics.md has definitions and sources.
+What computes a metric is a function of its family, `attnkit/scoring/metrics/<family>.py`.
 """
 
 import ast
@@ -37,17 +37,10 @@ class MetricFacts:
     """Module of `attnkit.scoring.metrics` that computes it.  Of a model's probabilities: `model`
     (`attnkit.scoring.teacher_forced`) compares them with the reference, `source`
     (`attnkit.scoring.total_variation`) with the process that wrote the text."""
-    meaning: str
-    """Definition, for the reference page."""
-    source: str
-    """Paper, or the library that computes it."""
-    range: str = "0 to 100"
     better: Literal["higher", "lower", "neither"] = "higher"
     reads: Literal["outputs", "contexts", "labels", "probabilities"] = "outputs"
     """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a
     reference."""
-    needs: str = ""
-    """What it needs besides attnkit and the references."""
     resampled: bool = True
     """Whether the score is a function of sums over sentences, which the paired bootstrap needs."""
     cut_by: Literal["tokenize", "words", ""] = ""
@@ -55,252 +48,41 @@ class MetricFacts:
     first sacrebleu tokenizer), or `words` (its own two ways); empty where it counts none."""
 
 
-_SACREBLEU = "sacrebleu (Post 2018)"
-_PAPINENI = f"Papineni et al. 2002; {_SACREBLEU}"
-_LIN = "Lin 2004; rouge-score with the Porter stemmer"
-_LIU = "Liu et al. 2016"
-_LI = "Li et al. 2016"
-_SQUAD = "Rajpurkar et al. 2016 (SQuAD 1.1)"
-_F = "of several references the best, F measure averaged over the lines"
-_VECTORS = "word vectors (`eval.vectors`, `--vectors`)"
-_COSINE = "-100 to 100"
-_LABELS = "a classification recipe"
-
 METRICS: dict[str, MetricFacts] = {
-    "bleu": MetricFacts(
-        "BLEU",
-        "sacrebleu_scores",
-        "geometric mean of the precisions of 1- to 4-grams, times the brevity penalty, over the whole corpus",
-        _PAPINENI,
-        cut_by="tokenize",
-    ),
-    "chrf": MetricFacts(
-        "chrF",
-        "sacrebleu_scores",
-        "F measure of character 1- to 6-grams, recall weighted twice (chrF2)",
-        f"Popovic 2015; {_SACREBLEU}",
-    ),
-    "ter": MetricFacts(
-        "TER",
-        "sacrebleu_scores",
-        "edits (insertions, deletions, substitutions, shifts) per reference word",
-        f"Snover et al. 2006; {_SACREBLEU}",
-        "0 and up",
-        "lower",
-        cut_by="words",
-    ),
-    "rouge1": MetricFacts("ROUGE-1", "rouge", f"unigrams in common: {_F}", _LIN, cut_by="words"),
-    "rouge2": MetricFacts("ROUGE-2", "rouge", f"bigrams in common: {_F}", _LIN, cut_by="words"),
-    "rougeL": MetricFacts("ROUGE-L", "rouge", f"longest common subsequence: {_F}", _LIN, cut_by="words"),
-    "rougeLsum": MetricFacts(
-        "ROUGE-Lsum",
-        "rouge",
-        f"union of the longest common subsequences of sentences (`eval.sentences`): {_F}",
-        _LIN,
-        cut_by="words",
-    ),
-    "bleu1": MetricFacts("BLEU-1", "sacrebleu_scores", "BLEU with unigrams only", _PAPINENI, cut_by="tokenize"),
-    "bleu4": MetricFacts(
-        "BLEU-4",
-        "sacrebleu_scores",
-        "the same number as bleu; stands beside bleu1 in comparisons of dialogue",
-        _PAPINENI,
-        cut_by="tokenize",
-    ),
-    "meteor": MetricFacts(
-        "METEOR",
-        "meteor",
-        "unigrams matched by form, Porter stem or WordNet synonym: F measure with recall weighted "
-        "nine times, less a penalty for scattered matches; the best reference of each line, "
-        "averaged over the lines; for English",
-        "Lavie and Agarwal 2007; nltk",
-        needs="WordNet (`python -m nltk.downloader wordnet`)",
-        cut_by="tokenize",
-    ),
-    "cider": MetricFacts(
-        "CIDEr-D",
-        "cider",
-        "similarity of the 1- to 4-grams, weighted by how few lines have them in their "
-        "references; averaged over references and lines; words in lower case without punctuation. "
-        "The value is 100 times that of coco-caption, as papers print it",
-        "Vedantam et al. 2015",
-        "0 to 1000",
-        cut_by="tokenize",
-    ),
-    "embedding-average": MetricFacts(
-        "Embedding Average",
-        "embedding",
-        "cosine between the mean word vectors of both texts",
-        _LIU,
-        _COSINE,
-        needs=_VECTORS,
-        cut_by="tokenize",
-    ),
-    "embedding-greedy": MetricFacts(
-        "Greedy Matching",
-        "embedding",
-        "each word's highest cosine with a word of the other text, averaged over the words, and over both directions",
-        f"Rus and Lintean 2012; {_LIU}",
-        _COSINE,
-        needs=_VECTORS,
-        cut_by="tokenize",
-    ),
-    "embedding-extrema": MetricFacts(
-        "Vector Extrema",
-        "embedding",
-        "cosine between the vectors that have, in each dimension, the value farthest from zero",
-        f"Forgues et al. 2014; {_LIU}",
-        _COSINE,
-        needs=_VECTORS,
-        cut_by="tokenize",
-    ),
-    "distinct-1": MetricFacts(
-        "distinct-1",
-        "diversity",
-        "number of different words in all outputs, per 100 words",
-        _LI,
-        resampled=False,
-        cut_by="tokenize",
-    ),
-    "distinct-2": MetricFacts(
-        "distinct-2",
-        "diversity",
-        "number of different bigrams in all outputs, per 100 words",
-        _LI,
-        resampled=False,
-        cut_by="tokenize",
-    ),
-    "seq-rep-4": MetricFacts(
-        "seq-rep-4",
-        "diversity",
-        "repetition: share of the 4-grams of an output that occurred before in it, averaged over "
-        "the outputs; 0 for outputs shorter than four words",
-        "Welleck et al. 2020",
-        better="lower",
-        cut_by="tokenize",
-    ),
-    "length-ratio": MetricFacts(
-        "length ratio",
-        "sacrebleu_scores",
-        "words of all outputs per 100 words of the references (of several the one nearest in "
-        "length), the ratio that sacrebleu prints with BLEU",
-        _SACREBLEU,
-        "0 and up",
-        "neither",
-        cut_by="tokenize",
-    ),
-    "exact-match": MetricFacts(
-        "exact match", "answers", "share of outputs that equal a reference, any white space alike", ""
-    ),
-    "answer-match": MetricFacts(
-        "answer match",
-        "answers",
-        "share of answers that equal a reference; case, punctuation and articles do not count",
-        _SQUAD,
-        cut_by="words",
-    ),
-    "answer-f1": MetricFacts(
-        "F1", "answers", "F measure of the words of an answer, normalised as in answer-match", _SQUAD, cut_by="words"
-    ),
-    "answer-contained": MetricFacts(
-        "answer contained",
-        "answers",
-        "share of answers that contain a reference as a run of whole words, normalised as in "
-        "answer-match: fair to models that answer in sentences, but a longer answer contains more",
-        "Mallen et al. 2023",
-        cut_by="words",
-    ),
-    "context-found": MetricFacts(
-        "context found",
-        "answers",
-        "share of questions for which the chosen context contains an answer",
-        "",
-        reads="contexts",
-        needs="a question-answering recipe",
-        cut_by="words",
-    ),
-    "label-accuracy": MetricFacts(
-        "accuracy", "labels", "share of inputs that get their label", "", reads="labels", needs=_LABELS
-    ),
-    "matthews": MetricFacts(
-        "Matthews",
-        "labels",
-        "Matthews correlation of the labels given and the right ones (of more than two R_K); 0 "
-        "where either is always the same",
-        "Matthews 1975; Gorodkin 2004",
-        _COSINE,
-        reads="labels",
-        needs=_LABELS,
-    ),
-    "f1": MetricFacts(
-        "label F1",
-        "labels",
-        "F measure of the positive label, the last of two; of more than two labels the mean over labels (macro F1)",
-        "",
-        reads="labels",
-        needs=_LABELS,
-    ),
-    "accuracy": MetricFacts(
-        "token accuracy",
-        "model",
-        "share of reference tokens that are the likeliest next token",
-        "",
-        reads="probabilities",
-        needs="a trained model",
-    ),
-    "balanced-accuracy": MetricFacts(
-        "balanced accuracy",
-        "model",
-        "share of marked positions that get their answer, averaged over the answers (macro)",
-        "",
-        reads="probabilities",
-        needs="a model of the task tagging",
-    ),
-    "perplexity": MetricFacts(
-        "perplexity",
-        "model",
-        "exp of the mean negative log-likelihood of a reference token",
-        "",
-        "1 and up",
-        "lower",
-        "probabilities",
-        "a trained model",
-    ),
-    "calibration-error": MetricFacts(
-        "ECE",
-        "model",
-        "expected calibration error: distance between confidence (the probability of the likeliest "
-        "next token) and accuracy in 15 equal intervals of confidence, averaged over the reference "
-        "tokens",
-        "Guo et al. 2017",
-        "0 to 100",
-        "lower",
-        "probabilities",
-        "a trained model",
-    ),
-    "total-variation": MetricFacts(
-        "total variation",
-        "source",
-        "half the summed differences between the distributions of the next token by the model and "
-        "by the process that wrote the text, averaged over the tokens",
-        "",
-        better="lower",
-        reads="probabilities",
-        needs="a corpus whose source is known (toy-topics, toy-chains)",
-    ),
-    "word-perplexity": MetricFacts(
-        "word perplexity",
-        "model",
-        "exp of the same likelihood per word and end of line, which compares any vocabularies; "
-        "shown beside perplexity for language models",
-        "",
-        "1 and up",
-        "lower",
-        "probabilities",
-        "a trained model",
-    ),
+    "bleu": MetricFacts("BLEU", "sacrebleu_scores", cut_by="tokenize"),
+    "chrf": MetricFacts("chrF", "sacrebleu_scores"),
+    "ter": MetricFacts("TER", "sacrebleu_scores", better="lower", cut_by="words"),
+    "rouge1": MetricFacts("ROUGE-1", "rouge", cut_by="words"),
+    "rouge2": MetricFacts("ROUGE-2", "rouge", cut_by="words"),
+    "rougeL": MetricFacts("ROUGE-L", "rouge", cut_by="words"),
+    "rougeLsum": MetricFacts("ROUGE-Lsum", "rouge", cut_by="words"),
+    "bleu1": MetricFacts("BLEU-1", "sacrebleu_scores", cut_by="tokenize"),
+    "bleu4": MetricFacts("BLEU-4", "sacrebleu_scores", cut_by="tokenize"),
+    "meteor": MetricFacts("METEOR", "meteor", cut_by="tokenize"),
+    "cider": MetricFacts("CIDEr-D", "cider", cut_by="tokenize"),
+    "embedding-average": MetricFacts("Embedding Average", "embedding", cut_by="tokenize"),
+    "embedding-greedy": MetricFacts("Greedy Matching", "embedding", cut_by="tokenize"),
+    "embedding-extrema": MetricFacts("Vector Extrema", "embedding", cut_by="tokenize"),
+    "distinct-1": MetricFacts("distinct-1", "diversity", resampled=False, cut_by="tokenize"),
+    "distinct-2": MetricFacts("distinct-2", "diversity", resampled=False, cut_by="tokenize"),
+    "seq-rep-4": MetricFacts("seq-rep-4", "diversity", better="lower", cut_by="tokenize"),
+    "length-ratio": MetricFacts("length ratio", "sacrebleu_scores", better="neither", cut_by="tokenize"),
+    "exact-match": MetricFacts("exact match", "answers"),
+    "answer-match": MetricFacts("answer match", "answers", cut_by="words"),
+    "answer-f1": MetricFacts("F1", "answers", cut_by="words"),
+    "answer-contained": MetricFacts("answer contained", "answers", cut_by="words"),
+    "context-found": MetricFacts("context found", "answers", reads="contexts", cut_by="words"),
+    "label-accuracy": MetricFacts("accuracy", "labels", reads="labels"),
+    "matthews": MetricFacts("Matthews", "labels", reads="labels"),
+    "f1": MetricFacts("label F1", "labels", reads="labels"),
+    "accuracy": MetricFacts("token accuracy", "model", reads="probabilities"),
+    "balanced-accuracy": MetricFacts("balanced accuracy", "model", reads="probabilities"),
+    "perplexity": MetricFacts("perplexity", "model", better="lower", reads="probabilities"),
+    "calibration-error": MetricFacts("ECE", "model", better="lower", reads="probabilities"),
+    "total-variation": MetricFacts("total variation", "source", better="lower", reads="probabilities"),
+    "word-perplexity": MetricFacts("word perplexity", "model", better="lower", reads="probabilities"),
 }
-"""Every metric by its name in recipes and on the command line, in the order of reference pages."""
+"""Every metric by its name in recipes and on the command line; docs/metrics.md defines them."""
 
 ROUGE = ("rouge1", "rouge2", "rougeL", "rougeLsum")
 """What `rouge` stands for."""
@@ -372,9 +154,8 @@ MONITORS = (
 
 PLUGGED = "plugin_metrics"
 """The family of metrics from outside; a file `comet.py` brings the metric `comet`: a function
-`score` from lines to one number a line.  The first line of its docstring is the meaning; `title`,
-`better` ("higher" or "lower"), `range` and `source` may be set to literals.  It comes by --plugin,
-or by the entry-point group of an installed package (name = metric, value = module)."""
+`score` from lines to one number a line.  `title` and `better` ("higher" or "lower") may be set to literals.  It
+comes by --plugin, or by the entry-point group of an installed package (name = metric, value = module)."""
 GROUP = "attnkit.metrics"
 FUNCTION = "score"
 _files: dict[str, Path] = {}
@@ -397,7 +178,7 @@ def plug_in_metric(path: Path, name: str) -> None:
     if name == "rouge" or (name in METRICS and METRICS[name].family != PLUGGED):
         raise UsageError(f"plug-in {path}: {name} is a metric of attnkit; rename the file")
     tree = ast.parse(path.read_bytes())
-    found = {"title": name, "range": "", "better": "higher", "source": ""}
+    found = {"title": name, "better": "higher"}
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id=key)], value=value) if key in found:
@@ -406,9 +187,8 @@ def plug_in_metric(path: Path, name: str) -> None:
                 found[key] = value.value
     if found["better"] not in ("higher", "lower"):
         raise UsageError(f"{path}: better must be 'higher' or 'lower', got {found['better']!r}")
-    meaning = (ast.get_docstring(tree) or name).partition("\n")[0]
     given: Any = found
-    METRICS[name] = MetricFacts(family=PLUGGED, meaning=meaning, needs=str(path), **given)
+    METRICS[name] = MetricFacts(family=PLUGGED, **given)
     _files[name] = path
 
 

@@ -49,7 +49,6 @@ def test_the_mean_of_a_functions_numbers_is_the_score(write: Write) -> None:
     assert mechanism_registry.plug_in(path) == "length-gap"
     facts = metric_facts("length-gap")
     assert (facts.title, facts.better) == ("length gap", "lower")
-    assert facts.meaning == "Difference of the lengths in characters."
     found = score(["length-gap", "bleu"], ["a", "bcd"], [["ab"], ["b"]], EvalConfig())
     assert list(found) == ["length-gap", "bleu"]
     assert found["length-gap"].value == 1.5
