@@ -204,7 +204,7 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
             if start.startswith(GZIP):
                 text, kind = gzip.GzipFile(fileobj=packed), "gzip"
             elif start.startswith(XZ):
-                text, kind = lzma.LZMAFile(packed), "xz"
+                text, kind = lzma.LZMAFile(packed), "xz"  # noqa: SIM115
             if kind:  # lines are found faster in a buffer
                 text = io.BufferedReader(text, LONGEST)
             yield text, packed if kind else None

@@ -13,8 +13,6 @@ spans and of the gaps between them are drawn as in T5's code: both are split at 
 parts as there are spans, each at least one token long, and a text begins with a gap.
 """
 
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,8 +24,6 @@ from attnkit.data.marked import mark
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
 from attnkit.recipe.schema import Recipe
-from attnkit.storage.cache import cache_dir
-from attnkit.storage.files import check_space, make_folder, writing
 from attnkit.text import RESERVED
 
 MASK = "<mask>"
@@ -42,8 +38,6 @@ FIXED = (0, 0)
 """Seed and epoch of the noise of validation and test."""
 _OF_SPANS, _OF_MASKS = 2, 3
 """Tell these draws apart, and from those of `batch_plan`, which has 0 and 1."""
-IN_MEMORY = 2**28
-"""Bytes up to which an array is kept in memory."""
 CHUNK = 2**20
 """Tokens that are made at a time."""
 
@@ -83,7 +77,7 @@ def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tup
     mask, pieces = vocabulary.id_of(MASK), np.uint64(len(vocabulary) - len(RESERVED))
     draws, others = (np.random.PCG64((*noise, _OF_MASKS)) for _ in range(2))
     others.advance(len(ids))
-    seen, hidden = (large_array(len(ids), ids.dtype) for _ in range(2))
+    seen, hidden = np.empty(len(ids), ids.dtype), np.empty(len(ids), ids.dtype)
     for start in range(0, len(ids), CHUNK):
         here = slice(start, start + CHUNK)
         part = ids[here]
@@ -124,7 +118,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     Raises:
         DataError: there are fewer than two tokens.
     """
-    ids = _without_ends(stream.target.ids)
+    ids = stream.target.ids[stream.target.ids != EOS]
     marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)
     bits = Bits((*noise, _OF_SPANS))
     whole = len(ids) // max_length * max_length
@@ -152,17 +146,6 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     return replace(stream, source=source, target=target)
 
 
-def _without_ends(ids: Ids) -> Ids:
-    """The tokens but for the ends of paragraphs."""
-    chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
-    kept, at = large_array(sum(int((chunk != EOS).sum()) for chunk in chunks), ids.dtype), 0
-    for chunk in chunks:
-        some = chunk[chunk != EOS]
-        kept[at : at + len(some)] = some
-        at += len(some)
-    return kept
-
-
 def _space(parts: Sequence[Ids], side: int, dtype: DTypeLike) -> Ragged:
     """Room for the sources (0) or the targets (1) of texts."""
     widths = []
@@ -170,7 +153,7 @@ def _space(parts: Sequence[Ids], side: int, dtype: DTypeLike) -> Ragged:
         noise, spans = noise_of(length)
         widths += [np.full(rows, (length - noise if side == 0 else noise) + spans + 1)]
     offsets = np.append(0, np.concatenate(widths).cumsum())
-    return Ragged(large_array(int(offsets[-1]), dtype), offsets)
+    return Ragged(np.empty(int(offsets[-1]), dtype), offsets)
 
 
 def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:
@@ -203,24 +186,3 @@ def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
     edges = np.zeros((rows, parts + 1), np.int64)
     edges[:, 1:-1], edges[:, -1] = cuts, total
     return np.diff(edges)
-
-
-def large_array(count: int, dtype: DTypeLike) -> NDArray[np.unsignedinteger]:
-    """An array to be filled: in memory, or mapped from a file in the cache that has no name.
-
-    Such a file is gone with the process.
-
-    Raises:
-        OutputError, OutputPathError: the disk is full, or the cache cannot be written.
-    """
-    size = count * np.dtype(dtype).itemsize
-    if size <= IN_MEMORY:
-        return np.empty(count, dtype)
-    make_folder(cache_dir())
-    with writing(cache_dir()), tempfile.TemporaryFile(dir=cache_dir()) as file:
-        if hasattr(os, "posix_fallocate"):  # a full disk would kill who writes to the map
-            os.posix_fallocate(file.fileno(), 0, size)
-        else:  # macOS
-            check_space(cache_dir(), size)
-            file.truncate(size)
-        return np.memmap(file, dtype, mode="r+", shape=(count,))

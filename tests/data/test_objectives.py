@@ -1,7 +1,5 @@
 """Masked tokens and span corruption against a plain reading of their descriptions."""
 
-import errno
-import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,7 @@ from attnkit.data.encoded import Blocks, Encoded, Ragged
 from attnkit.data.objectives import MASK, apply_objective, corrupt_spans, mask_tokens, noise_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, PAD, Tokenizer
-from attnkit.errors import DataError, OutputError
+from attnkit.errors import DataError
 from attnkit.recipe.schema import TokenizerConfig
 from attnkit.text import RESERVED
 
@@ -182,29 +180,13 @@ def test_a_tokenizer_without_sentinels_is_refused() -> None:
 
 @pytest.mark.parametrize("chunk", [7, 64])
 @pytest.mark.parametrize("objective", ["masked", "span-corruption"])
-def test_noise_is_the_same_made_in_chunks_in_files(
-    objective: str, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
+def test_noise_is_the_same_made_in_chunks(objective: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     special = (MASK, *sentinels(16))
     vocabulary = Tokenizer.train(TokenizerConfig(type="char", size=60, special=special), ROWS).target
     whole = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
     monkeypatch.setattr(objectives, "CHUNK", chunk)
-    monkeypatch.setattr(objectives, "IN_MEMORY", 100)
-    mapped = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
+    parts = apply_objective(random_text(600), vocabulary, objective, 16, (1, 1))
     for side in ("source", "target"):
-        one, other = getattr(whole, side), getattr(mapped, side)
-        assert isinstance(other.ids, np.memmap)
+        one, other = getattr(whole, side), getattr(parts, side)
         assert np.array_equal(one.ids, other.ids)
         assert np.array_equal(one.starts, other.starts)
-    assert not [*tmp_path.iterdir()]
-
-
-def test_a_full_disk_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(objectives, "IN_MEMORY", 100)
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(OutputError, match="No space left"):
-        apply_objective(random_text(600), MASKING, "masked", 16)
