@@ -201,4 +201,4 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
         check_file(folder / DATASET_ROWS)
         return folder / DATASET_ROWS
 
-    return read_or_build(cache / "datasets" / key[:32], read, write)[0]
+    return read_or_build(cache / "datasets" / key[:32], read, write)

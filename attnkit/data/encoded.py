@@ -125,8 +125,6 @@ class Encoded:
     digest: str
     """SHA-256 in hexadecimal of all ids and offsets."""
     path: Path
-    note: str | None = None
-    """One line about a damaged cache that was rebuilt."""
 
     def __len__(self) -> int:
         """Number of rows, or of blocks of a stream."""

@@ -85,8 +85,7 @@ def encode(
         }
         write_synced(draft / "meta.json", note_text(content))
 
-    encoded, note = read_or_build(folder / key, Encoded.open, build)
-    return replace(encoded, note=note)
+    return read_or_build(folder / key, Encoded.open, build)
 
 
 def _names(stream: bool) -> tuple[str, ...]:

@@ -109,7 +109,6 @@ def prepare(
     for name in ("train", "valid"):
         split = encode_split(corpus, tokenizer, recipe, name, cache=root, progress=progress)
         reports += [f"{name}: {line}" for line in split.counts.lines()]
-        reports += [split.note] if split.note else []
         splits.append(split)
     _check_lengths(recipe, corpus, tokenizer, root)
     reports += [*corpus.notes, *split_notes(recipe)]
@@ -334,7 +333,7 @@ def _tokenizer(
             raise DataError(f"{path}: the model does not match its SHA-256")
         return saved, facts
 
-    (tokenizer, facts), note = read_or_build(cache / "tokenizers" / key, read, build)
+    tokenizer, facts = read_or_build(cache / "tokenizers" / key, read, build)
     lines = []
     for name, vocabulary in ({"shared": tokenizer.source} if tokenizer.shared else tokenizer._asdict()).items():
         line = f"tokenizer: {spec.type}, {name}, {len(vocabulary):,} pieces"
@@ -348,7 +347,7 @@ def _tokenizer(
         )
     if facts.rows < facts.seen:
         lines.append(f"tokenizer: learned from {facts.rows:,} of {facts.seen:,} rows")
-    return tokenizer, lines + ([note] if note else [])
+    return tokenizer, lines
 
 
 def _watched(rows: Iterator[Row], progress: Progress | None) -> Iterator[Row]:

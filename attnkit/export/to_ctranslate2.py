@@ -117,7 +117,7 @@ def opened(run: Run, device: str) -> CTranslate2Model:
         write(run.model(), tokenizer, recipe, folder)
 
     place = cache_dir() / "ctranslate2" / run.weights_sha256
-    return read_or_build(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)[0]
+    return read_or_build(place, lambda path: CTranslate2Model(path, tokenizer, limit, device), build)
 
 
 def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:

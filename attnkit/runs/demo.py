@@ -28,7 +28,7 @@ def located(name: str | Path) -> Path:
         return path
     digest = files.sha256_file(SHIPPED / "manifest.json")[:_DIGITS]
     with suppress(OutputPathError, OutputError):
-        return read_or_build(cache_dir() / DEMO / digest, _require, _copy)[0]
+        return read_or_build(cache_dir() / DEMO / digest, _require, _copy)
     return SHIPPED
 
 

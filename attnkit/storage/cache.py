@@ -68,9 +68,7 @@ def read_note(path: Path, form: Any) -> Any:
     return None
 
 
-def read_or_build(
-    path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]
-) -> tuple[Value, str | None]:
+def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Path], None]) -> Value:
     """Read a finished folder; where it is absent or damaged, build it first.
 
     Args:
@@ -79,38 +77,32 @@ def read_or_build(
         build: fills a new, empty folder.
 
     The folder gets its name by a rename after `build`, under a lock, so that of two processes
-    one builds and the other waits and reads.  Returns what `read` gave, and one line about the
-    damage that was repaired or None.
+    one builds and the other waits and reads.  Returns what `read` gave.
 
     Raises:
         OutputPathError: the cache folder cannot be created.
         OutputError: the disk is full or broken.
     """
-    value, _ = _try(path, read)
-    if value is not None:
-        return value, None
+    if (value := _whole(path, read)) is not None:
+        return value
     make_folder(path.parent)
     lock = path.with_name(f"{path.name}.lock")
     with exclusive(lock, file=True):  # saves double work; the rename keeps readers safe
-        value, damage = _try(path, read)
-        if value is None:
+        if (value := _whole(path, read)) is None:
             remove_leftovers(path.parent)
             fill_folder(path, build)
             value = read(path)
         # Only after success: whoever waits finds the folder finished and builds nothing.
         with suppress(OSError):
             lock.unlink()
-    return value, f"the damaged cache {path} was rebuilt ({damage})" if damage else None
+    return value
 
 
-def _try(path: Path, read: Callable[[Path], Value]) -> tuple[Value | None, str | None]:
-    """What is in the folder, or None and the reason (None where there is no folder)."""
-    if not path.exists():
-        return None, None
-    try:
-        return read(path), None
-    except (DataError, MissingInputError) as error:
-        return None, str(error)
+def _whole(path: Path, read: Callable[[Path], Value]) -> Value | None:
+    """What is in a folder; None where there is none, or a damaged one."""
+    with suppress(DataError, MissingInputError):
+        return read(path) if path.exists() else None
+    return None
 
 
 def fill_folder(path: Path, build: Callable[[Path], None]) -> None:

@@ -119,14 +119,13 @@ def test_learning_from_a_part_of_the_text_is_reported(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "meta.json"])
-def test_a_damaged_tokenizer_cache_is_rebuilt_and_reported(tmp_path: Path, name: str) -> None:
+def test_a_damaged_tokenizer_cache_is_rebuilt(tmp_path: Path, name: str) -> None:
     spec, cache = recipe(tmp_path), tmp_path / "c"
     first = prepare(spec, cache=cache)
     (path,) = (cache / "tokenizers").glob(f"*/{name}")
     path.write_bytes(path.read_bytes()[:-9])
     second = prepare(spec, cache=cache)
     assert second.digest == first.digest
-    assert [line for line in second.reports if "was rebuilt" in line]
 
 
 def test_no_usable_row_is_an_error_that_says_what_happened(tmp_path: Path) -> None:
