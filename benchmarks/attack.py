@@ -88,7 +88,7 @@ COMMANDS = (
     f"convert {RUN} --attention linear --transfer 2 --tune 3 --device cpu --out new",
     f"align {RUN} text text -o out.txt --device cpu",
     f"probe heads {RUN} --rows 4 --device cpu",
-    f"nbce {RUN} --context text --prompt two --max-length 3 --save out.html --device cpu",
+    f"nbce {RUN} --context text --prompt two --max-length 3 --trace --device cpu",
     "bench attention linear --lengths 64,128 --repeats 1 --budget 1",
     "bench train toy.yaml --updates 2 --profile out.json --device cpu",
     "compare runs/toy/base runs/toy/dot",

@@ -1,14 +1,13 @@
-"""Answers of `attnkit nbce`: asked for, streamed, printed and saved."""
+"""Answers of `attnkit nbce`: asked for and printed."""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnkit.cli import console, output, streams
+from attnkit.cli import console, output
 from attnkit.cli.progress_bar import progress_bar
 from attnkit.text import safe_text
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from attnkit.nbce.contexts import Context
     from attnkit.nbce.merge import Rule
     from attnkit.nbce.reader import ContextReader
-    from attnkit.nbce.trace import TextStream, Trace
+    from attnkit.nbce.trace import Trace
     from attnkit.recipe.schema import SearchConfig
 
 
@@ -34,7 +33,6 @@ class NbceRequest(NamedTuple):
     choices: Sequence[str]  # scored in place of generating; empty: text is generated
     trace: bool
     as_json: bool
-    files: Sequence[Path]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, without space around it."""
@@ -51,25 +49,26 @@ class MethodReply(NamedTuple):
     method: str
     reply: "Reply"
     trace: "Trace | None"
+    """With --trace, where contexts were merged."""
 
 
 def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | None = None) -> None:
-    """Ask everything, print the answers, write the files and warn about what was cut.
+    """Ask everything, print the answers and warn about what was cut.
 
     The prompts are asked together, then each of `piped` when it comes, with the contexts kept.
     """
     several = len(prompts) > 1 or piped is not None
     request.reader.keep_contexts = piped is not None
-    traces: list[Trace] = []
     number = cut = 0  # prompts and answers; of a pipe that stays open nothing else is kept
     with progress_bar("rows read") as progress:
         request.reader.progress = partial(progress, "contexts")
         for some in chain([prompts] if prompts else [], ([prompt] for prompt in piped or ())):
             asked = _fitted(request, some, warns=number == 0)
-            stream = None if several else _stream(asked)
-            columns = [_ask(asked, method, some, stream) for method in asked.methods]
-            for prompt, *answers in zip(some, *columns, strict=True):
+            columns = [_ask(asked, method, some) for method in asked.methods]
+            for prompt, *replies in zip(some, *columns, strict=True):
                 number += 1
+                pairs = zip(asked.methods, replies, strict=True)
+                answers = [MethodReply(method, reply, _trace(request, prompt, reply)) for method, reply in pairs]
                 if request.as_json:
                     for one in answers:
                         record = {"prompt": number} | _record(one, request)
@@ -77,18 +76,9 @@ def answer(request: NbceRequest, prompts: Sequence[str], piped: Iterable[str] | 
                 elif len(answers) > 1:
                     _show_methods(f"{number}: {prompt}" if several else "", answers, request)
                 else:
-                    _show_text(answers[0], request, stream, several)
-                if request.files:
-                    traces += [one.trace for one in answers if one.trace is not None]
+                    _show_text(answers[0], request, several)
                 cut += sum(bool(it.reply.hypotheses) and not it.reply.complete for it in answers)
             sys.stdout.flush()
-    for path in request.files:
-        if path.suffix.lower() == ".json":
-            output.save(path, json.dumps({"traces": [one.json() for one in traces]}) + "\n")
-        else:
-            from attnkit.show.trace_page import page
-
-            output.save(path, page(traces))
     if cut:
         console.warn(f"answers cut at their maximum length: {cut:,} (--max-length)")
 
@@ -106,52 +96,29 @@ def _fitted(request: NbceRequest, prompts: Sequence[str], warns: bool) -> NbceRe
     return request._replace(spec=spec)
 
 
-def _stream(request: NbceRequest) -> "TextStream | None":
-    """What shows a text as it comes, where a single one is watched."""
-    from attnkit.nbce.trace import TextStream
-
-    grows = len(request.methods) == 1 and request.spec.method != "beam" and not request.choices
-    watched = grows and not request.as_json and streams.terminal(sys.stdout)
-    return TextStream(request.decode) if watched else None
-
-
-def _ask(request: NbceRequest, method: str, prompts: Sequence[str], stream: "TextStream | None") -> list[MethodReply]:
+def _ask(request: NbceRequest, method: str, prompts: Sequence[str]) -> "list[Reply]":
     """The answers of one method; an empty prompt, as a pipe may have, gets an empty one."""
     from attnkit.nbce.answer import Reply, ask
-    from attnkit.nbce.trace import trace
 
-    def emit(token: int) -> None:
-        if stream is not None:
-            console.write(safe_text(stream.add(token)))
-
-    reader, rule = request.reader, request.rule
-    limit = None
+    if not prompts[0].strip():
+        return [Reply("", [], [], None)]
+    reader, limit = request.reader, None
     if reader.trained is not None:  # as in evaluation, but for a prompt that alone is longer
         longest = max(reader.row("", text).longest for text in prompts)
         limit = max(reader.trained + 1, longest) + request.spec.max_length
     contexts = [[one.text for one in request.contexts]] * len(prompts)
-    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit}
-    if not prompts[0].strip():
-        replies = [Reply("", [], [], None)]
-    else:
-        how |= {"choices": request.choices, "emit": emit if stream is not None else None}
-        replies = ask(reader, method, contexts, prompts, request.spec, rule, **how)
-    traces = [
-        trace(
-            reader.name,
-            prompt,
-            request.contexts,
-            rule,
-            reply.hypotheses[0].ids,
-            reply.steps,
-            reply.source,
-            request.decode,
-        )
-        if reply.steps and reply.source
-        else None
-        for prompt, reply in zip(prompts, replies, strict=True)
-    ]
-    return [MethodReply(method, *pair) for pair in zip(replies, traces, strict=True)]
+    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit, "choices": request.choices}
+    return ask(reader, method, contexts, prompts, request.spec, request.rule, **how)
+
+
+def _trace(request: NbceRequest, prompt: str, reply: "Reply") -> "Trace | None":
+    from attnkit.nbce.trace import trace
+
+    if not (request.trace and reply.steps and reply.source):
+        return None
+    ids = reply.hypotheses[0].ids
+    how = (reply.steps, reply.source, request.decode)
+    return trace(request.reader.name, prompt, request.contexts, request.rule, ids, *how)
 
 
 def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceRequest) -> None:
@@ -168,37 +135,34 @@ def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceReque
     if title:
         console.stdout().print(safe_text(title))
     console.stdout().print(Table.of_texts("", ("method", "answer", "from"), rows))
-    _show_trace(answers, request)
+    _show_trace(answers)
 
 
-def _show_text(answer: MethodReply, request: NbceRequest, stream: "TextStream | None", several: bool) -> None:
+def _show_text(answer: MethodReply, request: NbceRequest, several: bool) -> None:
     """An answer alone; of several prompts each is a line.
 
     The source of a text is told beside it, on standard error: the text alone can be piped on.
     """
     reply, text = answer.reply, answer.reply.text.strip()
-    if stream is not None:
-        console.write(safe_text(stream.close(text)) + "\n")
-    else:
-        text = " ".join(text.split()) if several else text
-        console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
+    text = " ".join(text.split()) if several else text
+    console.write((safe_text(text) if sys.stdout.isatty() else text) + "\n")
     if not several:
         for choice, probability in reply.probabilities.items():
             console.write(f"{probability:6.1%} {safe_text(choice)}\n")
         said = _from(reply, request)
         if said and reply.probabilities:
             console.write(safe_text(said) + "\n")
-        elif said and not (request.trace and answer.trace):  # a trace ends with the source
+        elif said and answer.trace is None:  # a trace ends with the source
             console.say(said)
-    _show_trace([answer], request)
+    _show_trace([answer])
     if reply.cut:
         console.warn(reply.cut)
 
 
-def _show_trace(answers: Sequence[MethodReply], request: NbceRequest) -> None:
-    """Where the tokens came from, with --trace."""
+def _show_trace(answers: Sequence[MethodReply]) -> None:
+    """Where the tokens came from."""
     for one in answers:
-        if request.trace and one.trace is not None:
+        if one.trace is not None:
             from attnkit.show.trace_screen import TraceScreen
 
             console.stdout().print()
@@ -232,6 +196,6 @@ def _record(answer: MethodReply, request: NbceRequest) -> dict[str, Any]:
     }
     if reply.probabilities:
         fields["probabilities"] = {name: round(p, 6) for name, p in reply.probabilities.items()}
-    if request.trace and answer.trace is not None:
+    if answer.trace is not None:
         fields["trace"] = answer.trace.json()
     return fields

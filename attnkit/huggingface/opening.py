@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,10 +32,6 @@ OLDEST = 5
 """First major version of transformers that fits."""
 TYPES = ("float32", "bfloat16", "float16", "auto")
 """Number types; auto is the one that the weights were saved in."""
-BITS = ("8bit", "4bit")
-"""Words for `quantization`."""
-QUANTISERS = ("accelerate", "bitsandbytes")
-"""Packages that make weights of few bits."""
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 """Nothing is downloaded or run while a folder is opened."""
 UNSET = 10**9
@@ -91,9 +86,7 @@ class Pretrained:
         return {key: value for key, value in found.items() if value}
 
 
-def open_model(
-    name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False, quantization: Any = None
-) -> Pretrained:
+def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False) -> Pretrained:
     """Open a local directory, or where there is none a model of the hub.
 
     The network is used only for a hub name, and not when `offline`, ATTNKIT_OFFLINE or
@@ -104,49 +97,36 @@ def open_model(
         device: auto takes a GPU where there is one.
         dtype: float32, bfloat16, float16, or auto: as saved.
         offline: forbid downloads.
-        quantization: "8bit" or "4bit", by bitsandbytes; or transformers' quantization_config, which
-            is passed through; None: as the model was saved.
 
     Raises:
         UnavailableError: transformers, another package that the model needs, the device or the
             network is not there.
         MissingInputError: there is no such model, or a part of it is missing.
         DataError: its files are damaged, unknown, pickled, or need code of their own.
-        UsageError: an unknown dtype or word for `quantization`.
+        UsageError: an unknown dtype.
     """
     require_transformers()
     if dtype not in TYPES:
         raise UsageError(f"dtype {dtype}: {hint(dtype, TYPES)}")
-    if isinstance(quantization, str) and quantization not in BITS:
-        raise UsageError(f"quantization {quantization}: {hint(quantization, BITS)}")
-    if isinstance(quantization, str) and not all(map(find_spec, QUANTISERS)):
-        packages = " ".join(QUANTISERS)
-        raise UnavailableError(f"weights of {quantization} need more: pip install {packages}")
     chosen = pick_device(device)
     place = model_folder(str(name), offline=offline)
     try:
-        return _opened(place, chosen, dtype, quantization)
+        return _opened(place, chosen, dtype)
     except BaseException as error:  # of libraries that are not ours; Rust's panics are no Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise _refusal(place, error) from error
 
 
-def _opened(place: ModelFolder, chosen: str, dtype: str, quantization: Any) -> Pretrained:
+def _opened(place: ModelFolder, chosen: str, dtype: str) -> Pretrained:
     """The model in a folder; raises whatever transformers does."""
     with quiet():
         shape, auto = _kind(place)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
-        if quantization is not None:  # such weights are quantised where they stay
-            if isinstance(quantization, str):
-                quantization = transformers().BitsAndBytesConfig(**{f"load_in_{quantization}": True})
-            options |= {"quantization_config": quantization, "device_map": {"": chosen}}
         converted = surgery.is_converted(place.path)
         if converted:
             options["variant"] = surgery.VARIANT
-        model = _weights(place, shape, auto, options)
-        if quantization is None:
-            model = model.to(chosen)
+        model = _weights(place, shape, auto, options).to(chosen)
         tokenizer = _tokenizer(place, model)
     limit = _limit(model, tokenizer)
     if converted and (most := surgery.restore(model, place.path)) is not None:

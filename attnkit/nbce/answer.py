@@ -12,7 +12,7 @@ from attnkit.errors import UsageError
 from attnkit.nbce.baselines import concatenated, prompt_perplexities, side_by_side
 from attnkit.nbce.choices import encode_choices, label_logprobs
 from attnkit.nbce.merge import POOLS, Rule, merge_rows
-from attnkit.nbce.merged_search import Answer, Emit, TracedToken, answers
+from attnkit.nbce.merged_search import Answer, TracedToken, answers
 from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow
 from attnkit.nbce.sources import Source, named_source
 from attnkit.recipe.schema import SearchConfig
@@ -77,7 +77,6 @@ def ask(
     choices: Sequence[str] = (),
     alpha: float = 0.5,
     limit: int | None = None,
-    emit: Emit | None = None,
 ) -> list[Reply]:
     """Answer each prompt from its contexts.
 
@@ -91,8 +90,7 @@ def ask(
     whole); `rule` is for pools, its pool the method's; `choices` are the only answers, of which the
     likeliest is taken; `alpha` of cad: (1 + alpha) log p(T|S) -
     alpha log p(T); `limit` is most tokens of the row of concat and cad, output included (None: the
-    model's own).  `emit` is given each token of the answer as it comes (of `best`, all at the end),
-    for one prompt and one hypothesis (the last may be missing where no end token follows).
+    model's own).
 
     Raises:
         UsageError: the method is not known or not for this model, a prompt is empty or has no
@@ -105,8 +103,6 @@ def ask(
     if method != "none" and not all(contexts):
         number = [*map(bool, contexts)].index(False) + 1
         raise UsageError(f"prompt {number} has no context: give it one, or choose the method none")
-    if emit is not None and len(prompts) > 1:
-        raise ValueError("tokens can be handed out for one prompt only")
     labels = encode_choices(reader, choices) if choices else {}
     output = max(map(len, labels.values()), default=spec.max_length)
     pairs = zip(contexts, prompts, strict=True)
@@ -119,8 +115,8 @@ def ask(
         return [_choose(reader, method, one, labels, merging) for one in asked]
     search = partial(answers, reader, spec=spec)
     if method == "best":
-        return _best(reader, asked, search, emit)
-    written = search([one.rows for one in asked], merging, emit=emit)
+        return _best(reader, asked, search)
+    written = search([one.rows for one in asked], merging)
     if method not in POOLS:  # the concatenation of cad is no context among others
         written = [one._replace(steps=[]) for one in written]
     return [reply_of(reader, *pair) for pair in zip(written, asked, strict=True)]
@@ -155,9 +151,7 @@ def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
     return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
 
 
-def _best(
-    reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[..., list[Answer]], emit: Emit | None
-) -> list[Reply]:
+def _best(reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[..., list[Answer]]) -> list[Reply]:
     """The likeliest answer from one context alone, of equal ones the first."""
     lines = [line for line, one in enumerate(asked) for _ in one.rows]
     found = search([[row] for one in asked for row in one.rows], None, lines=lines)
@@ -166,9 +160,6 @@ def _best(
         scores = tuple(a.hypotheses[0].score if a.hypotheses else -math.inf for a in each)
         at = scores.index(max(scores))
         replies.append(reply_of(reader, each[at], one.answered_by(at, scores)))
-        if emit is not None and each[at].hypotheses:
-            for token in each[at].hypotheses[0].ids:
-                emit(token)
     return replies
 
 

@@ -25,8 +25,6 @@ STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
-CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {".pdf": "pdftotext"}
-"""Files that are no text, and what makes text of them."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -92,13 +90,9 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
 
     Raises:
         MissingInputError: the file is not there.
-        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line), or a document
-            that is no text.
+        DataError: it is not UTF-8 (file:line:byte), or not of its format (file:line).
     """
     suffix = Path(path).suffix.lower()
-    if suffix in CONVERTERS:
-        how = f"{CONVERTERS[suffix]} {path}"
-        raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {how}")
     try:
         if suffix in (".csv", ".tsv"):
             return _rows(path, suffix[1:])
@@ -126,7 +120,7 @@ def _rows(path: str, kind: str) -> list[Context]:
 
 
 def prepare(
-    contexts: Iterable[Context], count: Callable[[str], int], *, window: int | None = None, overlap: int = 0
+    contexts: Iterable[Context], count: Callable[[str], int], window: int | None = None
 ) -> tuple[list[Context], list[str]]:
     """Contexts without empty and repeated ones, split into windows.
 
@@ -134,7 +128,6 @@ def prepare(
         contexts: as read.
         count: gives the tokens of a text.
         window: most tokens of a context; longer ones are split. None: they are not.
-        overlap: tokens at the end of a window that the next one begins with.
 
     Returns:
         The contexts, and a sentence each on what was left out or split.
@@ -160,7 +153,7 @@ def prepare(
         return list(first.values()), notes
     rows, many = list[Context](), 0
     for context in first.values():
-        spans = windows(context.text, count, window, overlap)
+        spans = windows(context.text, count, window)
         many += len(spans) > 1
         rows += [
             Context(context.text[start:end], context.file, start, len(spans) == 1)
@@ -168,17 +161,15 @@ def prepare(
             if context.text[start:end].strip()
         ]
     if many:
-        notes.append(
-            f"contexts split into windows of {window:,} tokens (overlap {overlap:,}): {many:,}; rows: {len(rows):,}"
-        )
+        notes.append(f"contexts split into windows of {window:,} tokens: {many:,}; rows: {len(rows):,}")
     return rows, notes
 
 
-def windows(text: str, count: Callable[[str], int], size: int, overlap: int = 0) -> list[tuple[int, int]]:
-    """Overlapping stretches (start, end) of a text that cover it in order.
+def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int, int]]:
+    """Stretches (start, end) of a text, one behind the other, that cover it.
 
-    A stretch has at most `size` tokens when it is encoded by itself, of which the next one repeats
-    at most `overlap`, and begins and ends between words where it can.
+    A stretch has at most `size` tokens when it is encoded by itself, and begins and ends between
+    words where it can.
 
     Raises UsageError: one character has more than `size` tokens.
     """
@@ -190,20 +181,15 @@ def windows(text: str, count: Callable[[str], int], size: int, overlap: int = 0)
         parts = regex.findall(r"\X", text[start:end]) if long else [text[start:end]]
         cuts += list(accumulate(map(len, parts), initial=start))[1:]
     found: list[tuple[int, int]] = []
-    first, last = 0, 0
-    while last < len(cuts) - 1:
-        ends = cuts[last + 1 : last + 1 + 4 * size]  # a word of less than a quarter token is rare
-        fit = bisect_left(ends, True, key=lambda end: count(text[cuts[first] : end]) > size)
-        if fit:
-            last += fit
-            found.append((cuts[first], cuts[last]))
-            starts = cuts[first + 1 : last] if overlap else []
-            first += 1 + bisect_left(starts, True, key=lambda at: count(text[at : cuts[last]]) <= overlap)
-            first = first if overlap and first < last else last
-        elif first < last:  # no room for the next word behind the overlap
-            first += 1
-        else:
-            raise UsageError(f"a window of {size:,} tokens is too small for the character {quoted(text[cuts[first]])}")
+    at = 0
+    while at < len(cuts) - 1:
+        start = cuts[at]
+        ends = cuts[at + 1 : at + 1 + 4 * size]  # a word of less than a quarter token is rare
+        fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
+        if not fit:
+            raise UsageError(f"a window of {size:,} tokens is too small for the character {quoted(text[start])}")
+        at += fit
+        found.append((start, cuts[at]))
     return found
 
 

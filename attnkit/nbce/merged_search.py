@@ -1,7 +1,7 @@
 """Search over several contexts at once: to a search, the contexts of a prompt are one model."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from attnkit.search.base import Hypothesis, score_type
 from attnkit.search.beam import beam_search
 from attnkit.search.sample import step_by_step
 
-Emit = Callable[[int], object]
 TRACED = 64
 """Likeliest tokens whose log-probabilities under each context are kept for the trace."""
 
@@ -91,12 +90,9 @@ class MergedModel:
     It is its own `output`: what `advance` answers are log-probabilities already.
     """
 
-    def __init__(self, reader: ContextReader, rule: Rule | None, emit: Emit | None = None) -> None:
-        """`rule` None: each prompt has one row, which is continued as it is.
-
-        `emit` is given each token (the reader's) once it is read: for one prompt and hypothesis.
-        """
-        self.reader, self.rule, self.emit = reader, rule, emit
+    def __init__(self, reader: ContextReader, rule: Rule | None) -> None:
+        """`rule` None: each prompt has one row, which is continued as it is."""
+        self.reader, self.rule = reader, rule
         self.output, self.out_features = self, reader.size + reader.special
         self.prompts: list[tuple[float, ...]] = []
         """By line: log-probability of the prompt under each context."""
@@ -134,11 +130,8 @@ class MergedModel:
         else:
             alone = rows[:, 0].to(score_type(rows)).log_softmax(-1)
             merged = MergedDistributions(alone, state.previous, alone[:, :0], alone[:, None])
-        first = state.written is None
         written = ids[:, :0] if state.written is None else torch.cat((state.written, ids), 1)
         state = state._replace(cache=cache, previous=merged.chosen, written=written)
-        if self.emit is not None and not first:
-            self.emit(int(tokens[0]))
         if self.rule is not None:
             self._record(merged, state, written)
         return self._to_search_ids(merged.logprobs)[:, None], state
@@ -201,14 +194,13 @@ def answers(
     spec: SearchConfig,
     *,
     lines: Sequence[int] | None = None,
-    emit: Emit | None = None,
 ) -> list[Answer]:
     """Continue each prompt from all its rows at once; prompts are read some at a time.
 
     The rows of a prompt end alike, the empty context first; without a rule it has one row, which is
     continued as it is.  `lines` number the prompts (default 0, 1, ...), which seeds sampling;
-    `emit` is that of `MergedModel`; `spec.batch_tokens` bounds the rows x tokens
-    that are cached at once (one prompt is always read whole).
+    `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
+    whole).
 
     Raises:
         UsageError: a row is too long or empty, or the rule does not fit the contexts.
@@ -223,7 +215,7 @@ def answers(
     found: dict[int, Answer] = {}
     for places in _batches(prompts, spec):
         batch = [prompts[place] for place in places]
-        model = MergedModel(reader, rule, emit)
+        model = MergedModel(reader, rule)
         state = model.start(batch)
         last = torch.tensor([[rows[0].tail[-1]] for rows in batch], device=reader.device)
         seeds = [numbers[place] for place in places]

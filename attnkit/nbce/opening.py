@@ -1,7 +1,7 @@
 """Opening whatever can read many contexts: finished runs and Hugging Face models."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
@@ -21,7 +21,6 @@ def open_model(
     offline: bool = False,
     chat: bool = False,
     template: str = "",
-    quantization: Any = None,
 ) -> ContextReader:
     """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
 
@@ -35,17 +34,13 @@ def open_model(
         DataError: its files are damaged.
     """
     if is_run(str(name)):
-        options = {
-            "dtype": dtype != "float32",
-            "chat or template": chat or template,
-            "quantization": quantization is not None,
-        }
+        options = {"dtype": dtype != "float32", "chat or template": chat or template}
         if given := [word for word, value in options.items() if value]:
             raise UsageError(f"{name}: a run of attnkit takes no {given[0]}: leave it out")
         return open_run(Run.open(name), pick_device(device))
     from attnkit import huggingface
 
-    opened = huggingface.open_model(name, device=device, dtype=dtype, offline=offline, quantization=quantization)
+    opened = huggingface.open_model(name, device=device, dtype=dtype, offline=offline)
     return pretrained_reader(opened, chat=chat, template=template)
 
 

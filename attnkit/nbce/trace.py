@@ -1,4 +1,4 @@
-"""Which context each token of an answer came from, with the text that it adds; text as it comes."""
+"""Which context each token of an answer came from, with the text that it adds."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -53,11 +53,6 @@ class Trace:
         least = min(token.entropies)
         powers = [math.exp(least - entropy) for entropy in token.entropies]
         return tuple(power / sum(powers) for power in powers)
-
-    def entropies(self) -> list[float]:
-        """Each context's mean over the tokens, in nats."""
-        every = [token.entropies for token in self.text_tokens or self.tokens]
-        return [sum(some) / len(every) for some in zip(*every, strict=True)]
 
     def selected_contexts(self) -> list[int]:
         """The selected contexts, in the order in which they first were."""
@@ -128,25 +123,3 @@ def trace(
     tokens = [step._replace(text=text) for text, step in zip(texts, steps, strict=False)]
     tokens += [step._replace(end=True) for step in steps[len(ids) :]]
     return Trace(model, prompt, "".join(texts), tuple(contexts), rule, tuple(tokens), source)
-
-
-class TextStream:
-    """Text as it is being written."""
-
-    def __init__(self, decode: Decode) -> None:
-        self.decode, self.ids, self.written = decode, list[int](), ""
-
-    def add(self, token: int) -> str:
-        """The text that is there with this token, and was not before."""
-        self.ids.append(token)
-        # a character whose bytes are not all there yet ends in U+FFFD, however many are missing
-        now, before = self.decode(self.ids).rstrip("\ufffd"), self.written
-        if not now.startswith(before):
-            return ""
-        self.written = now
-        return now[len(before) :]
-
-    def close(self, whole: str) -> str:
-        """The rest of the final text; all of it on a new line where it begins otherwise."""
-        before, self.written = self.written, whole
-        return whole[len(before) :] if whole.startswith(before) else f"\n{whole}"

@@ -54,7 +54,7 @@ class TraceScreen:
             yield _answer(trace, coloured, ascii_only)
             yield ""
             yield from _legend(trace, coloured, ascii_only)
-        for note in notes(trace, "grey [.]" if trace.selects_contexts else "grey"):
+        for note in notes(trace):
             yield Text(one_line(note, ascii_only), style="dim", overflow="fold")
 
 
@@ -68,11 +68,8 @@ def headline(trace: "Trace") -> str:
     return f"{many:,} {noun}, pool {rule.pool}, {', '.join(parts)}"
 
 
-def notes(trace: "Trace", grey: str = "grey") -> Iterator[str]:
-    """What a reader must know besides: where the answer is from, and what the marks leave out.
-
-    `grey`: how tokens look for which no context was needed.
-    """
+def notes(trace: "Trace") -> Iterator[str]:
+    """What a reader must know besides: where the answer is from, and what the marks leave out."""
     source = trace.source
     if source.context is None:
         yield f"source: unclear (no context leads; the largest share is {source.share:.0%})"
@@ -85,6 +82,7 @@ def notes(trace: "Trace", grey: str = "grey") -> Iterator[str]:
     if silent and trace.selects_contexts and trace.text_tokens:
         yield f"never selected: {silent:,} of {len(trace.contexts):,} contexts"
     if agreed := sum(token.agreed for token in trace.text_tokens):
+        grey = "grey [.]" if trace.selects_contexts else "grey"
         yield (
             f"{grey}: {agreed:,} of {len(trace.text_tokens):,} tokens, which the model would write "
             "without any context too"

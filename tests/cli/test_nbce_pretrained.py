@@ -1,4 +1,4 @@
-"""`attnkit nbce` with a Hugging Face model: its bytes on a terminal, its templates, its sources."""
+"""`attnkit nbce` with a Hugging Face model: its templates, its sources."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,6 @@ import pytest
 pytest.importorskip("transformers")
 from helpers.called import Done, called
 from helpers.pretrained import saved
-
-from attnkit.cli import streams
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +28,6 @@ def ask(model: Path, tmp_path: Path, capsys: Any) -> Any:
         return called(capsys, *words, *more)
 
     return call
-
-
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
-def test_sampled_bytes_reach_a_terminal_as_the_final_text(
-    ask: Any, monkeypatch: pytest.MonkeyPatch, seed: str
-) -> None:
-    """A model with random weights writes bytes that are no character, and parts of some."""
-    words = ("--temperature", "3", "--top-p", "1", "--seed", seed)
-    code, final, err = ask(*words)
-    assert code == 0, err
-    monkeypatch.setattr(streams, "terminal", lambda stream: True)
-    monkeypatch.setattr("attnkit.cli.nbce_output.safe_text", lambda text: text)
-    assert ask(*words)[1] == final
 
 
 def test_a_trace_spells_the_answer_and_names_its_sources(ask: Any) -> None:

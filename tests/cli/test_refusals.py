@@ -229,11 +229,7 @@ TABLE = """
 2 --baseline concta :: 'concta': did you mean concat?
 2 --baseline concat --alpha 1 :: of at least 0, for --baseline cad
 2 --baseline cad --alpha -1 :: --alpha -1: is a number of at least 0
-2 --overlap 2 :: --overlap 2: add --window N
-2 --window 3 --overlap 3 :: --overlap 3: must be below --window 3
 2 --window 0 :: '--window': must be >= 1
-2 --save t.txt :: --save t.txt: unknown suffix '.txt'; choose from .html
-73 --save no/t.json :: no/t.json: cannot be created: there is no folder no
 2 --seed 2 :: --seed is for sampling: add --sample
 2 --beam 2 --temperature 1 :: --beam and sampling exclude each other
 2 --context - --prompts - :: only one of --context, --contexts and
@@ -241,8 +237,6 @@ TABLE = """
 2 --choices a :: --choices: give two or more answers
 2 --max-length 8 --choices a,b :: --max-length does nothing with --choices
 2 --chat :: takes no chat or template: leave it out
-2 --quantize 8bit :: takes no quantization: leave it out
-2 --quantize 3bit :: '3bit': did you mean
 2 --dtype bfloat16 :: takes no dtype: leave it out
 # nbce
 66 ./no-run --context a.en --prompt x :: no-run

@@ -243,15 +243,6 @@ def test_the_source_is_named_from_question_and_answer(pool: str, shape: str) -> 
     assert reply.context == wanted.context
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_tokens_are_handed_out_for_every_method(method: str) -> None:
-    came: list[int] = []
-    (reply,) = ask(reader(), method, CONTEXTS[:1], PROMPTS[:1], GREEDY, emit=came.append)
-    ids = reply.hypotheses[0].ids
-    assert came == ids[: len(came)]
-    assert len(came) >= len(ids) - 1
-
-
 @pytest.mark.parametrize("method", [m for m in METHODS if m not in ("window", "retrieval")])
 def test_encoder_decoders_answer_by_every_method_that_needs_no_tail(method: str) -> None:
     replies = ask(reader("encoder-decoder"), method, CONTEXTS, PROMPTS, GREEDY)

@@ -16,8 +16,8 @@ pytest.importorskip("transformers")
 from helpers import pretrained
 from helpers.pretrained import SIZE, network, tokenizer
 
-from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError
-from attnkit.huggingface import Pretrained, opening
+from attnkit.errors import AttnkitError, MissingInputError, UsageError
+from attnkit.huggingface import Pretrained
 from attnkit.nbce import merge, open_model
 from attnkit.nbce.baselines import prompt_perplexities
 from attnkit.nbce.huggingface_reader import HuggingFaceReader
@@ -314,43 +314,3 @@ def test_a_folder_is_opened_and_a_mistyped_one_is_not_sought_on_the_hub(
         open_model("models/lama", device="cpu")
     with pytest.raises(UsageError, match="the prompt is empty"):
         answers(chosen, [[chosen.row("A", " ")]], None, SearchConfig())
-
-
-@pytest.mark.parametrize("word", ["8bit", "4bit"])
-def test_bits_become_the_settings_of_transformers(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import transformers
-
-    given: list[Any] = []
-    monkeypatch.setattr(opening, "find_spec", lambda name: name)
-    monkeypatch.setattr(transformers, "BitsAndBytesConfig", lambda **told: told)
-    monkeypatch.setattr(opening, "_weights", lambda *told: given.append(told[-1]) or 1 / 0)
-    pretrained.saved(tmp_path, "llama")
-    with pytest.raises(DataError, match="division by zero"):
-        opening.open_model(tmp_path, device="cpu", quantization=word)
-    settings = {"quantization_config": {f"load_in_{word}": True}, "device_map": {"": "cpu"}}
-    assert given == [{"dtype": torch.float32, **settings}]
-
-
-def test_bits_need_packages_and_other_words_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "find_spec", lambda name: None)
-    with pytest.raises(UnavailableError, match="pip install accelerate bitsandbytes"):
-        opening.open_model(tmp_path, device="cpu", quantization="4bit")
-    with pytest.raises(UsageError, match="quantization 8bits: did you mean 8bit"):
-        opening.open_model(tmp_path, device="cpu", quantization="8bits")
-
-
-def test_quantization_is_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import LlamaForCausalLM
-
-    pretrained.saved(tmp_path, "llama")
-    given: dict[str, Any] = {}
-    real = LlamaForCausalLM.from_pretrained.__func__
-
-    def spied(cls: Any, *args: Any, **options: Any) -> Any:
-        for key in ("quantization_config", "device_map"):
-            given[key] = options.pop(key)
-        return real(cls, *args, **options)
-
-    monkeypatch.setattr(LlamaForCausalLM, "from_pretrained", classmethod(spied))
-    opening.open_model(tmp_path, device="cpu", quantization={"quant_method": "x"})
-    assert given == {"quantization_config": {"quant_method": "x"}, "device_map": {"": "cpu"}}

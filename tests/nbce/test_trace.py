@@ -1,4 +1,4 @@
-"""What a trace holds, and text that grows token by token without breaking characters."""
+"""What a trace holds, and texts of tokens that break no characters."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from attnkit.nbce.contexts import Context
 from attnkit.nbce.merge import Rule
 from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
-from attnkit.nbce.trace import FORMAT, VERSION, TextStream, Trace, trace
+from attnkit.nbce.trace import FORMAT, VERSION, Trace, trace
 from attnkit.text import token_texts
 
 TEXTS = st.text(st.characters(exclude_characters="\ufffd", codec="utf-8"), max_size=12)
@@ -70,30 +70,6 @@ def test_a_character_belongs_to_the_token_that_completes_it() -> None:
 def test_text_that_later_tokens_change_belongs_to_those_that_settle_it() -> None:
     assert token_texts(tidied, [0, 2, 1]) == ["a", ",", " b"]
     assert "".join(token_texts(tidied, [0, 4, 2, 3])) == tidied([0, 4, 2, 3])
-
-
-@given(TEXTS)
-def test_a_stream_ends_in_the_whole_text_and_tells_no_half_character(text: str) -> None:
-    stream, told = TextStream(bytewise), ""
-    for token in text.encode():
-        told += stream.add(token)
-        assert text.startswith(told)
-    assert told + stream.close(text) == text
-
-
-@given(st.lists(st.integers(0, 4), max_size=8))
-def test_a_stream_of_words_whose_spaces_go_ends_in_the_whole_text(ids: list[int]) -> None:
-    stream = TextStream(tidied)
-    told = "".join(map(stream.add, ids))
-    whole = tidied(ids)
-    told += stream.close(whole)
-    assert told == whole or told.endswith(f"\n{whole}")
-
-
-def test_a_stream_tells_each_token_where_nothing_changes() -> None:
-    stream = TextStream(bytewise)
-    assert [stream.add(token) for token in b"abcd"] == ["a", "b", "c", "d"]
-    assert stream.close("abcd") == ""
 
 
 def test_selected_contexts_of_a_trace() -> None:

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnkit.cli import console, nbce_output, options, output
+from attnkit.cli import console, nbce_output, options
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import flag, search_settings, value
 from attnkit.cli.progress_bar import loading
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 MERGING = ("entropy", "mean", "max", "weighted")
 LONGEST = 100  # maximum tokens of an answer, where there is room for so many
 ALPHA = 0.5
-FILES = (".html", ".htm", ".json")
 
 
 def nbce(
@@ -55,7 +53,6 @@ def nbce(
         "W,W,...", "Context weights for --pool weighted. [default: softmax of negative entropies]"
     ),
     window: int | None = value("N", "Split each context into windows of N tokens.", min=1),
-    overlap: int = value("N", "Tokens that consecutive windows have in common.", default=0, min=0),
     baseline: list[str] | None = value(
         "METHOD",
         "Also answer by this method, side by side. Repeatable. concat: all contexts in one "
@@ -67,7 +64,6 @@ def nbce(
     ),
     alpha: float = value("A", "Strength of contrast of cad.", default=ALPHA),
     trace: bool = flag("--trace", "Show which context each token came from."),
-    save: list[Path] | None = value("FILE", "Write the trace to a .html or .json file. Repeatable."),
     as_json: bool = flag("--json", "Print a JSON object per prompt and method."),
     beam: int | None = value("K", "Beam search with K beams. [default: greedy]"),
     sample: options.Sample = False,
@@ -77,9 +73,6 @@ def nbce(
     chat: options.Chat = False,
     template: options.Template = "",
     dtype: options.ModelType = "float32",
-    quantize: Literal["8bit", "4bit"] | None = value(
-        "BITS", "Quantise the weights of a Hugging Face model: 8bit or 4bit."
-    ),
     offline: options.Offline = False,
     device: options.Device = "auto",
 ) -> None:
@@ -89,14 +82,12 @@ def nbce(
     what the model can read. --trace shows which context each token came from.
 
       attnkit nbce RUN --context paris.txt rome.txt --prompt "Where is the Seine?"
-      attnkit nbce RUN --context notes/ --window 200 --overlap 50 --prompt "Who?" --trace
+      attnkit nbce RUN --context notes/ --window 200 --prompt "Who?" --trace
       cat questions.txt | attnkit nbce RUN --context notes/*.md --prompts -
       attnkit nbce RUN --contexts passages.jsonl --prompts questions.txt --json > answers.jsonl
       attnkit nbce RUN --context shots/ --prompt "Review: Fine." --choices positive,negative
       attnkit nbce RUN --contexts passages.jsonl --prompt "Why?" --baseline concat --baseline best
     """
-    for path in save or ():
-        output.check_save(path, FILES)
     if [*(context or ()), contexts, prompts].count("-") > 1:
         raise UsageError("only one of --context, --contexts and --prompts can be standard input")
     piped = prompts == "-"
@@ -105,12 +96,13 @@ def nbce(
     methods = list(dict.fromkeys([pool, *(baseline or ())]))
     labels = _choices(choices)
     searched = {"--beam": beam, "--max-length": max_length, "--temperature": temperature, "--sample": sample}
-    of_text = {**searched, "--trace": trace, "--save": save}
+    of_text = {**searched, "--trace": trace}
     if wrong := [name for name, value in of_text.items() if value and labels]:
         raise UsageError(f"{wrong[0]} does nothing with --choices: leave it out")
-    _check_numbers(methods, alpha, window, overlap)
-    if (trace or save) and pool not in MERGING:
-        raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace and --save")
+    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
+        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
+    if trace and pool not in MERGING:
+        raise UsageError(f"--pool {pool} merges nothing to trace: leave out --trace")
     from attnkit.data.tokenizer import unknown_note
     from attnkit.nbce.contexts import find, from_file, prepare
     from attnkit.nbce.merge import Rule
@@ -124,11 +116,10 @@ def nbce(
     rule = Rule(merging, beta, eta, top_p, shares)
     rule.check(len(kept) if window is None or rule.weights is None else len(rule.weights))
     how: dict[str, Any] = {"offline": offline, "chat": chat, "template": template}
-    how |= {"device": device, "dtype": dtype, "quantization": quantize}
+    how |= {"device": device, "dtype": dtype}
     reader = _opened(model, methods, **how)
     if window is not None:
-        windows = {"window": window, "overlap": overlap}
-        kept, notes = prepare(read, lambda text: len(reader.encode(text)), **windows)
+        kept, notes = prepare(read, lambda text: len(reader.encode(text)), window)
         rule.check(len(kept))
     for note in notes:
         console.say(note)
@@ -136,7 +127,7 @@ def nbce(
     if unread := unknown_note(reader.unknown(texts)):
         console.warn(unread)
     request = nbce_output.NbceRequest(
-        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json, save or ()
+        reader, kept, methods, rule, spec, max_length is not None, alpha, labels, trace, as_json
     )
     with open_lines("-") if piped else nullcontext() as more:
         nbce_output.answer(request, questions, more)
@@ -173,15 +164,6 @@ def _questions(texts: Sequence[str], file: str | None, piped: bool) -> list[str]
     if empty := [number for number, text in enumerate(found, 1) if not text.strip()]:
         raise UsageError(f"prompt {empty[0]} is empty")
     return found
-
-
-def _check_numbers(methods: Sequence[str], alpha: float, window: int | None, overlap: int) -> None:
-    """Refuse a strength that nothing reads, and windows that would not go on."""
-    if alpha != ALPHA and not ("cad" in methods and 0 <= alpha < math.inf):
-        raise UsageError(f"--alpha {alpha:g}: is a number of at least 0, for --baseline cad")
-    if overlap and (window is None or overlap >= window):
-        why = "add --window N" if window is None else f"must be below --window {window}"
-        raise UsageError(f"--overlap {overlap}: {why}")
 
 
 def _choices(text: str | None) -> list[str]:
