@@ -9,7 +9,7 @@ from torch import Tensor
 from attnkit.attention.base import Out, Unscored
 from attnkit.attention.cache import State
 from attnkit.attention.mask import Mask, readable
-from attnkit.ops.linear_attention import FeatureMaps, answers, causal, key_sums, merge
+from attnkit.ops.linear_attention import FeatureMaps, answers, causal, whole
 
 
 class Kernel(Unscored):
@@ -49,8 +49,7 @@ class Kernel(Unscored):
         real = real_keys(mask, k)
         if mask.causal:
             return Out(*causal(maps, self.chunk, q, k, v, real, state))
-        state = merge(state, key_sums(maps, k, v, real))
-        return Out(answers(maps, q, state), state)
+        return Out(*whole(maps, q, k, v, real, state))
 
 
 def real_keys(mask: Mask, k: Float[Tensor, "B H S D"]) -> Bool[Tensor, "B S"] | None:

@@ -35,6 +35,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Kernel, Mask, Shape, at_least, one_head
+from attnkit.ops.kernel_sums import Features
+from attnkit.ops.linear_attention import FeatureMaps
 
 
 class _EluPlusOne(torch.autograd.Function):
@@ -83,6 +85,11 @@ class LinearAttention(Kernel):
             size = (shape.heads, shape.head_width, features)
             self.wide_q = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
             self.wide_k = nn.Parameter(torch.randn(size) * shape.head_width**-0.5)
+
+    def maps(self) -> FeatureMaps:
+        """See `Kernel.maps`."""
+        known = self.feature_map == "elu" and self.wide_q is None
+        return super().maps()._replace(by_hand=Features(None) if known else None)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""

@@ -40,6 +40,7 @@ from torch.nn import functional as F
 from attnkit.attention import Kernel, Mask, Out, Shape, at_least, one_head
 from attnkit.errors import UsageError
 from attnkit.ops import linear_attention
+from attnkit.ops.kernel_sums import Features
 from attnkit.ops.onednn import product
 
 RELU_FLOOR = 1e-3
@@ -98,7 +99,12 @@ class Performer(Kernel):
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()  # `directions` are drawn in place
         q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
-        return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent)
+        by_hand = None
+        if projection is not None and self.exponent:
+            signs = (1, -1) if self.kernel == "hyperbolic" else (1,)
+            scale: float = self.shape.head_width**-0.25
+            by_hand = Features(torch.cat([sign * scale * projection for sign in signs]))
+        return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent, by_hand)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""

@@ -19,9 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.ops.fast_cpu import usable
-
-MODERATE = 30.0
-"""Logarithms up to this size are exponentiated as they are: float32 bears e^60 and sums of it."""
+from attnkit.ops.kernel_sums import MODERATE, Features, kernel_sums
 
 Sums: TypeAlias = tuple[Tensor, Tensor | None]
 """S [B, H, M, E + 1]; where features are exponentials, those of feature m in units of e^peak_m,
@@ -35,6 +33,8 @@ class FeatureMaps(NamedTuple):
     k: Callable[[Tensor, Tensor], Tensor]
     exponent: bool
     """Whether both answer the logarithms of the features."""
+    by_hand: Features | None = None
+    """What the features are, where they have a gradient by hand."""
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:
@@ -60,10 +60,39 @@ def causal(
 
     q, k [B, H, T, D], v [B, H, T, E], real [B, T], False on pads, or None where no key is a pad.
     """
+    if old is None and (found := quick(maps, True, q, k, v, real)) is not None:
+        return found
     phi, values = prepare(maps, k, v, real)
     features = maps.q(q.to(widest(q.dtype)))
     y, sums = causal_sums(features, phi, values, old, maps.exponent, chunk)
     return y.to(v.dtype), sums
+
+
+def whole(
+    maps: FeatureMaps, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None, old: Sums | None
+) -> tuple[Tensor, Sums]:
+    """`causal` where all queries see all keys [B, H, S, D]."""
+    if old is None and (found := quick(maps, False, q, k, v, real)) is not None:
+        return found
+    sums = key_sums(maps, k, v, real)
+    sums = merge(old, sums)
+    return answers(maps, q, sums), sums
+
+
+def quick(
+    maps: FeatureMaps, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None
+) -> tuple[Tensor, Sums] | None:
+    """The first tokens by the form that has its gradient by hand, or None where it cannot."""
+    if maps.by_hand is None:
+        return None
+    if real is not None:
+        # where, not a product: garbage in pads may be infinite, and infinity times zero is NaN
+        k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
+    found = kernel_sums(maps.by_hand, causal, q, k, v, real)
+    if found is None:
+        return None
+    y, sums = found
+    return y, (sums, sums.new_zeros(sums.shape[:3]) if maps.exponent else None)  # in units of e^0
 
 
 def key_sums(maps: FeatureMaps, k: Tensor, v: Tensor, real: Tensor | None) -> Sums:

@@ -1,0 +1,188 @@
+"""Linear attention on a CPU with a gradient written by hand: few passes, and no copies.
+
+Letters as in `ops.linear_attention`, which is the plain form; N is B H.
+
+A feature of a key under a random direction is e^(w k - |k|^2 / 2).  The second factor belongs to
+the key as a whole, so it is given to its value and to its 1 in the denominator: `weighted`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attnkit.ops.autograd import once_differentiable
+from attnkit.ops.fast_cpu import usable
+from attnkit.ops.onednn import product
+
+MODERATE = 30.0
+"""Logarithms up to this size are exponentiated as they are: float32 bears e^60 and sums of it."""
+CHUNK = 64
+"""Positions of a causal chunk: a square inside each, sums between them."""
+
+
+class Features(NamedTuple):
+    """Features that have a gradient by hand."""
+
+    directions: Float[Tensor, "M D"] | None
+    """Those of x are e^(w x) for each direction w; None: elu(x) + 1."""
+
+    def of(self, x: Float[Tensor, "N T D"]) -> Float[Tensor, "N T M"] | None:
+        """Features, without the factor e^(-|k|^2 / 2) of keys; None where float32 does not bear them."""
+        w = self.directions
+        if w is None:
+            return x.clamp_max(0).exp_().add_(x.clamp_min(0))
+        lengths = [y.square().sum(-1).max().sqrt() for y in (x, w)]
+        if not float(lengths[0]) ** 2 * x.shape[-1] ** -0.5 / 2 < MODERATE:
+            return None
+        logarithms = product(x, w)
+        if not float(lengths[0] * lengths[1]) < MODERATE:  # no product is larger than that
+            low, high = logarithms.aminmax()
+            if not (float(low) > -MODERATE and float(high) < MODERATE):
+                return None
+        return logarithms.exp_()
+
+    def backward(self, phi: Tensor, dphi: Tensor) -> Float[Tensor, "N T D"]:
+        """The gradient of x, given features and their gradient, which is overwritten."""
+        if self.directions is None:
+            return dphi.mul_(phi.clamp_max(1))  # y = e^x below 0, and above 1 beyond it
+        return product(dphi.mul_(phi), self.directions.T.contiguous())
+
+
+def kernel_sums(
+    features: Features, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """Answers [B, H, T, E], and the sums over all keys, [B, H, M, E + 1]; None where it cannot.
+
+    q [B, H, T, D], k [B, H, S, D], v [B, H, S, E], real [B, S], False on pads, which are numbers.
+    If `causal`, T = S.
+    """
+    kinds = {x.dtype for x in (q, k, v, features.directions) if x is not None}
+    if not usable(q, k, v) or len(kinds) > 1 or q.dtype.itemsize < 4:
+        return None
+    with torch.no_grad():
+        found = [features.of(x.contiguous().flatten(0, 1)) for x in (q, k)]
+    if found[0] is None or found[1] is None:
+        return None
+    y, sums = _KernelSums.apply(features, causal, q, k, v, real, *found)  # type: ignore[no-untyped-call]
+    return y, sums
+
+
+def weighted(
+    features: Features, k: Float[Tensor, "B H S D"], v: Float[Tensor, "B H S E"], real: Tensor | None
+) -> tuple[Float[Tensor, "N S E+1"], Float[Tensor, "B H S 1"] | None]:
+    """Values with ones, times the weight of their key, and this weight (None: 1)."""
+    weight = None
+    if features.directions is not None:
+        weight = k.square().sum(-1, keepdim=True).mul_(-0.5 * k.shape[-1] ** -0.5).exp_()
+    if real is not None:
+        own = real[:, None, :, None].to(v.dtype)
+        weight = own.expand(-1, k.shape[1], -1, -1) if weight is None else weight.mul_(own)
+    values = v.new_empty(*v.shape[:3], v.shape[3] + 1)
+    torch.mul(v, 1 if weight is None else weight, out=values[..., :-1])
+    values[..., -1:] = 1 if weight is None else weight
+    return values.flatten(0, 1), weight
+
+
+def parts(length: int, *tensors: Tensor) -> list[Sequence[Tensor]]:
+    """Chunks of about equal length [N, C, *] of each of the tensors [N, T, *]."""
+    size = -(-length // -(-length // CHUNK))
+    return [torch.split(x, size, 1) for x in tensors]
+
+
+class _KernelSums(torch.autograd.Function):
+    """`kernel_sums` with the features of q and k [N, T or S, M], whose gradients go to q and k."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        features: Features,
+        causal: bool,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        real: Tensor | None,
+        phi_q: Tensor,
+        phi_k: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        (batch, heads, length, _), width = q.shape, v.shape[3]
+        values, weight = weighted(features, k, v, real)
+        y = q.new_empty(batch, length, heads, width).transpose(1, 2)
+        below = q.new_empty(batch * heads, length, 1)
+        squares, states = list[Tensor](), list[Tensor]()
+        if causal:
+            answers, sums = list[Tensor](), None
+            for phi, keys, own in zip(*parts(length, phi_q, phi_k, values), strict=True):
+                square = torch.bmm(phi, keys.mT).tril_()
+                u = torch.bmm(square, own)
+                squares.append(square)
+                if sums is None:
+                    sums = torch.bmm(keys.mT, own)
+                else:
+                    u.baddbmm_(phi, sums)
+                    states.append(sums)
+                    sums = torch.baddbmm(sums, keys.mT, own)
+                answers.append(u)
+        else:
+            sums = torch.bmm(phi_k.mT, values)
+            answers = [torch.bmm(phi_q, sums)]
+        assert sums is not None, "there is a token"
+        start = 0
+        for u in answers:
+            here = slice(start, start + u.shape[1])
+            start = here.stop
+            below[:, here] = u[..., -1:].masked_fill_(u[..., -1:] == 0, 1)  # 0/0 is 0
+            top = torch.unflatten(u[..., :-1], 0, (batch, heads))
+            torch.div(top, torch.unflatten(below[:, here], 0, (batch, heads)), out=y[:, :, here])
+        sums = torch.unflatten(sums, 0, (batch, heads))
+        if not causal:
+            states.append(sums)
+        ctx.causal, ctx.chunks = causal, len(squares)
+        ctx.save_for_backward(k, y, below, weight, values, phi_q, phi_k, features.directions, *squares, *states)
+        ctx.set_materialize_grads(False)  # training does not read the sums
+        return y, sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor | None, dsums: Tensor | None) -> tuple[Any, ...]:
+        k, y, below, weight, values, phi_q, phi_k, directions, *rest = ctx.saved_tensors
+        squares, states = rest[: ctx.chunks], rest[ctx.chunks :]
+        features, sizes = Features(directions), (k.shape[0], k.shape[1])
+        du = y.new_zeros(*sizes, y.shape[2], y.shape[3] + 1)
+        if dy is not None:
+            torch.div(dy, torch.unflatten(below, 0, sizes), out=du[..., :-1])
+            torch.sum(du[..., :-1] * y, -1, keepdim=True, out=du[..., -1:]).neg_()
+        du, after = du.flatten(0, 1), None if dsums is None else dsums.flatten(0, 1)
+        if ctx.causal:
+            found = list[Sequence[Tensor]]()
+            chunks = list(zip(*parts(y.shape[2], phi_q, phi_k, values, du), strict=True))
+            for number in reversed(range(len(chunks))):
+                phi, keys, own, above = chunks[number]
+                dsquare = torch.bmm(above, own.mT).tril_()
+                dphi, dkeys = torch.bmm(dsquare, keys), torch.bmm(dsquare.mT, phi)
+                dvalues = torch.bmm(squares[number].mT, above)
+                if after is not None:
+                    dkeys.baddbmm_(own, after.mT)
+                    dvalues.baddbmm_(keys, after)
+                if number:
+                    dphi.baddbmm_(above, states[number - 1].mT)
+                    read = torch.bmm(phi.mT, above)
+                    after = read if after is None else read.add_(after)
+                found.append((features.backward(phi, dphi), features.backward(keys, dkeys), dvalues))
+            dq, dk, dvalues = (x[0] if len(x) == 1 else torch.cat(x[::-1], 1) for x in zip(*found, strict=True))
+        else:
+            read = torch.bmm(phi_q.mT, du)
+            after = read if after is None else read.add_(after)
+            dq = features.backward(phi_q, torch.bmm(du, states[0].flatten(0, 1).mT))
+            dk = features.backward(phi_k, torch.bmm(values, after.mT))
+            dvalues = torch.bmm(phi_k, after)
+        dv = torch.unflatten(dvalues[..., :-1], 0, sizes)
+        dq, dk = (torch.unflatten(x, 0, sizes) for x in (dq, dk))
+        if weight is not None:
+            dv = dv * weight
+        if directions is not None:  # by the factor e^(-|k|^2 / 2)
+            by_weight = torch.unflatten(dvalues.mul_(values).sum(-1, keepdim=True), 0, sizes)
+            dk.addcmul_(k, by_weight, value=-(k.shape[3] ** -0.5))
+        return None, None, dq, dk, dv, None, None, None
