@@ -1,9 +1,8 @@
 """Which rows make which batch: a pure function of lengths, budget, seed and epoch.
 
-Rows are shuffled, dealt into pools of about 100 batches, sorted by shape inside a pool and cut
-into batches of at most `batch_tokens` on the padded size; then the batches are shuffled across
-pools.  The order comes from sorting raw PCG64 output, whose stream numpy guarantees, so that a
-plan is the same under every version of numpy.
+Rows are shuffled, dealt into pools of about 100 batches, sorted by shape inside a pool and cut into batches of at most
+`batch_tokens` on the padded size; then the batches are shuffled across pools.  The order comes from sorting raw PCG64
+output, whose stream numpy guarantees, so that a plan is the same under every version of numpy.
 
 A plan takes 4 bytes a row and 16 a batch; while it is made, some 40 bytes a row.
 """
@@ -55,9 +54,8 @@ def plan(
 ) -> Plan:
     """The row numbers of each batch of one epoch; every row stands in exactly one batch.
 
-    The width of a row is the larger of its source length, EOS included, and its target length
-    plus one (BOS or EOS).  A batch holds rows x largest width <= batch_tokens; a row that is wider
-    than the budget makes a batch of its own.
+    The width of a row is the larger of its source length, EOS included, and its target length plus one (BOS or EOS).
+    A batch holds rows x largest width <= batch_tokens; a row that is wider than the budget makes a batch of its own.
 
     Args:
         source_lengths: [rows] in tokens, EOS included, or None without a source.

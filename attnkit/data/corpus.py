@@ -96,9 +96,8 @@ class Corpus:
             offline: refuse downloads; ATTNKIT_OFFLINE=1 does so too.
             progress: called while a file is downloaded.
 
-        Raises:
-            RecipeError: unknown corpus or language, or keys that do not fit together.
-            MissingInputError: `data_dir` or a file that the section names is not there.
+        Raises RecipeError: unknown corpus or language, or keys that do not fit together; MissingInputError: `data_dir`
+        or a file that the section names is not there.
         """
         given = os.environ.get("ATTNKIT_DATA")
         folder, cache = data_dir or (Path(given) if given else None), cache or cache_dir()
@@ -131,8 +130,7 @@ class Corpus:
 
         Raises:
             MissingInputError: no such split, or a file of it is not there.
-            DataError: a file is malformed, not the card's, or not as long as its partner; or there
-                are no rows.
+            DataError: a file is malformed, not the card's, or not as long as its partner; or there are no rows.
             UnavailableError: a file cannot be downloaded.
         """
         counts = Counts() if counts is None else counts

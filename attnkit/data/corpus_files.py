@@ -77,10 +77,8 @@ class CardFiles:
     def path(self, file: File) -> Path:
         """The verified file, downloaded if need be.
 
-        Raises:
-            MissingInputError: it is not there and the card has no address.
-            UnavailableError: it cannot be downloaded.
-            DataError: its size or hash is not the expected one.
+        Raises MissingInputError: it is not there and the card has no address; UnavailableError: it cannot be
+        downloaded; DataError: its size or hash is not the expected one.
         """
         if path := self._find(file.path):
             self._verify(path, file)
@@ -164,10 +162,8 @@ def _dataset_rows(name: str, split: str, cache: Path, *, offline: bool = False) 
 
     NAME is that of a data set, or a folder with files in a format that `datasets` reads.
 
-    Raises:
-        UnavailableError: `datasets` is not installed.
-        MissingInputError: there is no such data set, it cannot be reached, or has no such split.
-        DataError: its files are damaged.
+    Raises UnavailableError: `datasets` is not installed; MissingInputError: there is no such data set, it cannot be
+    reached, or has no such split; DataError: its files are damaged.
     """
     try:
         import datasets  # type: ignore[import-not-found, import-untyped, unused-ignore]

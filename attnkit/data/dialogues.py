@@ -24,9 +24,7 @@ def read_parlai(path: Path, errors: Errors = "strict", counts: Counts | None = N
 
     Lines are `N your persona: text` or `N turn TAB reply TAB ...`; N is 1 where a dialogue starts.
 
-    Raises:
-        MissingInputError: the file is not there.
-        DataError: a line that is neither (file:line).
+    Raises MissingInputError: the file is not there; DataError: a line that is neither (file:line).
     """
     persona: list[str] = []
     turns: list[str] = []

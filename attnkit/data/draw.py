@@ -1,8 +1,7 @@
 """Random draws that are the same everywhere, and the hash that assigns combinations to splits.
 
-Python promises that `random.Random(text).random()` stays the same in every version and on every
-platform, and promises nothing of the kind for `choice`, `shuffle` or `sample`; so those are built
-here from `random()` alone.
+Python promises that `random.Random(text).random()` stays the same in every version and on every platform, and promises
+nothing of the kind for `choice`, `shuffle` or `sample`; so those are built here from `random()` alone.
 """
 
 import hashlib

@@ -1,10 +1,9 @@
 """A split as ids on disk: tokenized once (`encoding`), memory-mapped, keyed by all it depends on.
 
-A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536
-pieces on) and `<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files
-and the counts of rows.  Pairs have both sides: source rows end with EOS, target rows have
-neither BOS nor EOS.  A stream (language modelling) has only `target.ids`, each paragraph followed
-by EOS.
+A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536 pieces on) and
+`<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files and the counts of rows.  Pairs have
+both sides: source rows end with EOS, target rows have neither BOS nor EOS.  A stream (language modelling) has only
+`target.ids`, each paragraph followed by EOS.
 
 The files are mapped; the lengths that a batch plan needs take 4 bytes a row and side.
 """
@@ -134,8 +133,7 @@ class Encoded:
     def open(cls, path: Path) -> "Encoded":
         """Map a finished folder; its files are compared with their SHA-256 first.
 
-        Raises:
-            DataError: a file is missing, damaged or of another format.
+        Raises DataError: a file is missing, damaged or of another format.
         """
         content = read_note(path / "meta.json", EncodedContent)
         if content is None:

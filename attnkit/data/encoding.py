@@ -65,10 +65,8 @@ def encode(
         stream: one stream of target ids seen in blocks, instead of pairs.
         report: called with the number of rows read so far, after each chunk.
 
-    Raises:
-        OutputPathError, OutputError: the cache cannot be written.
-        MemoryLimitError: a process was killed.
-        AttnkitError: whatever reading `rows` raises.
+    Raises OutputPathError, OutputError: the cache cannot be written; MemoryLimitError: a process was killed;
+    AttnkitError: whatever reading `rows` raises.
     """
     encoder = _RowEncoder(tokenizer, max_length, too_long == "truncate", stream, sample)
 

@@ -1,11 +1,10 @@
 """Rows from records: which fields hold source, target, references, passages.
 
-A row has `source` and `target`, or other fields, which the caller names: by name, by a path such as
-`translation.en`, or by its language inside `translation`, as data sets of Hugging Face have it.  It
-may have `references`, a list of accepted outputs, and `contexts`, a list of passages with `gold`,
-the index of the one that answers.  A dialogue row may have `persona` and `turns`, lists of strings,
-in place of `source`.  Strings hold one line each: line breaks inside become spaces and are counted,
-because outputs and references are written a line a row.
+A row has `source` and `target`, or other fields, which the caller names: by name, by a path such as `translation.en`,
+or by its language inside `translation`, as data sets of Hugging Face have it.  It may have `references`, a list of
+accepted outputs, and `contexts`, a list of passages with `gold`, the index of the one that answers.  A dialogue row
+may have `persona` and `turns`, lists of strings, in place of `source`.  Strings hold one line each: line breaks inside
+become spaces and are counted, because outputs and references are written a line a row.
 """
 
 import re
@@ -43,15 +42,12 @@ def read_rows(
 ) -> Iterator[Row]:
     """Rows of a file of records; `source` None leaves the source empty.
 
-    Without the target field the first reference is the target; a target that is a list holds
-    references.  With `usual`, the names of fields where a recipe is silent, `source` and `target`
-    may be languages: where the first row has no field of that name, the usual one is read.  With
-    `labels` a target may be the number of one.
+    Without the target field the first reference is the target; a target that is a list holds references.  With
+    `usual`, the names of fields where a recipe is silent, `source` and `target` may be languages: where the first row
+    has no field of that name, the usual one is read.  With `labels` a target may be the number of one.
 
-    Raises:
-        MissingInputError: the file is not there.
-        DataError: the file is malformed (file:line:column), or a field is missing or is not a
-            string (file:line, of a document: row, and the nearest field).
+    Raises MissingInputError: the file is not there; DataError: the file is malformed (file:line:column), or a field is
+    missing or is not a string (file:line, of a document: row, and the nearest field).
     """
     counts = Counts() if counts is None else counts
     records = read_records(path, kind, errors, counts, numbered=target.isdecimal())

@@ -71,9 +71,8 @@ def read_lines(path: Path | Stream, errors: Errors = "strict", counts: Counts | 
     For a file whose last line ends with LF these are as many as `wc -l` says.  Where a line is
     malformed, those before it are given first.
 
-    Raises:
-        MissingInputError: the file is not there.
-        DataError: malformed UTF-8, a line that is too long, a damaged compressed file.
+    Raises MissingInputError: the file is not there; DataError: malformed UTF-8, a line that is too long, a damaged
+    compressed file.
     """
     counts, number, size = Counts() if counts is None else counts, 0, 0
     with _opened(path) as (text, packed):

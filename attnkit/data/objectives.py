@@ -5,12 +5,11 @@ are to be predicted.  The model sees the mask in place of 80 % of them, a random
 10 %, and the token itself in the other 10 %.  Each token is drawn by itself, whatever windows the
 text is cut in: windows of every length have the same tokens hidden.
 
-Span corruption, that of T5 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a
-Unified Text-to-Text Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are
-noise, in spans of 3 on average.  The source is the text with each span replaced by a sentinel of
-its own, the target is each sentinel followed by its span, and a last sentinel.  The lengths of the
-spans and of the gaps between them are drawn as in T5's code: both are split at random into as many
-parts as there are spans, each at least one token long, and a text begins with a gap.
+Span corruption, that of T5 (Raffel et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text
+Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are noise, in spans of 3 on average.  The source
+is the text with each span replaced by a sentinel of its own, the target is each sentinel followed by its span, and a
+last sentinel.  The lengths of the spans and of the gaps between them are drawn as in T5's code: both are split at
+random into as many parts as there are spans, each at least one token long, and a text begins with a gap.
 """
 
 from collections.abc import Sequence
@@ -115,8 +114,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
         max_length: in tokens.
         noise: seed and epoch; other spans in every epoch.
 
-    Raises:
-        DataError: there are fewer than two tokens.
+    Raises DataError: there are fewer than two tokens.
     """
     ids = stream.target.ids[stream.target.ids != EOS]
     marks = np.array([vocabulary.id_of(piece) for piece in sentinels(max_length)], ids.dtype)

@@ -1,8 +1,7 @@
 """From a recipe to data that a training can read: corpus, tokenizer, encoded splits.
 
-All of it is cached by content, so that the second call only opens files.  A cache entry is named
-by a hash of everything that it depends on: the corpus' fingerprint, the recipe's settings, and the
-version of sentencepiece.
+All of it is cached by content, so that the second call only opens files.  A cache entry is named by a hash of
+everything that it depends on: the corpus' fingerprint, the recipe's settings, and the version of sentencepiece.
 """
 
 from collections import deque
@@ -87,11 +86,9 @@ def prepare(
         data_dir, offline, progress: as `Corpus.open`.
         cache: folder for downloads, tokenizers and encoded splits; `cache_dir()` when None.
 
-    Raises:
-        RecipeError: the tokenizer's settings do not fit together or do not fit the text.
-        MissingInputError: the corpus, a split or the tokenizer's model is not there.
-        DataError: a file is malformed, or no row of a split is usable.
-        OutputPathError, OutputError: the cache cannot be written.
+    Raises RecipeError: the tokenizer's settings do not fit together or do not fit the text; MissingInputError: the
+    corpus, a split or the tokenizer's model is not there; DataError: a file is malformed, or no row of a split is
+    usable; OutputPathError, OutputError: the cache cannot be written.
     """
     root = cache or cache_dir()
     corpus = Corpus.open(recipe.data, recipe.task, data_dir=data_dir, cache=root, offline=offline, progress=progress)
@@ -229,9 +226,7 @@ def encode_split(
     Training rows follow `data.too_long`; rows of other splits are truncated, never dropped.
     `sample` is (alpha, seed) of subword sampling, `suffix` tells samples apart in the cache.
 
-    Raises:
-        MissingInputError: the corpus has no such split.
-        DataError: a file is malformed, or no row is usable.
+    Raises MissingInputError: the corpus has no such split; DataError: a file is malformed, or no row is usable.
     """
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
     too_long: Literal["drop", "truncate"] = recipe.data.too_long if name == "train" else "truncate"

@@ -1,10 +1,9 @@
 """Records: named values from JSON lines, JSON documents, CSV, TSV and Parquet.
 
-A .jsonl file has an object a line and is streamed.  A .json file may also be one document: an array
-of objects, or an object with one such array (`{"version": 1, "data": [...]}`).  A .csv file is as
-RFC 4180 says: quoted cells may hold separators, quotes and line breaks; the separator is a comma,
-or a semicolon where the first line has semicolons and no comma.  A .tsv file has no quotes.  The
-first line names the columns, unless columns are asked for by their numbers.
+A .jsonl file has an object a line and is streamed.  A .json file may also be one document: an array of objects, or an
+object with one such array (`{"version": 1, "data": [...]}`).  A .csv file is as RFC 4180 says: quoted cells may hold
+separators, quotes and line breaks; the separator is a comma, or a semicolon where the first line has semicolons and no
+comma.  A .tsv file has no quotes.  The first line names the columns, unless columns are asked for by their numbers.
 """
 
 import csv

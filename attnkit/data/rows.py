@@ -20,9 +20,8 @@ class Row(NamedTuple):
 class Counts:
     """What was read, dropped and repaired; readers and the encoder add to the same object.
 
-    Readers count rows and repairs of text.  The encoder counts kept, empty, too_long and truncated
-    rows and unknown tokens: a reader never drops a row, so that aligned files stay aligned.
-    `COUNTED` says what the other numbers are.
+    Readers count rows and repairs of text.  The encoder counts kept, empty, too_long and truncated rows and unknown
+    tokens: a reader never drops a row, so that aligned files stay aligned.  `COUNTED` says what the other numbers are.
     """
 
     rows: int = 0

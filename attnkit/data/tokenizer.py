@@ -114,14 +114,11 @@ class Vocabulary(Pieces):
 
         Args:
             texts: any strings.
-            alpha: a unigram model draws a segmentation with probability ~ p ** alpha (towards 0
-                more varied; 1 follows the model); a BPE model leaves out each merge with this
-                probability (towards 1 more varied).
+            alpha: a unigram model draws a segmentation with probability ~ p ** alpha (towards 0 more varied; 1 follows
+                the model); a BPE model leaves out each merge with this probability (towards 1 more varied).
             seed: any integer.
 
-        Raises:
-            RecipeError: the model has one segmentation only (words, characters), or its pieces
-                reach across spaces.
+        Raises RecipeError: the model has one segmentation only (words, characters), or its pieces reach across spaces.
         """
         segmenter = self._sampler()(self._learned, UNK, alpha)
         read = [to_model(self.text(text)) for text in texts]
@@ -233,10 +230,8 @@ class Tokenizer(NamedTuple):
 
         `controls` are names of control tokens beside PAD, UNK, BOS and EOS.
 
-        Raises:
-            RecipeError: the size is below the alphabet, or a special token is not usable.
-            DataError: the rows hold no text, or the existing model does not fit.
-            MissingInputError: the existing model is not there.
+        Raises RecipeError: the size is below the alphabet, or a special token is not usable; DataError: the rows hold
+        no text, or the existing model does not fit; MissingInputError: the existing model is not there.
         """
         if spec.model is not None:
             vocabulary = _read(Path(spec.model), form)
@@ -287,9 +282,7 @@ class Tokenizer(NamedTuple):
 
         `shared` says whether there is one vocabulary; None asks the folder.
 
-        Raises:
-            MissingInputError: there is no tokenizer.model.
-            DataError: a file is damaged.
+        Raises MissingInputError: there is no tokenizer.model; DataError: a file is damaged.
         """
         source = _read(folder / SOURCE_FILE, form)
         if not (folder / TARGET_FILE).exists() if shared is None else shared:

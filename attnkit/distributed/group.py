@@ -89,9 +89,8 @@ def is_main_process() -> bool:
 def join(words: Sequence[str] = ()) -> None:
     """Meet the other processes; `words` are the command line, which must be the same everywhere.
 
-    Raises:
-        UnavailableError: the variables of torchrun are incomplete, or the ranks do not meet.
-        UsageError: another rank was started with another command line.
+    Raises UnavailableError: the variables of torchrun are incomplete, or the ranks do not meet; UsageError: another
+    rank was started with another command line.
     """
     global _group
     import torch

@@ -4,10 +4,9 @@ From text to types: `yaml_nodes` reads text with positions, `settings` puts file
 overrides into one table, `reading` makes typed values of it by pydantic, `build` a recipe with the
 origin of every value; `rules`, `data_rules` and `capability` say what types cannot.
 
-Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range,
-default and meaning) and `issues.Issues` (what is wrong, and where).  Imports
-`errors` and `text` of the root only; mechanisms are known by their files' text (`mechanism_file`),
-never imported.
+Start with `loading.load` (a file and its variants), `schema.Recipe` (every key with type, range, default and meaning)
+and `issues.Issues` (what is wrong, and where).  Imports `errors` and `text` of the root only; mechanisms are known by
+their files' text (`mechanism_file`), never imported.
 """
 
 from attnkit.recipe.build import relative_to

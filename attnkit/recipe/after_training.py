@@ -103,18 +103,16 @@ class EvalConfig(Section):
     """Evaluation."""
 
     metrics: Unique[Annotated[tuple[Metric, ...], Field(min_length=1)]] = ("bleu",)
-    """Metrics to report (definitions: docs/metrics.md); rouge stands for rouge1, rouge2, rougeL and
-    rougeLsum."""
+    """Metrics to report (definitions: docs/metrics.md); rouge stands for rouge1, rouge2, rougeL and rougeLsum."""
     splits: Unique[Annotated[tuple[str, ...], Field(min_length=1)]] = ("test",)
     """Splits to evaluate on."""
     lengths: Annotated[Unique[tuple[Positive, ...]], OnlyWith("task", "language-modeling", "recall", "tagging")] = ()
     """Lengths at which a split is scored.  Language modelling: all of it, in windows of this many
     tokens (empty: data.max_length).  Recall: rows of these lengths (empty: those of training)."""
     tokenize: Unique[BleuTokenizer | Annotated[tuple[BleuTokenizer, ...], Field(min_length=1)]] = "13a"
-    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the
-    words of the other metrics that count words (docs/metrics.md).  Where a recipe is silent,
-    data.target zh, ja or ko means zh, ja-mecab or ko-mecab, and a corpus that is split into words
-    already means none."""
+    """sacrebleu tokenizer: one, or a list for BLEU with each of them.  The first also cuts the words of the other
+    metrics that count words (docs/metrics.md).  Where a recipe is silent, data.target zh, ja or ko means zh, ja-mecab
+    or ko-mecab, and a corpus that is split into words already means none."""
     words: TextWords = "classic"
     """How ROUGE, TER and the metrics of answers cut words, as these do not follow `tokenize`:
     classic, as published for English, or unicode, for all scripts (docs/metrics.md)."""

@@ -102,12 +102,10 @@ class Card(_CardPart):
     task: Task
     """That of its recipes; all corpora serve language-modeling, too."""
     format: Literal["lines", "jsonl", "csv", "tsv", "parquet", "plain", "parlai", "generated"]
-    """lines: aligned files, one for each language; generated: none; the others: one file a split,
-    with a row each of named fields (jsonl, csv, tsv, parquet), of a text (plain), or of a dialogue
-    (parlai)."""
+    """lines: aligned files, one for each language; generated: none; the others: one file a split, with a row each of
+    named fields (jsonl, csv, tsv, parquet), of a text (plain), or of a dialogue (parlai)."""
     languages: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Of a translation, the words that `data.source` and `data.target` may be; else what texts
-    consist of."""
+    """Of a translation, the words that `data.source` and `data.target` may be; else what texts consist of."""
     columns: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = {}
     """The field of each language, or of `source` and `target`, where it is called otherwise.  In
     CSV and TSV without a line of names it is a number, from 1."""

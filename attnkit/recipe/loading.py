@@ -52,8 +52,7 @@ class RecipeFile:
 
         In a sweep a variant of the recipe stands for all that were made of it.
 
-        Raises:
-            UsageError: the recipe has no such variant.
+        Raises UsageError: the recipe has no such variant.
         """
         wanted = list[str]()
         for name in names or self.variants:

@@ -224,8 +224,7 @@ def option_type(word: str, name: str) -> TypeAdapter[Any]:
 def checked_options(word: str, options: Mapping[str, Any], inside: str = "") -> dict[str, Any]:
     """Options with the types that a mechanism declares; `inside` is the composite of a part.
 
-    Raises UsageError: values of other types, options that it does not have or that are missing, an
-    unknown mechanism.
+    Raises UsageError: values of other types, options that it does not have or that are missing, an unknown mechanism.
     """
     known = part(word, inside) if inside else facts(word)
     typed = {}
@@ -285,9 +284,8 @@ def plug_in(path: str | Path) -> str:
     The word is the file's name without suffix, with hyphens.  The file is read here, and run when
     the mechanism is first built.
 
-    Raises:
-        MissingInputError: there is no such file.
-        UsageError: the word is taken or none, the file is no Python or has no mechanism.
+    Raises MissingInputError: there is no such file; UsageError: the word is taken or none, the file is no Python or
+    has no mechanism.
     """
     path = Path(path)
     if not path.is_file():

@@ -39,8 +39,7 @@ class MetricFacts:
     (`attnkit.scoring.total_variation`) with the process that wrote the text."""
     better: Literal["higher", "lower", "neither"] = "higher"
     reads: Literal["outputs", "contexts", "labels", "probabilities"] = "outputs"
-    """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a
-    reference."""
+    """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a reference."""
     resampled: bool = True
     """Whether the score is a function of sums over sentences, which the paired bootstrap needs."""
     cut_by: Literal["tokenize", "words", ""] = ""

@@ -20,8 +20,7 @@ _SCORES = Annotated[dict[str, Annotated[dict[str, float], Field(min_length=1)]],
 
 
 class Published(Section):
-    """Figures that others published, shown beside the scores of this recipe.  They do not affect
-    training."""
+    """Figures that others published, shown beside the scores of this recipe.  They do not affect training."""
 
     source: str
     """Where the figures are from: paper, table, and who transcribed it."""

@@ -74,8 +74,7 @@ class DataConfig(Section):
     max_length: Positive = 256
     """Maximum number of tokens of a source or target; mechanisms are built for this length."""
     too_long: Literal["drop", "truncate"] = "drop"
-    """Training rows that are too long are dropped or truncated, and counted.  Test rows are always
-    truncated."""
+    """Training rows that are too long are dropped or truncated, and counted.  Test rows are always truncated."""
     rows: Count = 0
     """Number of training rows to use, from the first; 0 uses all."""
     valid_rows: Count = 0
@@ -92,8 +91,7 @@ class DataConfig(Section):
     gold: Annotated[Share, _QUESTIONS] = 0.6
     """Question answering: share of training questions paired with the passage that answers them."""
     other: Annotated[Share, _QUESTIONS] = 0.25
-    """Question answering: share paired with a passage that does not answer them; the rest have no
-    passage."""
+    """Question answering: share paired with a passage that does not answer them; the rest have no passage."""
 
     def split_off(self, split: str) -> int:
         """How many rows of the training data become those of a split; 0 where it has its own."""
@@ -172,12 +170,10 @@ class NaiveBayesConfig(Section):
     """The next token from the probabilities p(x|a) that each token a before it gives alone."""
 
     estimate: Annotated[Literal["counts", "skip-gram"], _NAIVE_BAYES] = "counts"
-    """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block,
-    or from vectors of model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps
-    updates."""
+    """Where p(x|a) comes from: from the number of times that x comes anywhere after a in a block, or from vectors of
+    model.width, p(x|a) ~ exp(v(a) w(x)), fitted to these numbers by train.steps updates."""
     smoothing: Annotated[float, Field(gt=0), _NAIVE_BAYES] = 100.0
-    """Number of times that is added to what is counted after each token a, spread like all
-    tokens."""
+    """Number of times that is added to what is counted after each token a, spread like all tokens."""
     pool: Annotated[Literal["mean", "weighted", "max", "entropy"], _NAIVE_BAYES] = "mean"
     """How log p(x|a) of all tokens before is pooled: their mean, a weighted mean, the maximum for
     each x, or p(x|a) of the token a whose distribution has the least entropy."""
@@ -193,9 +189,8 @@ class NaiveBayesConfig(Section):
     normalize: Annotated[bool, _NAIVE_BAYES, OnlyWith("model.naive_bayes.estimate", "skip-gram")] = True
     """Estimate skip-gram: whether p(x|a) is divided by its sum; only the maximum depends on it."""
     residual: Literal["none", "shared", "own"] = "none"
-    """Whether the last token a counts once more: shared takes p(x|a) from the same table or
-    vectors, own from neighbouring tokens alone (naive-bayes) or vectors of their own
-    (naive-bayes-attention)."""
+    """Whether the last token a counts once more: shared takes p(x|a) from the same table or vectors, own from
+    neighbouring tokens alone (naive-bayes) or vectors of their own (naive-bayes-attention)."""
 
 
 _TRANSFORMER = OnlyWith("model.type", "transformer")
@@ -207,11 +202,10 @@ class ModelConfig(Section):
     type: Literal["transformer", "recurrent", "convolutional", "n-gram", "naive-bayes", "naive-bayes-attention"] = (
         "transformer"
     )
-    """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only:
-    bidirectional recurrent layers with attention behind the last decoder layer, and ConvS2S.  The
-    others are language models: n-gram and naive-bayes count the training text once;
-    naive-bayes-attention is naive Bayes with trained vectors and attention as its weights (layers
-    of attention without anything between them)."""
+    """Model family.  recurrent and convolutional are encoder-decoders with cross-attention only: bidirectional
+    recurrent layers with attention behind the last decoder layer, and ConvS2S.  The others are language models: n-gram
+    and naive-bayes count the training text once; naive-bayes-attention is naive Bayes with trained vectors and
+    attention as its weights (layers of attention without anything between them)."""
     shape: Literal["encoder-decoder", "decoder", "encoder"] = "encoder-decoder"
     """encoder-decoder for pairs of texts; decoder for single texts, or for pairs read as one;
     encoder for classification by the mean of its states, and for the objective masked.  The others
@@ -241,8 +235,7 @@ class ModelConfig(Section):
     """Dropout on embeddings and sublayer outputs; on embeddings, between layers and on the output
     of recurrent and convolutional models."""
     activation_dropout: Annotated[Probability | None, _TRANSFORMER] = None
-    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the
-    same as dropout."""
+    """Transformers: dropout inside the feed-forward sublayer, after the activation; null is the same as dropout."""
     norm: Annotated[Literal["pre", "post", "rms"], _TRANSFORMER] = "pre"
     """Transformers: layer normalisation before each sublayer and after the last layer (pre), or
     after each residual sum (post); rms is as pre, by the root mean square (RMSNorm)."""
@@ -325,8 +318,7 @@ class TrainConfig(Section):
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Peak learning rate; for noam the factor of the schedule."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
-    """Learning rate schedule after a linear warm-up.  noam is
-    lr * width^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
+    """Learning rate schedule after a linear warm-up.  noam is lr * width^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup: Count = 1000
     """Number of warm-up updates."""
     min_lr: Annotated[float, Field(ge=0), OnlyWith("train.schedule", "cosine", "linear")] = 0.0
@@ -370,11 +362,10 @@ class TrainConfig(Section):
     seeds: Unique[Annotated[tuple[Count, ...], Field(min_length=1)]] = (1,)
     """Random seeds; each variant is trained once per seed."""
     objective: Literal["seq2seq", "causal", "masked", "span-corruption"] = "seq2seq"
-    """Training objective: causal for language modelling, seq2seq for all other tasks.
-    masked trains an encoder on running text, like BERT: it predicts masked tokens (15 %, different
-    ones in every epoch).
-    span-corruption pre-trains an encoder-decoder on running text, like T5: it restores spans of the
-    text (15 % of its tokens, 3 at a time on average, different ones in every epoch)."""
+    """Training objective: causal for language modelling, seq2seq for all other tasks.  masked trains an encoder on
+    running text, like BERT: it predicts masked tokens (15 %, different ones in every epoch).  span-corruption
+    pre-trains an encoder-decoder on running text, like T5: it restores spans of the text (15 % of its tokens, 3 at a
+    time on average, different ones in every epoch)."""
     init: str | None = None
     """Start from trained weights: a run, a folder with a run for each variant and seed, or a recipe
     whose runs are under --out, matched by variant and seed.  Their tokenizer is used instead of the

@@ -48,8 +48,7 @@ def is_sweep(word: str) -> bool:
 def overrides(key: Key, text: str) -> list[Override]:
     """What KEY=VALUE sets: one value, or several, between commas outside of brackets and quotes.
 
-    A key that takes a list has several values only where one of them is in brackets.
-    Raises RecipeError.
+    A key that takes a list has several values only where one of them is in brackets.  Raises RecipeError.
     """
     items = parted(text)
     if len(items) == 1 or (_takes_list(key) and not any(i.startswith(("[", "{")) for i in items)):

@@ -79,9 +79,7 @@ def read_or_build(path: Path, read: Callable[[Path], Value], build: Callable[[Pa
     The folder gets its name by a rename after `build`, under a lock, so that of two processes
     one builds and the other waits and reads.  Returns what `read` gave.
 
-    Raises:
-        OutputPathError: the cache folder cannot be created.
-        OutputError: the disk is full or broken.
+    Raises OutputPathError: the cache folder cannot be created; OutputError: the disk is full or broken.
     """
     if (value := _whole(path, read)) is not None:
         return value

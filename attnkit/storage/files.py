@@ -1,9 +1,8 @@
 """Files that are whole or absent: a crash, a kill or a full disk never leaves half of one.
 
-A file is written beside its final name, forced to the disk, renamed, and the rename is forced to
-the disk.  No library does all four (atomicwrites is no longer kept).  Every operation that changes
-the disk goes through a `Filesystem`, so that a test can make the k-th one fail.  Errors of the
-operating system become errors of `attnkit.errors` here.
+A file is written beside its final name, forced to the disk, renamed, and the rename is forced to the disk.  No library
+does all four (atomicwrites is no longer kept).  Every operation that changes the disk goes through a `Filesystem`, so
+that a test can make the k-th one fail.  Errors of the operating system become errors of `attnkit.errors` here.
 """
 
 import atexit
@@ -242,8 +241,7 @@ def remove(path: Path) -> None:
 def remove_leftovers(folder: Path, *, dead_only: bool = True, of: str = "") -> None:
     """Remove what interrupted writes left in a folder: names that end in .tmp-<process>.
 
-    With `dead_only`, those of other living processes of this machine stay; with `of`, those of all
-    other files.
+    With `dead_only`, those of other living processes of this machine stay; with `of`, those of all other files.
     """
     with writing(folder):
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -309,8 +307,7 @@ def check_space(folder: Path, needed: int) -> None:
 def check_file(path: Path) -> os.stat_result:
     """The status of a regular file; a pipe or a device never blocks a read.
 
-    Raises MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe
-    or a device.
+    Raises MissingInputError: there is no such file, it may not be read, or it is a folder, a pipe or a device.
     """
     try:
         status = path.stat()

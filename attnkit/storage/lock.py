@@ -69,8 +69,7 @@ def is_lost(path: Path) -> bool:
 def is_held(path: Path) -> bool:
     """Whether a process holds this lock file now.
 
-    A shared lock on a file opened for reading: filelock would make it, write to it and keep others
-    out for a moment.
+    A shared lock on a file opened for reading: filelock would make it, write to it and keep others out for a moment.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -95,9 +94,8 @@ _held = threading.local()
 def exclusive(path: Path, *, file: bool = False) -> Iterator[None]:
     """Wait for a folder, or with `file` for a lock file, which is made, and hold it against others.
 
-    A thread that holds it goes on; where there are no locks nothing is waited for.  Not by
-    filelock, which has to write a file: whoever may read a folder can hold the folder itself, and
-    nothing is left in it.
+    A thread that holds it goes on; where there are no locks nothing is waited for.  Not by filelock, which has to
+    write a file: whoever may read a folder can hold the folder itself, and nothing is left in it.
 
     Raises OutputPathError: there is no such folder (any more); nothing is made in its place; or the
     file cannot be made.

@@ -1,11 +1,10 @@
 """toy-dialogue: personas with facts, and conversations that ask for them.
 
-The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; the target is the
-reply.  Which fact it needs depends on the question, and often on an earlier turn: `what is his
-name ?` asks for the dog or for the brother, whichever came up last.  Replies have several
-wordings, all of them references.  Valid and test use only combinations (job and city, animal and
-name, relative and name or job, question and answer) that train never shows; `draw.split_of` says
-which.
+The source is a persona, ` __eop__ `, and the last turns joined by ` __eot__ `; the target is the reply.  Which fact it
+needs depends on the question, and often on an earlier turn: `what is his name ?` asks for the dog or for the brother,
+whichever came up last.  Replies have several wordings, all of them references.  Valid and test use only combinations
+(job and city, animal and name, relative and name or job, question and answer) that train never shows; `draw.split_of`
+says which.
 """
 
 from collections.abc import Iterator, Sequence

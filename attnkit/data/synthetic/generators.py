@@ -12,10 +12,9 @@ from attnkit.recipe.corpus_cards import Card
 def generator_of(card: Card) -> Any:
     """What makes the rows of a generated corpus, a module or an object.
 
-    It has VERSION, raised when the same seed would give other rows, SIZES by split, and
-    `rows(split, size, seed)`, which also takes the length of a row, or the passages of a question,
-    where these can be chosen.  Where the vocabulary must have words that no row need have, they are
-    its `words`.
+    It has VERSION, raised when the same seed would give other rows, SIZES by split, and `rows(split, size, seed)`,
+    which also takes the length of a row, or the passages of a question, where these can be chosen.  Where the
+    vocabulary must have words that no row need have, they are its `words`.
     """
     if card.marked:
         return MarkedRows(card.name, card.marked)

@@ -65,8 +65,7 @@ class KnownSource(ABC):
             before: the words of the block so far; the first may be `END`.
             block: `data.max_length`.
 
-        Raises:
-            UsageError: the block does not divide a line, or no line has these words in a row.
+        Raises UsageError: the block does not divide a line, or no line has these words in a row.
         """
         if block < 1 or LINE % block:
             raise UsageError(f"a block must divide a line of {LINE} tokens; got {block}")

@@ -1,8 +1,7 @@
 """Words of the toy translation corpus: English and German forms, agreement, numbers.
 
-The German is plain correct German of a small grammar: three genders, four cases, weak, mixed and
-strong adjectives, separable verbs, verbs that govern the dative or take `sein`, and numbers with
-the units before the tens.
+The German is plain correct German of a small grammar: three genders, four cases, weak, mixed and strong adjectives,
+separable verbs, verbs that govern the dative or take `sein`, and numbers with the units before the tens.
 """
 
 from typing import NamedTuple

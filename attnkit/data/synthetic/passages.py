@@ -1,13 +1,12 @@
 """toy-passages: questions on short registers of invented facts, one of which has the answer.
 
-A passage has four entries, three of them of the kind in question, of three people; so a reader
-must find the name, not just the kind of fact.  Answers follow from the passage alone: who has what
-is drawn anew for every row, common values more often than rare ones, so that without the passage
-only a guess is possible.  Half of the other passages have entries of the same kind, of others.  In
-the splits `ordered` and `coupled` no single context is enough: the answer depends on the order of
-three chapters, or on two passages together.  Training shows such questions too, with all that they
-need in one passage.
-Names of valid and test (first with last) are never those of train; `draw.split_of` says which.
+A passage has four entries, three of them of the kind in question, of three people; so a reader must find the name, not
+just the kind of fact.  Answers follow from the passage alone: who has what is drawn anew for every row, common values
+more often than rare ones, so that without the passage only a guess is possible.  Half of the other passages have
+entries of the same kind, of others.  In the splits `ordered` and `coupled` no single context is enough: the answer
+depends on the order of three chapters, or on two passages together.  Training shows such questions too, with all that
+they need in one passage.  Names of valid and test (first with last) are never those of train; `draw.split_of` says
+which.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,9 @@
 """toy-summarization: reports of events, told as paragraphs, with a headline.
 
-A headline names what counts in the end: the winner by a nickname resolved (the guests, the
-baker), the last number reported, the largest of several amounts; never what happened last year or
-elsewhere, which a report mentions as well.  Sentences come in varying order.  Valid and test use
-only combinations (event, city and day; first and last name; the two largest amounts; building
-and thing, and so on) that train never shows; `draw.split_of` says which.
+A headline names what counts in the end: the winner by a nickname resolved (the guests, the baker), the last number
+reported, the largest of several amounts; never what happened last year or elsewhere, which a report mentions as well.
+Sentences come in varying order.  Valid and test use only combinations (event, city and day; first and last name; the
+two largest amounts; building and thing, and so on) that train never shows; `draw.split_of` says which.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,9 @@
 """toy-translation: English to German in a small grammar.
 
-A sentence has one right translation, yet the translation of a word depends on its place: its role
-decides the case, gender and number decide articles and adjectives, the clause decides where the
-verb stands and whether it splits, `when` depends on the tense, and a number turns its last digits
-round.  Valid and test use only combinations (adjective and noun, verb and object, last two
-digits, day and month) that train never shows; `draw.split_of` says which.
+A sentence has one right translation, yet the translation of a word depends on its place: its role decides the case,
+gender and number decide articles and adjectives, the clause decides where the verb stands and whether it splits,
+`when` depends on the tense, and a number turns its last digits round.  Valid and test use only combinations (adjective
+and noun, verb and object, last two digits, day and month) that train never shows; `draw.split_of` says which.
 """
 
 from collections.abc import Iterator, Sequence
