@@ -33,8 +33,6 @@ FORMAT = 2
 class EncodedContent(BaseModel):
     """What meta.json says of a folder."""
 
-    key: str
-    """The name of the folder."""
     files: dict[Literal["source.ids", "source.offsets", "target.ids", "target.offsets"], str]
     dtype: Literal["uint16", "uint32"]
     block: Annotated[int, Field(ge=0)]
@@ -138,8 +136,6 @@ class Encoded:
         content = read_note(path / "meta.json", EncodedContent)
         if content is None:
             raise DataError(f"{path}: meta.json is missing or damaged")
-        if content.key != path.name:
-            raise DataError(f"{path}: is of another corpus, tokenizer or recipe: {content.key}")
         files, counts = content.files, content.counts
         dtype = {"uint16": "<u2", "uint32": "<u4"}[content.dtype]
         with ThreadPoolExecutor() as pool:  # hashing leaves Python to others

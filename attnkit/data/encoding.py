@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,54 +38,6 @@ Texts = tuple[list[str], list[str]]
 """Sources and targets of a chunk."""
 
 
-def encode(
-    rows: Iterable[Row],
-    tokenizer: Tokenizer,
-    folder: Path,
-    *,
-    key: str,
-    max_length: int,
-    too_long: Literal["drop", "truncate"],
-    sample: tuple[float, int] | None = None,
-    counts: Counts | None = None,
-    stream: bool = False,
-    report: Callable[[int], None] | None = None,
-) -> Encoded:
-    """Encode rows into folder/key, or open what is there; `rows` is read only when needed.
-
-    Rows with an empty side are dropped.
-
-    Args:
-        rows: pairs, or paragraphs in `target` when `stream` is set.
-        key: the name of the result, a hash of all that it depends on.
-        max_length: in tokens, EOS included; for a stream the length of a block.
-        too_long: what happens to rows with a longer side; without effect on a stream.
-        sample: (alpha, seed) of subword sampling, or None for the best segmentation.
-        counts: what the reader of `rows` counts into; it becomes part of the result's.
-        stream: one stream of target ids seen in blocks, instead of pairs.
-        report: called with the number of rows read so far, after each chunk.
-
-    Raises OutputPathError, OutputError: the cache cannot be written; MemoryLimitError: a process was killed;
-    AttnkitError: whatever reading `rows` raises.
-    """
-    encoder = _RowEncoder(tokenizer, max_length, too_long == "truncate", stream, sample)
-
-    def build(draft: Path) -> None:
-        total = _write(rows, encoder, draft, report)
-        if counts is not None:
-            total.add(replace(counts, rows=max(0, counts.rows - total.rows)))
-        content = {
-            "key": key,
-            "dtype": encoder.dtype,
-            "block": max_length if stream else 0,
-            "files": {name: sha256_file(draft / name) for name in _names(stream)},
-            "counts": asdict(total),
-        }
-        write_synced(draft / "meta.json", note_text(content))
-
-    return read_or_build(folder / key, Encoded.open, build)
-
-
 def _names(stream: bool) -> tuple[str, ...]:
     """The files of a split, in the order of its digest."""
     pairs = ("target.ids", "source.ids", "target.offsets", "source.offsets")
@@ -100,14 +52,18 @@ class _Flat(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _RowEncoder:
-    """Turns chunks of rows into ids, and counts what happens to them."""
+class RowEncoder:
+    """Turns chunks of rows into ids, and counts what happens to them; rows with an empty side are dropped."""
 
     tokenizer: Tokenizer
     max_length: int
-    truncate: bool
-    stream: bool
-    sample: tuple[float, int] | None
+    """In tokens, EOS included; of a stream the length of a block."""
+    truncate: bool = False
+    """Whether rows with a longer side are truncated instead of dropped."""
+    stream: bool = False
+    """Whether targets are paragraphs of one stream of ids, seen in blocks, instead of pairs with sources."""
+    sample: tuple[float, int] | None = None
+    """(alpha, seed) of subword sampling; None for the best segmentation."""
 
     @property
     def dtype(self) -> str:
@@ -163,7 +119,33 @@ def _close(flat: _Flat) -> _Flat:
     return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
 
 
-def _write(rows: Iterable[Row], encoder: _RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
+def encode(
+    rows: Iterable[Row], encoder: RowEncoder, path: Path, counts: Counts, report: Callable[[int], None] | None = None
+) -> Encoded:
+    """Encode rows into a folder, or open what is there; `rows` is read only when needed.
+
+    `counts`, into which the reader of `rows` counts, becomes part of the result's.  `report` is called with the number
+    of rows read so far, after each chunk.
+
+    Raises OutputPathError, OutputError: the cache cannot be written; MemoryLimitError: a process was killed;
+    AttnkitError: whatever reading `rows` raises.
+    """
+
+    def build(draft: Path) -> None:
+        total = _write(rows, encoder, draft, report)
+        total.add(replace(counts, rows=0))
+        content = {
+            "dtype": encoder.dtype,
+            "block": encoder.max_length if encoder.stream else 0,
+            "files": {name: sha256_file(draft / name) for name in _names(encoder.stream)},
+            "counts": asdict(total),
+        }
+        write_synced(draft / "meta.json", note_text(content))
+
+    return read_or_build(path, Encoded.open, build)
+
+
+def _write(rows: Iterable[Row], encoder: RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
     """Encode rows into the files of a folder; what happened to them."""
     total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
     with ExitStack() as stack:
@@ -198,7 +180,7 @@ def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
         yield sources, targets
 
 
-def _encoded(chunks: Iterator[Texts], encoder: _RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
+def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
     """Each chunk encoded, in order: by this process, then by one a core where there are many."""
     jobs = 1 if multiprocessing.current_process().daemon else processes()
     numbered = enumerate(chunks)
@@ -227,11 +209,11 @@ def _encoded(chunks: Iterator[Texts], encoder: _RowEncoder) -> Generator[tuple[d
         pool.shutdown(cancel_futures=True)
 
 
-_encoder: _RowEncoder
+_encoder: RowEncoder
 """That of this process, in a pool."""
 
 
-def _begin(encoder: _RowEncoder) -> None:
+def _begin(encoder: RowEncoder) -> None:
     """Keep the encoder in a process of the pool, and end this when the one that started it ends."""
     global _encoder
     _encoder = encoder

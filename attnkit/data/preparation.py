@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import sentencepiece
 
 from attnkit.data.corpus import Corpus, require_split
 from attnkit.data.corpus_files import Progress
 from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
-from attnkit.data.encoding import encode
+from attnkit.data.encoding import RowEncoder, encode
 from attnkit.data.marked import check_marked
 from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
@@ -229,24 +228,16 @@ def encode_split(
     Raises MissingInputError: the corpus has no such split; DataError: a file is malformed, or no row is usable.
     """
     max_length, stream = recipe.data.max_length, recipe.task == "language-modeling"
-    too_long: Literal["drop", "truncate"] = recipe.data.too_long if name == "train" else "truncate"
+    too_long = recipe.data.too_long if name == "train" else "truncate"
     # Everything that the ids depend on.
     fingerprint = corpus.fingerprint(name)
     model = sentencepiece.__version__, fingerprint, tokenizer.digest
     key = sha256_json(["split", FORMAT, *model, max_length, too_long, stream])
     counts = Counts()
-    split = encode(
-        _while_unchanged(corpus, name, fingerprint, counts),
-        tokenizer,
-        (cache or cache_dir()) / "encoded",
-        key=f"{key}{suffix}",
-        max_length=max_length,
-        too_long=too_long,
-        sample=sample,
-        counts=counts,
-        stream=stream,
-        report=None if progress is None else lambda done: progress(name, done, None),
-    )
+    encoder = RowEncoder(tokenizer, max_length, too_long == "truncate", stream, sample)
+    path = (cache or cache_dir()) / "encoded" / f"{key}{suffix}"
+    report = None if progress is None else lambda done: progress(name, done, None)
+    split = encode(_while_unchanged(corpus, name, fingerprint, counts), encoder, path, counts, report)
     if not len(split):
         raise DataError(
             f"{corpus.name}: no row of {name} is usable ({'; '.join(split.counts.lines())}); check "

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.encoded_rows import encoded
 from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data import corpus_files
 from attnkit.data.encoded import Blocks, Encoded, Ragged
-from attnkit.data.encoding import encode
+from attnkit.data.encoding import RowEncoder, encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer
 from attnkit.errors import DataError
@@ -24,9 +25,6 @@ ROWS = [
     Row("empty", " \u2028"),
     Row("the \u6f22", "DIE \u6f22\u5b57"),
 ]
-
-
-SPLIT = {"key": "k", "max_length": 9, "too_long": "drop"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def lists(split: Encoded) -> list[tuple[list[int], list[int]]]:
 
 
 def test_rows_with_an_empty_side_are_dropped_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=50, too_long="drop")
+    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=50)
     kept = [ROWS[i] for i in (0, 2, 3, 5)]
     assert lists(split) == expected(tokenizer, kept, 50)
     # One unknown word in the source, one in the target.
@@ -61,14 +59,14 @@ def test_rows_with_an_empty_side_are_dropped_and_counted(tokenizer: Tokenizer, t
 
 def test_longer_rows_are_dropped_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
     # Three words and EOS fit.
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=4, too_long="drop")
+    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=4)
     assert lists(split) == expected(tokenizer, [ROWS[i] for i in (0, 2, 5)], 3)
     assert split.counts == Counts(rows=6, kept=3, empty=2, too_long=1, unknown=2)
     assert max(split.source.lengths) == 4
 
 
 def test_longer_rows_are_truncated_and_counted(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, key="k", max_length=3, too_long="truncate")
+    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=3, truncate=True)
     assert lists(split) == expected(tokenizer, [ROWS[i] for i in (0, 2, 3, 5)], 2)
     assert split.counts == Counts(rows=6, kept=4, empty=2, truncated=2, unknown=2)
 
@@ -81,9 +79,9 @@ def test_the_second_call_reads_no_rows_and_returns_the_same(tokenizer: Tokenizer
             yield row
 
     counts = Counts()
-    first = encode(rows(counts), tokenizer, tmp_path, **SPLIT, counts=counts)
+    first = encode(rows(counts), RowEncoder(tokenizer, 9), tmp_path / "k", counts)
     again = Counts()
-    second = encode(rows(again), tokenizer, tmp_path, **SPLIT, counts=again)
+    second = encode(rows(again), RowEncoder(tokenizer, 9), tmp_path / "k", again)
     assert first.counts == second.counts
     assert (second.counts.rows, second.counts.breaks, second.counts.kept) == (6, 1, 4)
     assert again == Counts()
@@ -95,7 +93,7 @@ def test_files_that_were_hashed_are_not_hashed_again(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the processes of --jobs, which are told what the command has hashed."""
-    path = encode(ROWS, tokenizer, tmp_path, **SPLIT).path
+    path = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9).path
     time.sleep(2 * corpus_files.SETTLED / 1e9)
     digest = Encoded.open(path).digest
     with monkeypatch.context() as patch:
@@ -109,9 +107,9 @@ def test_files_that_were_hashed_are_not_hashed_again(
 def test_ids_take_two_bytes_and_four_from_65536_pieces_on(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small = encode(ROWS, tokenizer, tmp_path, key="small", max_length=9, too_long="drop")
+    small = encoded(ROWS, tokenizer, tmp_path / "small", max_length=9)
     monkeypatch.setattr(type(tokenizer.source), "__len__", lambda self: 1 << 16)
-    large = encode(ROWS, tokenizer, tmp_path, key="large", max_length=9, too_long="drop")
+    large = encoded(ROWS, tokenizer, tmp_path / "large", max_length=9)
     assert (small.target.ids.dtype, large.target.ids.dtype) == (np.uint16, np.uint32)
     assert lists(small) == lists(large)
     sizes = [(split.path / "target.ids").stat().st_size for split in (small, large)]
@@ -119,7 +117,7 @@ def test_ids_take_two_bytes_and_four_from_65536_pieces_on(
 
 
 def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS, tokenizer, tmp_path, **SPLIT)
+    split = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
     assert isinstance(split.target.ids.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
         split.target.ids[0] = 1
@@ -128,7 +126,7 @@ def test_arrays_are_mapped_and_read_only(tokenizer: Tokenizer, tmp_path: Path) -
 @pytest.mark.parametrize("name", ["meta.json", "source.ids", "source.offsets", "target.ids", "target.offsets"])
 @pytest.mark.parametrize("damage", ["absent", "empty", "cut", "flipped", "longer"])
 def test_a_damaged_cache_is_noticed_and_rebuilt(tokenizer: Tokenizer, tmp_path: Path, name: str, damage: str) -> None:
-    good = encode(ROWS, tokenizer, tmp_path, **SPLIT)
+    good = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
     path = good.path / name
     content = path.read_bytes()
     if damage == "absent":
@@ -138,13 +136,13 @@ def test_a_damaged_cache_is_noticed_and_rebuilt(tokenizer: Tokenizer, tmp_path: 
         flipped = content[:middle] + bytes([content[middle] ^ 2]) + content[middle + 1 :]
         changed = {"empty": b"", "cut": content[:-3], "flipped": flipped, "longer": content + b"}"}
         path.write_bytes(changed[damage])
-    again = encode(ROWS, tokenizer, tmp_path, **SPLIT)
+    again = encoded(ROWS, tokenizer, tmp_path / "k", max_length=9)
     assert (again.digest, again.counts) == (good.digest, good.counts)
     assert path.read_bytes() == content
 
 
 def test_a_split_without_usable_rows_is_empty(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    split = encode(ROWS[1:2], tokenizer, tmp_path, **SPLIT)
+    split = encoded(ROWS[1:2], tokenizer, tmp_path / "k", max_length=9)
     assert len(split) == len(split.source) == 0
     assert split.counts == Counts(rows=1, empty=1)
 
@@ -155,7 +153,7 @@ def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path)
     tokenizer = Tokenizer.train(schema.TokenizerConfig.model_validate({"type": kind, "size": 40}), rows)
 
     def sampled(key: str, seed: int) -> Encoded:
-        return encode(rows, tokenizer, tmp_path, key=key, max_length=90, too_long="drop", sample=(0.3, seed))
+        return encoded(rows, tokenizer, tmp_path / key, max_length=90, sample=(0.3, seed))
 
     first, same, other = sampled("1", 1), sampled("1-again", 1), sampled("2", 2)
     assert lists(first) == lists(same)
@@ -166,7 +164,7 @@ def test_sampled_splits_differ_by_seed_and_side_alone(kind: str, tmp_path: Path)
 
 def test_a_stream_is_paragraphs_with_eos_behind_each(tokenizer: Tokenizer, tmp_path: Path) -> None:
     rows = [Row("", row.target) for row in ROWS]
-    split = encode(rows, tokenizer, tmp_path, key="k", max_length=4, too_long="drop", stream=True)
+    split = encoded(rows, tokenizer, tmp_path / "k", max_length=4, stream=True)
     plain = [i for ids in tokenizer.target.encode([row.target for row in rows]) if ids for i in [*ids, EOS]]
     assert split.source is None
     assert np.asarray(split.target.ids).tolist() == plain

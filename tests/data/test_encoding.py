@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers.encoded_rows import encoded
 
 from attnkit.data import encoding
 from attnkit.data.encoded import Encoded
-from attnkit.data.encoding import encode
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
 from attnkit.data.tokenizer import Tokenizer
@@ -42,10 +42,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def write(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Encoded]:
     """Encode `ROWS`, or others, with a few that are too long."""
 
-    def encoded(key: str = "k", rows: object = ROWS, **how: object) -> Encoded:
-        return encode(rows, tokenizer, tmp_path, key=key, max_length=40, too_long="drop", **how)
+    def write(key: str = "k", rows: object = ROWS, **how: object) -> Encoded:
+        return encoded(rows, tokenizer, tmp_path / key, max_length=40, **how)
 
-    return encoded
+    return write
 
 
 def contents(split: Encoded) -> dict[str, bytes]:
@@ -108,14 +108,6 @@ def test_what_stops_an_encoding_leaves_nothing(
     assert multiprocessing.active_children() == []
 
 
-def test_a_folder_of_another_tokenizer_is_not_taken(write: Callable[..., Encoded]) -> None:
-    other = write("other")
-    other.path.rename(other.path.with_name("third"))
-    with pytest.raises(DataError, match="is of another corpus, tokenizer or recipe: other"):
-        Encoded.open(other.path.with_name("third"))
-    assert contents(write("third")) == contents(write("other"))
-
-
 def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("train", "valid"):
         for side, text in (("en", "the cat"), ("de", "a dog")):
@@ -146,8 +138,7 @@ def report(done):
     print(done, flush=True)
     time.sleep(0.3 if done > 40 else 0)
 if __name__ == "__main__":
-    encoding.encode(ROWS, Tokenizer.load(folder), folder, key="k", max_length=40, too_long="drop",
-                    report=report)
+    encoding.encode(ROWS, encoding.RowEncoder(Tokenizer.load(folder), 40), folder / "k", Counts(), report)
 """
 
 
