@@ -3,15 +3,14 @@
 The model writes as it was opened; then one pass with plain ("eager") attention gives the weights.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnkit.analysis.huggingface_tokens import encode, tokens_of
 from attnkit.analysis.inputs import describe_search
@@ -81,8 +80,8 @@ def capture(
     Raises:
         UsageError: no text, a target or search for an encoder, or no such kind, layer or head; which is
             seen by the first token, before the text is read and an output written.
-        DataError: the text is longer than the model reads, what is chosen of its maps exceeds
-            `maps.TEXT_WEIGHTS`, or the model gives no weights.
+        DataError: the text is longer than the model reads, its maps exceed `maps.TEXT_WEIGHTS`, or
+            the model gives no weights.
         NotFiniteError: the weights are NaN or infinite.
         MemoryLimitError: the maps do not fit.
     """
@@ -92,108 +91,29 @@ def capture(
     builder = _HuggingFaceInputBuilder(model)
     with quiet(), _transformers_errors(model), torch.inference_mode():
         source = builder.source(text)
-        every = _layers(model, builder.arguments(source.start))
+        every = {  # the heads of each layer that has weights
+            kind: [one.shape[1] for one in some]
+            for kind, some in _pass(model, builder.arguments(source.start)).items()
+        }
         chosen = {
             kind: _choose(model, kind, every[kind], layers, heads) for kind in every if kinds is None or kind in kinds
         }
         read = builder.with_output(source, text, target, search)
         axes = builder.axes(read, step)
-        _check_memory(every, chosen, axes)
-        found = _weights(model, builder.arguments(read), every, chosen)
+        weights = sum(sum(every[kind]) * len(axes[kind][0]) * len(axes[kind][1]) for kind in every)
+        check_weights(weights, "the text", "shorten it")
+        found = _pass(model, builder.arguments(read))
     maps = {kind: _maps(model, kind, found[kind], one, axes[kind], step) for kind, one in chosen.items()}
     note = {"note": f"the output was cut at {read.cut} tokens"} if read.cut else {}
     return Capture(text, read.output, read.how, model.name, maps, model.facts | note)
 
 
-class MapSource(NamedTuple):
-    """Where the weights of a layer come from: the place in what a module gives in one of its calls."""
-
-    module: nn.Module
-    call: int
-    place: int
-
-
-class PretrainedLayer(NamedTuple):
-    """A layer that has weights."""
-
-    heads: int
-    source: MapSource | None
-    """None where the library makes other tensors of what its modules give."""
-
-
 class ChosenLayers(NamedTuple):
     """What is shown of one kind."""
 
-    layers: dict[int, tuple[int, PretrainedLayer]]
-    """By number, with the place among those that have weights."""
+    layers: dict[int, int]
+    """By number, the place among those that have weights."""
     heads: list[int]
-
-
-def _layers(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[PretrainedLayer]]:
-    """The layers that have weights, by a pass over short inputs."""
-    seen: dict[int, tuple[Tensor, MapSource]] = {}  # tensors are held, so that no other gets their identity
-
-    def note(source: MapSource, one: Tensor) -> Tensor:
-        seen.setdefault(id(one), (one, source))
-        return one
-
-    with _each_output(model.model.modules(), note):
-        found = _pass(model, inputs)
-    return {
-        kind: [PretrainedLayer(maps.shape[1], seen[id(maps)][1] if id(maps) in seen else None) for maps in some]
-        for kind, some in found.items()
-    }
-
-
-def _weights(
-    model: Pretrained,
-    inputs: dict[str, Tensor],
-    every: Mapping[Kind, Sequence[PretrainedLayer]],
-    chosen: Mapping[Kind, ChosenLayers],
-) -> dict[Kind, list[Tensor]]:
-    """The chosen weights [1, H, T, S] of each layer, by kind; others are dropped as soon as they are made."""
-    wanted = {layer.source: one.heads for one in chosen.values() for _, layer in one.layers.values()}
-    sources = {layer.source for layers in every.values() for layer in layers if layer.source}
-    kept: dict[MapSource | None, Tensor] = {}
-
-    def narrow(source: MapSource, one: Tensor) -> Tensor:
-        if source not in sources:
-            return one
-        if source not in wanted:
-            return one.new_empty(0)
-        heads = wanted[source]
-        kept[source] = one if len(heads) == one.shape[1] else one[:, heads]
-        return kept[source]
-
-    with _each_output({source.module for source in sources}, narrow):
-        found = _pass(model, inputs)
-    return {
-        kind: [
-            kept[layer.source] if layer.source in kept else found[kind][place][:, one.heads]
-            for place, layer in one.layers.values()
-        ]
-        for kind, one in chosen.items()
-    }
-
-
-@contextmanager
-def _each_output(modules: Iterable[nn.Module], use: Callable[[MapSource, Tensor], Tensor]) -> Iterator[None]:
-    """Inside, what `use` makes of each tensor takes its place in the tuples that modules give."""
-    calls = Counter[nn.Module]()
-
-    def hook(module: nn.Module, _: Any, output: Any) -> Any:
-        calls[module] += 1
-        if type(output) is not tuple:
-            return output
-        return tuple(
-            use(MapSource(module, calls[module], place), one) if isinstance(one, Tensor) else one
-            for place, one in enumerate(output)
-        )
-
-    with ExitStack() as hooks:
-        for module in modules:
-            hooks.callback(module.register_forward_hook(hook, prepend=True).remove)
-        yield
 
 
 def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tensor]]:
@@ -213,25 +133,10 @@ def _pass(model: Pretrained, inputs: dict[str, Tensor]) -> dict[Kind, list[Tenso
     }
 
 
-def _check_memory(
-    every: Mapping[Kind, Sequence[PretrainedLayer]], chosen: Mapping[Kind, ChosenLayers], axes: Mapping[Kind, Axes]
-) -> None:
-    """Refuse a text whose maps would fill the memory; a layer is made with all its heads."""
-    kept, layer = 0, 0
-    for kind, layers in every.items():
-        size = len(axes[kind][0]) * len(axes[kind][1])
-        layer = max(layer, *(one.heads * size for one in layers), 0)
-        if not all(one.source for one in layers):
-            kept += sum(one.heads for one in layers) * size
-        elif kind in chosen:
-            kept += len(chosen[kind].layers) * len(chosen[kind].heads) * size
-    check_weights(max(kept, layer), "the text", "shorten it, or choose some by --kind, --layer and --head")
-
-
 def _choose(
-    model: Pretrained, kind: Kind, found: Sequence[PretrainedLayer], layers: Sequence[int], heads: Sequence[int]
+    model: Pretrained, kind: Kind, found: Sequence[int], layers: Sequence[int], heads: Sequence[int]
 ) -> ChosenLayers:
-    """The chosen layers and heads of a kind."""
+    """The chosen layers and heads of a kind; `found` are the heads of each layer."""
     if not found:
         raise DataError(
             f"{model.name}: {type(model.model).__name__} gives no weights of {kind} attention, "
@@ -242,11 +147,11 @@ def _choose(
     if len(numbers) != len(found):
         numbers = list(range(len(found)))
     rows = sorted(indices_of("layer", numbers, layers, f"{kind} attention"))
-    counts = {found[row].heads for row in rows}
+    counts = {found[row] for row in rows}
     if len(counts) > 1:
         raise UsageError(f"{kind} attention: layers have different numbers of heads: add --layer")
     columns = sorted(indices_of("head", range(counts.pop()), heads, f"{kind} attention"))
-    return ChosenLayers({numbers[row]: (row, found[row]) for row in rows}, columns)
+    return ChosenLayers({numbers[row]: row for row in rows}, columns)
 
 
 def written(model: Pretrained, text: str, search: SearchConfig) -> str:
@@ -268,7 +173,7 @@ def _maps(
                 f"{model.name}: {kind} attention gives weights of shape {list(shape)}, not "
                 f"(heads, {len(queries)} queries, {len(keys)} keys): {name} is not supported"
             )
-    maps = np.stack([one[0].float().cpu().numpy() for one in found])
+    maps = np.stack([found[place][0, chosen.heads].float().cpu().numpy() for place in chosen.layers.values()])
     if not np.isfinite(maps).all():
         raise NotFiniteError(f"{model.name}: the model answers NaN or infinity")
     if maps.min() < 0 or maps.max() > HIGHEST_WEIGHT:
