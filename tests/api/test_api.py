@@ -199,17 +199,6 @@ def test_names_of_files_in_a_dict_are_those_of_the_current_folder(
     assert comparing._absolute({"extends": "quickstart"}) == {"extends": "quickstart"}
 
 
-@pytest.mark.slow
-def test_a_script_without_a_guard_trains_side_by_side(tmp_path: Path) -> None:
-    """Each process ran it again."""
-    script = (
-        "import attnkit\nprint('once')\n"
-        f"attnkit.train('quickstart', {TINY!r}, variants='linear', seeds=[1, 2], jobs=2)\n"
-    )
-    run_blocks([script], tmp_path)
-    assert (tmp_path / "runs" / "quickstart" / "linear" / "seed-2" / "scores.json").is_file()
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -261,6 +250,10 @@ def test_a_text_unlike_the_training_is_warned_of() -> None:
         assert [one.filename for one in caught] == [__file__]
 
 
+SIDE_BY_SIDE = f"""\
+attnkit.train("quickstart", {TINY!r}, variants="linear", seeds=[1, 2], jobs=2, out="both")
+"""
+"""Without a guard: each process ran the script again."""
 PACKAGE_AND_FUNCTION = """\
 import inspect
 import attnkit, attnkit.train.fit
@@ -278,23 +271,11 @@ assert "scaled-dot" in attnkit.mechanisms.names()
 """
 
 
-def run_blocks(blocks: list[str], folder: Path) -> None:
-    """Run Python texts one after the other as one program, which trains little."""
-    text = re.sub(r"^small = .*", f"small = {TINY!r}", "\n".join(blocks), flags=re.MULTILINE)
-    (folder / "all.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "all.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"]),
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
-def test_the_page_runs(tmp_path: Path) -> None:
+def test_the_notebook_and_the_page_run_as_one_program_that_trains_little(tmp_path: Path) -> None:
+    notebook = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    assert all(not c.get("outputs") for c in notebook["cells"])
     text = (DOCS / "python.md").read_text(encoding="utf-8")
     blocks = []
     for before, block in re.findall(r"([^\n]*)\n\n```python\n(.*?)```", text, re.DOTALL):
@@ -306,12 +287,12 @@ def test_the_page_runs(tmp_path: Path) -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     blocks += re.findall("```py\n(.*?)```", readme, re.DOTALL)
     assert len(blocks) == 8
-    run_blocks(blocks, tmp_path)
-
-
-@pytest.mark.slow
-def test_the_notebook_runs(tmp_path: Path) -> None:
-    notebook = json.loads((DOCS / "tour.ipynb").read_text(encoding="utf-8"))
-    cells = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
-    assert all(not c.get("outputs") for c in notebook["cells"])
-    run_blocks([PACKAGE_AND_FUNCTION, *cells], tmp_path)
+    program = "\n".join((PACKAGE_AND_FUNCTION, *cells, *blocks, SIDE_BY_SIDE))
+    program = re.sub(r"^small = .*", f"small = {TINY!r}", program, flags=re.MULTILINE)
+    (tmp_path / "all.py").write_text(program, encoding="utf-8")
+    variables = environment(ATTNKIT_CACHE=os.environ["ATTNKIT_CACHE"])
+    done = subprocess.run(
+        [sys.executable, "all.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=variables
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "both" / "quickstart" / "linear" / "seed-2" / "scores.json").is_file()

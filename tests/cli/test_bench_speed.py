@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.called import Done, called
+from helpers.trained import make_run
 
 TINY = (
     "model.width=8",
@@ -57,12 +58,10 @@ def test_decoding_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_a_run_decodes_with_its_own_weights(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = (*TINY, "train.steps=2", "eval.metrics=perplexity", "--variant", "scaled-dot", "-q")
-    assert called(capsys, "train", "quickstart", *words, "--out", str(tmp_path)).code == 0
-    run = str(tmp_path / "quickstart" / "scaled-dot" / "seed-1")
+    run = str(make_run(tmp_path).path)
     code, out, _ = called(capsys, "bench", "decode", run, "--rows", "4", "--beam", "1")
     assert code == 0
-    assert out.startswith("quickstart/scaled-dot/seed-1\n")
+    assert out.startswith("toy/base/seed-1\n")
     assert "4 lines in" in out
     assert "greedy" in out
     out = called(capsys, "bench", "decode", run, "--rows", "2", "--format", "csv").out

@@ -372,14 +372,13 @@ BENCH = "bench attention linear --lengths 64,128 --repeats 1 --budget 1"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [JOBS, BENCH])
-def test_processes_leave_nothing_in_the_folder_of_temporary_files(words: str, tmp_path: Path) -> None:
+def test_processes_leave_nothing_in_the_folder_of_temporary_files(tmp_path: Path) -> None:
     """A signal ends them in order; what a kill leaves is removed by the next command."""
     (tmp_path / "toy.yaml").write_text(TOY)
     folder = Path(tempfile.mkdtemp())  # a short path
     env = {**PYTHON, "TMPDIR": str(folder), "ATTNKIT_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "attnkit", *words.split()]
-    for number in (signal.SIGTERM, signal.SIGKILL, 0):
+    for words, number in ((JOBS, signal.SIGTERM), (BENCH, signal.SIGKILL), (JOBS, 0)):
+        command = [sys.executable, "-m", "attnkit", *words.split()]
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE)
         while number and not list(folder.glob("attnkit-*/listener-*")):
             assert process.poll() is None

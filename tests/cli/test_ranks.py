@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from helpers.called import called
-from helpers.shell import attnkit_in
 from helpers.small import write_corpus
 from helpers.warm import Warm
 
@@ -42,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> Path:
     """The first recipe is trained."""
-    done = attnkit_in(folder)("train", "short.yaml", "--nproc", "2")
+    done = Warm(folder, "train", "short.yaml", "--nproc", "2").ended()
     assert done.returncode == 0, done.stderr
     assert "BLEU" in done.stdout
     assert done.stderr.count("done at step 40") == 1

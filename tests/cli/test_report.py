@@ -179,6 +179,7 @@ def test_a_language_model_has_maps_of_its_test_text(attnkit: Any, tmp_path: Path
 def test_an_interrupted_writing_leaves_the_old_page(
     attnkit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("attnkit.show.figure.find_spec", lambda _: None)  # drawings take long
     page = tmp_path / "r.html"
     words = ("runs/toy", "--no-maps", "-o")
     assert attnkit(*words, str(page)).code == 0

@@ -133,6 +133,9 @@ CONTRACTS_OF_OPTION: dict[str, set[str]] = {
 OF_ROTARY = {"future", "padding", "batch", "layouts", "steps"}
 QUICK = {"steps", "cached", "limits", "rows", "padding"}
 """Contracts that options other than the defaults are put to by a plain `pytest`, too."""
+TURNED = ("scaled-dot", "local", "linear", "decay", "differential", "parallax")
+"""Mechanisms of each family, and those that turn positions in their own way: slow tests put them to
+all that rotary positions can break."""
 
 
 def options(word: str) -> Iterator[dict[str, Any]]:
@@ -176,7 +179,7 @@ def cases() -> Iterator[Case]:
         if "rope" in facts(word).positions:
             for role in ROLES[:2]:
                 rotary = named(word, role, default | {"rotary": Rotary(WIDTH // HEADS)})
-                yield from _split(rotary, OF_ROTARY, {"steps"})
+                yield from _split(rotary, OF_ROTARY, {"steps"}, role == "encoder" or word not in TURNED)
         for chosen in others:
             able = [role for role in ROLES if possible(named(word, role, chosen))]
             for role in ROLES:
