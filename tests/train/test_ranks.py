@@ -29,8 +29,6 @@ from attnkit.runs import Run
 from attnkit.storage.tensors import read
 from attnkit.train.batch_stream import BatchStream
 
-WORLDS = (1, 2, 4)
-
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
@@ -95,8 +93,7 @@ def test_every_type_of_model_trains_in_ranks(tmp_path: Path, pool: RankPool, kin
 def test_any_number_of_ranks_has_the_losses_of_one_with_ddp_and_fsdp(tmp_path: Path, pool: RankPool) -> None:
     """Updates of four ragged batches, with dropout; FSDP also in bf16 within its rounding."""
     recipe = recipe_in(tmp_path, steps=6, log_every=1, valid_every=0)
-    places = [("ddp", world) for world in WORLDS] + [("fsdp", 2)]
-    for parallel, world in places:
+    for parallel, world in (("ddp", 1), ("ddp", 4), ("fsdp", 2)):
         folder = tmp_path / f"{parallel}-{world}"
         how = with_train(recipe, parallel=parallel, accumulate=4 // world)
         succeed(pool.run(world, ranked.train, folder, how))
@@ -139,7 +136,7 @@ def test_a_checkpoint_of_sharded_weights_is_read_by_any_number_of_ranks(tmp_path
     recipe = recipe_in(tmp_path, parallel="fsdp", ema=0.9, choose="best", valid_every=2, steps=4)
     plain = with_train(recipe, parallel="ddp")
     succeed(pool.run(2, ranked.train, tmp_path, recipe, 3))
-    read = [(1, recipe), (4, recipe), (2, plain)]
+    read = [(1, recipe), (3, recipe), (2, plain)]
     found = {d for world, how in read for d in succeed(pool.run(world, ranked.state_of, tmp_path, how))}
     assert len(found) == 1
     run_through(job(tmp_path, recipe))
@@ -151,12 +148,12 @@ def test_a_checkpoint_of_one_process_is_sharded_when_ranks_resume_it(tmp_path: P
     recipe = recipe_in(tmp_path, parallel="fsdp", average=3, valid_every=1)
     succeed(pool.run(1, ranked.train, tmp_path, with_train(recipe, parallel="ddp"), 4))
     (one,) = succeed(pool.run(1, ranked.state_of, tmp_path, with_train(recipe, parallel="ddp")))
-    assert set(succeed(pool.run(4, ranked.state_of, tmp_path, recipe))) == {one}
-    succeed(pool.run(4, ranked.train, tmp_path, recipe))
+    assert set(succeed(pool.run(2, ranked.state_of, tmp_path, recipe))) == {one}
+    succeed(pool.run(2, ranked.train, tmp_path, recipe))
     run = Run.open(tmp_path / "run")
     assert run.finished
-    assert run.manifest.world_size == 4
-    change = {"step": 4, "key": "processes", "old": "1", "new": "4"}
+    assert run.manifest.world_size == 2
+    change = {"step": 4, "key": "processes", "old": "1", "new": "2"}
     assert [one.model_dump() for one in run.manifest.changes] == [change]
 
 
