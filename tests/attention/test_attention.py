@@ -52,16 +52,6 @@ def test_masked_keys_get_no_gradient_even_when_they_hold_infinities() -> None:
     assert y.isfinite().all()
 
 
-def test_attention_dropout_acts_while_training_only() -> None:
-    made = layer("scaled-dot", attention_dropout=0.5)
-    x, mask = inputs(1, 40), Mask.of(everything(1, 40), 40, causal=False)
-    torch.manual_seed(0)
-    noisy = made(x, mask).y
-    calm = made.eval()(x, mask).y
-    assert not torch.allclose(noisy, calm)
-    torch.testing.assert_close(made(x, mask).y, calm)
-
-
 @pytest.mark.parametrize("option", ["attention_dropout", "score_noise"])
 @pytest.mark.parametrize("word", ["fixed-pattern", "synthesizer-random", "scaled-dot"])
 def test_each_row_of_a_batch_has_its_own_dropout_and_noise(word: str, option: str) -> None:

@@ -67,19 +67,6 @@ def test_a_sigmoid_moves_from_the_first_part_to_the_second() -> None:
         torch.testing.assert_close(mechanism.scores(q, k, mask), mixed)
 
 
-def test_scores_are_mixed_and_not_maps() -> None:
-    layer = build("dot", "synthesizer-random")
-    x, mask = torch.randn(1, 7, WIDTH).double(), inputs()[2]
-    q, k, v = (p(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for p in (layer.q, layer.k, layer.v))
-    dot, random = (part.scores(q, k, mask) for part in layer.mechanism.parts)
-    hidden = ~mask.dense()
-    expected = ((dot + random) / 2).masked_fill(hidden, -torch.inf).softmax(-1)
-    maps = [scores.masked_fill(hidden, -torch.inf).softmax(-1) for scores in (dot, random)]
-    got = layer.weights(x, mask)
-    torch.testing.assert_close(got, expected)
-    assert (got - (maps[0] + maps[1]) / 2).abs().max() > 0.01
-
-
 @pytest.mark.parametrize(("combine", "own"), [("softmax", 2), ("sigmoid", 1), ("sum", 0)])
 def test_the_mixing_weights_are_a_few_numbers_a_layer_that_learn(combine: str, own: int) -> None:
     layer = build("scaled-dot", "synthesizer-random", combine=combine)
@@ -139,15 +126,3 @@ def test_parts_may_have_projections_of_their_own() -> None:
     expected = torch.stack(each).mean(0)
     expected = expected.masked_fill(~mask.dense(), -torch.inf).softmax(-1)
     torch.testing.assert_close(layer.weights(x, mask), expected)
-
-
-def test_a_mixture_of_one_mechanism_with_itself_is_that_mechanism() -> None:
-    mixed = build("scaled-dot", "scaled-dot")
-    single = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST).double()
-    single.load_state_dict({k: v for k, v in mixed.state_dict().items() if "logits" not in k})
-    x, mask = torch.randn(1, 7, WIDTH).double(), inputs()[2]
-    torch.testing.assert_close(mixed.weights(x, mask), single.weights(x, mask))
-    normed = build("scaled-dot", "scaled-dot", key_norm=True)
-    other = MultiHead.build("scaled-dot", WIDTH, HEADS, LONGEST, key_norm=True).double()
-    other.load_state_dict({k: v for k, v in normed.state_dict().items() if "logits" not in k})
-    torch.testing.assert_close(normed.weights(x, mask), other.weights(x, mask))
