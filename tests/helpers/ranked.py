@@ -119,7 +119,7 @@ def replies(path: Path, pretrained: Path) -> list[Any]:
         spec = run.recipe.contexts.model_copy(update={"counts": (2,), "methods": ("entropy", "concat")})
         for condition in question_sets.conditions(corpus, "test", spec):
             asked = question_sets.AskedQuestions(model, condition)
-            found.append(asked.decode(run.recipe.search)[0])
+            found.append(asked.decode(run.recipe.search, lambda _: None)[0])
     return found
 
 
