@@ -48,10 +48,9 @@ def safe_text(text: str) -> str:
     return text if text.isascii() and text.isprintable() else text.translate(_TABLE)
 
 
-def one_line(text: str, ascii_only: bool = False) -> str:
-    """Text from anywhere as safe text on one line; `ascii_only`: all else as Python spells it."""
-    line = " ".join(safe_text(text).split())
-    return line.encode("ascii", "backslashreplace").decode("ascii") if ascii_only else line
+def one_line(text: str) -> str:
+    """Text from anywhere as safe text on one line."""
+    return " ".join(safe_text(text).split())
 
 
 def quoted(text: str, longest: int = 48) -> str:

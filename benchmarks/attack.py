@@ -137,7 +137,6 @@ PHONING = (
     f"export {RUN} out --to huggingface",
     f"export {RUN} out2 --to onnx",
     f"export {RUN} out3 --to ctranslate2",
-    f"generate {RUN} text --engine ctranslate2",
     "plot runs/toy --save out.svg",
     "report runs/toy -o out.html",
     "train toy.yaml --device cpu --out log train.log_to=[tensorboard]",

@@ -102,7 +102,6 @@ def main() -> None:
         "quickstart": ([["eval", str(arguments.quickstart)], show], 80),
         "comparison": ([[*show, "--with", other, "--kind", "encoder", "--view", "full"]], 120),
         "terminal": ([show], 100),
-        "numbers": ([[*show, "--view", "numbers"]], 100),
     }
     if arguments.run:
         run = ["visualize-attn", arguments.run]

@@ -90,8 +90,6 @@ def runs_to_score(targets: Sequence[str], overrides: Sequence[str], out: Path) -
                 near = f"did you mean {close}?" if close else "and there is no folder of runs of that name"
                 raise MissingInputError(f"{error}; {near}") from error
             tasks = _runs_of(file, target, overrides, out)
-            if not searched:
-                _warn_of_search(tasks)
             if file.baseline is not None:
                 named.setdefault(file.name, file.baseline)
             figures = PublishedFigures.of_file(file)
@@ -124,18 +122,3 @@ def _runs_of(file: "RecipeFile", target: str, overrides: Sequence[str], out: Pat
     for text in skipped:
         console.warn(text)
     return tasks
-
-
-def _warn_of_search(tasks: Sequence[RunToScore]) -> None:
-    """Say where a recipe's search is not the one that its runs were trained and scored with."""
-    from attnkit.recipe.search_text import search_text
-
-    texts = [[search_text(recipe.search) for recipe in (task.recipe, task.run.recipe)] for task in tasks]
-    other = [(task.run.path, *pair) for task, pair in zip(tasks, texts, strict=True) if pair[0] != pair[1]]
-    if other:
-        path, file, own = other[0]
-        more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
-        console.warn(
-            f"{path}{more}: decoded as the recipe file says ({file}); its own recipe says {own}: "
-            "name the run instead of the recipe for that"
-        )

@@ -10,7 +10,6 @@ import typer
 from typer import Argument, Option
 from typer.main import get_command
 
-from attnkit.cli import completion
 from attnkit.errors import UsageError
 from attnkit.recipe.search_settings import search_settings as search_settings
 from attnkit.text import quoted
@@ -42,10 +41,7 @@ def one_of(*words: str) -> dict[str, Any]:
             raise typer.BadParameter(f"{quoted(word)} is not one of {', '.join(words)}")
         return word
 
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return {"parser": parse, "autocompletion": complete}
+    return {"parser": parse}
 
 
 def numbers(option: str, given: Sequence[str] | None) -> tuple[int, ...]:
@@ -136,24 +132,16 @@ def in_processes(nproc: int) -> bool:
 
 
 RecipeName = Annotated[
-    str,
-    Argument(
-        metavar="RECIPE",
-        help="Recipe file, or the name of a shipped recipe (see `attnkit recipe list`).",
-        autocompletion=completion.recipes,
-    ),
+    str, Argument(metavar="RECIPE", help="Recipe file, or the name of a shipped recipe (see `attnkit recipe list`).")
 ]
 Overrides = Annotated[
     list[str] | None,
     Argument(
         metavar="KEY=VALUE",
         help="Override recipe keys, as in train.steps=200; train.lr=1e-3,2e-3 makes a variant of each value.",
-        autocompletion=completion.keys,
     ),
 ]
-Variants = Annotated[
-    list[str] | None, Option(metavar="NAME", help="Only this variant. Repeatable.", autocompletion=completion.variants)
-]
+Variants = Annotated[list[str] | None, Option(metavar="NAME", help="Only this variant. Repeatable.")]
 RunFolder = Annotated[Path, Argument(metavar="RUN", help="Folder of a finished run (seed-N).")]
 ModelName = Annotated[str, Argument(metavar="MODEL", help="A finished run, or a Hugging Face model (name or folder).")]
 NUMBERS = "from 0; also 0-5 or 0,2,4. Repeatable. [default: all]"

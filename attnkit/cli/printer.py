@@ -1,4 +1,4 @@
-"""A rich console that keeps attnkit's rules of colour, glyphs and hostile text."""
+"""A rich console that keeps attnkit's rules of colour and hostile text."""
 
 from typing import TextIO
 
@@ -15,7 +15,6 @@ class Printer(Console):
 
     def __init__(self, stream: TextIO) -> None:
         self.live = streams.terminal(stream)
-        self.glyphs_ascii = streams.ascii_only(stream)
         super().__init__(
             file=stream,
             force_terminal=self.live,
@@ -25,11 +24,6 @@ class Printer(Console):
             highlight=False,
             soft_wrap=False,
         )
-
-    @property
-    def encoding(self) -> str:
-        """What rich chooses its boxes by."""
-        return "ascii" if self.glyphs_ascii else super().encoding
 
     def on_broken_pipe(self) -> None:
         """Let the broken pipe reach the one place that maps errors to exit codes."""

@@ -18,27 +18,13 @@ Progress = Callable[[str, int, int], None]
 SECONDS = 30  # between two lines
 
 
-@contextmanager
-def loading(model: str) -> Iterator[None]:
-    """Say that a Hugging Face model is loaded, on a terminal while it lasts; runs open at once."""
+def say_loading(model: str) -> None:
+    """Say that a Hugging Face model is loaded; runs open at once."""
     from attnkit.runs import is_run
 
     there = Path(model).exists() or not model.startswith((".", "/", "~"))
-    if is_run(model) or not there:
-        yield
-        return
-    text = f"loading {model}"
-    if not streams.terminal(sys.stderr):
-        console.say(text)
-        yield
-        return
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = SpinnerColumn("line"), TextColumn("{task.description}", markup=False)
-    with Bar(*columns, TimeElapsedColumn(), console=console.stderr(), transient=True) as bar:
-        bar.add_task(safe_text(text), total=None)
-        yield
+    if there and not is_run(model):
+        console.say(f"loading {model}")
 
 
 @contextmanager

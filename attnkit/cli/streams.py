@@ -1,4 +1,4 @@
-"""What a stream can show: a screen, colour, glyphs beyond ASCII."""
+"""What a stream can show: a screen, colour."""
 
 import os
 from typing import TextIO
@@ -20,13 +20,3 @@ def terminal(stream: TextIO) -> bool:
 def coloured(stream: TextIO) -> bool:
     """Whether colour is wanted: a terminal, no NO_COLOR, no --no-color."""
     return _allowed and not os.environ.get("NO_COLOR") and terminal(stream)
-
-
-def ascii_only(stream: TextIO) -> bool:
-    """Whether boxes and bars must be ASCII: an explicit C locale, or an encoding without them.
-
-    Python reads and writes UTF-8 under LC_ALL=C, so its encoding alone does not tell.
-    """
-    names = (os.environ.get(key) for key in ("LC_ALL", "LC_CTYPE", "LANG"))
-    locale = next((name for name in names if name), "")
-    return locale in ("C", "POSIX") or not (stream.encoding or "").lower().startswith("utf")

@@ -4,8 +4,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,36 +23,33 @@ Notice = Callable[[str], object]
 REFRESHES = 4  # a second; each costs about a millisecond
 
 
-class LiveBoard:
-    """A board on standard error that is redrawn in place; its last state stays on the screen."""
+@contextmanager
+def live_board(board: Board) -> Iterator[Callable[[events.Event], None]]:
+    """A board on standard error that is redrawn in place; gives what shows an event.
 
-    def __init__(self, board: Board) -> None:
-        from rich.live import Live
+    Its last state stays on the screen, and above it what a user should be able to read later.
+    """
+    from rich.live import Live
+    from rich.text import Text
 
-        self._board, self._screen = board, console.stderr()
-        self._live = Live(board, console=self._screen, refresh_per_second=REFRESHES, redirect_stdout=False)
-
-    def __enter__(self) -> "LiveBoard":
-        self._live.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            self._board.interrupt()
-        self._live.stop()
-        console.say("")
-
-    def show(self, event: events.Event) -> None:
-        """Update the board; what a user should be able to read later goes above it for good."""
-        from rich.text import Text
-
-        self._board.update(event)
+    def show(event: events.Event) -> None:
+        board.update(event)
         lasting = isinstance(event, events.NoteEvent) and not event.passing
         failed = isinstance(event, events.FailedEvent)
-        kept = events.PreparedEvent | events.SkippedEvent | events.TunedEvent
-        if lasting or failed or isinstance(event, kept):
+        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent | events.TunedEvent):
             for line in log_lines(event):
-                self._screen.print(Text(line, "red" if failed else "dim"))
+                screen.print(Text(line, "red" if failed else "dim"))
+
+    screen = console.stderr()
+    try:
+        with Live(board, console=screen, refresh_per_second=REFRESHES, redirect_stdout=False):
+            try:
+                yield show
+            except BaseException:
+                board.interrupt()
+                raise
+    finally:
+        console.say("")
 
 
 def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, as_json: bool, quiet: bool) -> None:
@@ -68,20 +65,19 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
     """
     from attnkit.train.signals import StopSignals
 
-    live = None
-    if not (as_json or quiet) and streams.terminal(sys.stderr):
-        live = LiveBoard(board)
+    live = None if as_json or quiet or not streams.terminal(sys.stderr) else live_board(board)
     scored: list[events.ScoredEvent] = []
     failed: list[str] = []
+
+    def say_lines(event: events.Event) -> None:
+        for line in log_lines(event) if not quiet else ():
+            console.say(line)
 
     def emit(event: events.Event) -> None:
         if as_json:
             console.write(json.dumps(event.json(), allow_nan=False) + "\n")
-        elif live is not None:
-            live.show(event)
-        elif not quiet:
-            for line in log_lines(event):
-                console.say(line)
+        else:
+            show(event)
         if isinstance(event, events.ScoredEvent):
             scored.append(event)
         elif isinstance(event, events.FailedEvent) and not quiet:
@@ -97,7 +93,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
                 os.write(2, f"{signal}: stopping{again}\n".encode())
 
     try:
-        with StopSignals(notice) as stop, live or nullcontext():
+        with StopSignals(notice) as stop, live or nullcontext(say_lines) as show:
             import attnkit.experiment.training  # noqa: F401  (slow; signals are recorded)
 
             if stop.requested:

@@ -99,8 +99,8 @@ def mechanisms(maps: AttentionMaps) -> str:
     return ", ".join(dict.fromkeys(f"{one.mechanism} ({how[one.exact]})" for one in maps.layers))
 
 
-def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
-    """What a reader must know about these maps; `distance`: that from softmax attention too."""
+def notes(maps: AttentionMaps) -> tuple[str, ...]:
+    """What a reader must know about these maps."""
     lines = [line] if (line := hidden_text(maps)) else []
     fixed = [layer.static for layer in maps.layers]
     if any(fixed):
@@ -110,7 +110,7 @@ def notes(maps: AttentionMaps, *, distance: bool = True) -> tuple[str, ...]:
     if not all(layer.exact for layer in maps.layers):
         lines.append("effective: what the mechanism amounts to; it never forms this matrix")
     distances = [layer.distance for layer in maps.layers if layer.distance]
-    if distance and distances and len(distances) == len(maps.layers):
+    if distances and len(distances) == len(maps.layers):
         mean = sum(map(sum, distances)) / sum(map(len, distances))
         lines.append(f"half the L1 distance from exact softmax attention: mean {mean:.3f}")
     return tuple(lines)

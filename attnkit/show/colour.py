@@ -22,7 +22,6 @@ of Tol 2021, "Colour schemes" (SRON/EPS/TN/09-002), its grey left out."""
 
 STEPS = 256
 SHADES = " ░▒▓█"
-SHADES_ASCII = " .:-=+*#%@"
 
 # Step (0 to 255) and colour; linear between.  Chosen so that lightness rises at every one of the
 # 256 steps, after rounding to 8 bits too, within 3/255 of the map of this name:
@@ -55,9 +54,9 @@ def steps(values: Float[NDArray[np.floating], "..."]) -> UInt8[NDArray[np.uint8]
     return np.asarray(np.round(np.clip(values, 0, 1) * (STEPS - 1)), np.uint8)
 
 
-def shades(values: Float[NDArray[np.floating], "..."], ascii_only: bool) -> NDArray[np.str_]:
+def shades(values: Float[NDArray[np.floating], "..."]) -> NDArray[np.str_]:
     """A character for each value from 0 to 1, the denser the higher; equal shares of the range."""
-    ramp = np.array(list(SHADES_ASCII if ascii_only else SHADES))
+    ramp = np.array(list(SHADES))
     places = np.clip(np.asarray(values, np.float64), 0, 1) * len(ramp)
     return ramp[np.minimum(places.astype(np.int64), len(ramp) - 1)]
 

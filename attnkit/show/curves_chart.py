@@ -17,7 +17,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 WIDEST, ROWS = 160, 14
 MARGIN = 0.08
 """Space around points that stand alone, as a share of their range."""
-BOX, ASCII = "┤│└┬─", "+|++-"
+BOX = "┤│└┬─"
 """A row with a label, one without, the corner, a label below, the axis."""
 
 
@@ -52,17 +52,16 @@ class CurvesChart:
         for number, plot in enumerate(self.plots):
             if number:
                 yield ""
-            yield from _chart(plot, names, min(WIDEST, options.max_width), options.ascii_only)
+            yield from _chart(plot, names, min(WIDEST, options.max_width))
 
 
-def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> Iterator[Text]:
+def _chart(plot: Curves, names: Sequence[str], width: int) -> Iterator[Text]:
     """Title, rows, axis and legend of one plot."""
-    box = ASCII if ascii_only else BOX
 
     def line(text: str, style: str = "") -> Text:
         """Text from anywhere, no wider than the chart."""
-        made = Text(one_line(text, ascii_only=ascii_only), style, no_wrap=True)
-        made.truncate(width, overflow="crop" if ascii_only else "ellipsis")
+        made = Text(one_line(text), style, no_wrap=True)
+        made.truncate(width, overflow="ellipsis")
         return made
 
     yield line(plot.title, "bold")
@@ -90,7 +89,7 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
             ends[min((abs(c - end[0]), c) for c in free)[1], end[1]] = place
     cells |= ends
     for row in reversed(range(ROWS)):
-        out = Text(labels.get(row, "").rjust(margin - 1) + box[row not in labels])
+        out = Text(labels.get(row, "").rjust(margin - 1) + BOX[row not in labels])
         for column in range(columns):
             whose = cells.get((column, row))
             if whose is None:
@@ -98,7 +97,7 @@ def _chart(plot: Curves, names: Sequence[str], width: int, ascii_only: bool) -> 
             else:
                 out.append(LETTERS[whose % len(LETTERS)], COLOURS[whose % len(COLOURS)])
         yield out
-    yield from _axis(x, margin, columns, box)
+    yield from _axis(x, margin, columns)
     title = line(plot.x, "dim")
     title.pad_left(width - title.cell_len)
     yield title
@@ -117,19 +116,19 @@ def _traced(cells: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     yield cells[-1]
 
 
-def _axis(x: Scale, margin: int, columns: int, box: str) -> Iterator[Text]:
+def _axis(x: Scale, margin: int, columns: int) -> Iterator[Text]:
     """The horizontal axis and its labels, those left out that would touch others."""
-    line, labels, end = [box[4]] * columns, [" "] * (margin + columns), 0
+    line, labels, end = [BOX[4]] * columns, [" "] * (margin + columns), 0
     for tick in x.ticks:
         column, text = x.place(tick, columns), number(tick)
         start = max(0, margin + column - len(text) // 2)
         start = min(start, len(labels) - len(text))
         if (end and start <= end) or len(text) > len(labels):
             continue
-        line[column] = box[3]
+        line[column] = BOX[3]
         end = start + len(text)
         labels[start:end] = text
-    yield Text(" " * (margin - 1) + box[2] + "".join(line))
+    yield Text(" " * (margin - 1) + BOX[2] + "".join(line))
     yield Text("".join(labels).rstrip())
 
 

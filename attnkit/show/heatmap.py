@@ -20,9 +20,9 @@ MOST_KEYS_LISTED = 100
 HIGHEST_LABEL = 12  # cells of a column's label
 
 
-def text(content: str, style: str, ascii_only: bool) -> Text:
+def text(content: str, style: str = "") -> Text:
     """Text from anywhere, made harmless; long words are folded, never cut."""
-    return Text(one_line(content, ascii_only), style=style, overflow="fold")
+    return Text(one_line(content), style=style, overflow="fold")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,25 +39,25 @@ class Heatmap:
     bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        matrix, ascii_only = self.matrix, options.ascii_only
+        matrix = self.matrix
         if matrix.title:
-            yield text(matrix.title, "bold", ascii_only)
+            yield text(matrix.title, "bold")
         if not matrix.weights.size:
-            yield text("nothing to show: no token is left on an axis", "", ascii_only)
+            yield text("nothing to show: no token is left on an axis")
         else:
             shares = scaled(matrix.weights, self.scale, signed=matrix.signed, bounds=self.bounds)
-            colours = TerminalColours(colour_system(console), ascii_only, matrix.signed)
+            colours = TerminalColours(colour_system(console), matrix.signed)
             caption = [colours.caption(shares), f"rows: {matrix.axes[0]}, columns: {matrix.axes[1]}"]
             yield Segments(self._lines(shares.values, colours, options.max_width, caption))
             yield Segments(colours.bar(shares, options.max_width))
-            yield text("; ".join((*caption, *shares.notes)), "dim", ascii_only)
+            yield text("; ".join((*caption, *shares.notes)), "dim")
         for note in matrix.notes:
-            yield text(note, "dim", ascii_only)
+            yield text(note, "dim")
 
     def _lines(self, values: Array, colours: TerminalColours, width: int, caption: list[str]) -> list[Segment]:
         """Head and rows; what was done so that they fit is added to the caption."""
-        matrix, ascii_only = self.matrix, colours.ascii_only
-        names, keys = (labels_of(side, ascii_only) for side in (matrix.queries, matrix.keys))
+        matrix = self.matrix
+        names, keys = labels_of(matrix.queries), labels_of(matrix.keys)
         digits = len(str(len(names) - 1))
         most = max(1, width // 4 if width > 40 else width // 3)  # cells of a row's label
         label = min(max(map(cell_len, names)), most)
@@ -81,12 +81,12 @@ class Heatmap:
             caption.append("tokens are numbered from 0" if same else f"keys: {listed}")
             names = [f"{at:>{digits}} {name}" for at, name in enumerate(names)]
         else:
-            heads = upright([cut(key, HIGHEST_LABEL, ascii_only) for key in keys], cell)
+            heads = upright([cut(key, HIGHEST_LABEL) for key in keys], cell)
         margin = " " * (label + 1)
         out = [one for head in heads for one in (Segment((margin + head).rstrip()), Segment.line())]
         drawn = pooled(values, rows, columns, 0.5 if matrix.signed else 0.0)
         for row in range(0, len(drawn), 1 + half):
-            out.append(Segment(aligned(names[row * rows], label, ascii_only) + " "))
+            out.append(Segment(aligned(names[row * rows], label) + " "))
             out += [*colours.line(drawn, row, cell, half), Segment.line()]
         return out
 

@@ -38,13 +38,13 @@ class MapGrid:
     scale: Scale = "linear"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        maps, ascii_only = self.maps, options.ascii_only
+        maps = self.maps
         which = selection_text(maps) or "all heads"
-        yield text(f"{NAMES[maps.kind]}, {which}: {mechanisms(maps)}", "bold", ascii_only)
+        yield text(f"{NAMES[maps.kind]}, {which}: {mechanisms(maps)}", "bold")
         if not maps.weights.size:
-            yield text("nothing to show: no token is left on an axis", "", ascii_only)
+            yield text("nothing to show: no token is left on an axis")
             return
-        colours = TerminalColours(colour_system(console), ascii_only)
+        colours = TerminalColours(colour_system(console))
         queries, keys = maps.weights.shape[2:]
         margin = 1 + max(len(str(layer.number)) for layer in maps.layers)
         room = max(2, options.max_width - margin)
@@ -66,9 +66,9 @@ class MapGrid:
         if rows * columns > 1:
             parts.append(f"a cell is the highest of {rows} x {columns} (queries x keys)")
         parts += dict.fromkeys(note for band in shares for one in band for note in one.notes)
-        yield text("; ".join(parts), "dim", ascii_only)
+        yield text("; ".join(parts), "dim")
         for note in notes(maps):
-            yield text(note, "dim", ascii_only)
+            yield text(note, "dim")
 
     def _lines(
         self, shares: list[list[Scaled]], colours: TerminalColours, block: tuple[int, int], across: int, margin: int
@@ -78,7 +78,7 @@ class MapGrid:
         for layer, of_layer in zip(self.maps.layers, shares, strict=True):
             for first in range(0, len(of_layer), across):
                 heads = self.maps.heads[first : first + across]
-                labels = [aligned(f"H{head}", width, True, left=True) for head in heads]
+                labels = [aligned(f"H{head}", width, left=True) for head in heads]
                 name = f"L{layer.number}".ljust(margin)
                 yield Segment(" ".join([name, *labels]).rstrip(), DIM)
                 yield Segment.line()
@@ -108,18 +108,18 @@ class MapComparison:
         self.matrices = [matrix_of(maps_of(capture, kind)) for capture in captures]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        ascii_only, first = options.ascii_only, self.matrices[0]
+        first = self.matrices[0]
         bounds = limits([one.weights for one in self.matrices])
         for capture, one in zip(self.captures, self.matrices, strict=True):
-            yield text(capture.model, "bold", ascii_only)
+            yield text(capture.model, "bold")
             if capture.output:
-                yield text(f"output ({capture.how}): {capture.output}", "", ascii_only)
+                yield text(f"output ({capture.how}): {capture.output}")
             yield Heatmap(one, self.scale, bounds)
         name = self.captures[0].model
         for capture, one in zip(self.captures[1:], self.matrices[1:], strict=True):
             if reason := axes_difference(first, one):
                 note = f"no difference of {capture.model} and {name}: {reason}"
-                yield text(note, "", ascii_only)
+                yield text(note)
             else:
-                yield text(f"{capture.model} minus {name}", "bold", ascii_only)
+                yield text(f"{capture.model} minus {name}", "bold")
                 yield Heatmap(replace(one.minus(first), title=""), self.scale)

@@ -38,31 +38,6 @@ def overview_table(found: Overview) -> Table:
     return Table.of("overview", found.systems, columns, notes)
 
 
-def forest_table(found: Overview) -> Table:
-    """A row for each task and system: its difference with the 95 % interval."""
-    rows = [
-        (one, name, one.cells[name])
-        for one in found.columns
-        if one.score is not None
-        for name in sorted(one.cells, key=lambda name: -(one.gain(name) or 0.0))
-    ]
-
-    def interval(row: tuple[OverviewColumn, str, OverviewCell]) -> str | None:
-        low, high = row[2].low, row[2].high
-        return None if low is None or high is None else f"{signed(low)} to {signed(high)}"
-
-    fields = (
-        Column("task", lambda row: row[0].title, align="left", key=True),
-        Column("system", lambda row: row[1], align="left", key=True),
-        Column("difference", lambda row: row[2].value, signed),
-        Column("interval", interval),
-        Column("of", lambda row: row[0].unit, align="left", priority=2),
-        Column("baseline", lambda row: row[0].baseline, align="left", priority=1),
-        Column("seeds", lambda row: _seeds(row[2].seeds), priority=1),
-    )
-    return Table.of("differences", rows, fields, [*_provisional(found), *found.notes])
-
-
 def _provisional(found: Overview) -> list[str]:
     some = [one for column in found.columns for one in column.cells.values() if one.provisional]
     return ["provisional where one of the two has one seed"] if some else []

@@ -253,8 +253,6 @@ def _text(text: str, options: ConsoleOptions, style: str = "") -> Text:
     """Text from anywhere, made harmless; a word that no line has room for is folded, never cut,
     behind a sign of a signature or a path where it has one."""
     clean = one_line(text)
-    if options.ascii_only:
-        clean = clean.replace(PLUS_MINUS, "+-")
     most = options.max_width
     for word in re.findall(rf"\S{{{most + 1},}}", clean):
         part = rf"(?=.{{{most + 1}}})(.{{1,{max(most - 1, 1)}}}[|/])"  # where the rest is too long

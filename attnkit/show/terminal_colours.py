@@ -33,7 +33,6 @@ class TerminalColours(NamedTuple):
     """How values from 0 to 1 are drawn on one console."""
 
     system: str | None  # of colours
-    ascii_only: bool
     signed: bool = False
     """Differences, which have their own colours."""
 
@@ -44,7 +43,7 @@ class TerminalColours(NamedTuple):
     @property
     def half_blocks(self) -> bool:
         """Whether a cell can show two values, one above the other."""
-        return self.system is not None and not self.ascii_only
+        return self.system is not None
 
     def line(
         self, values: Float[NDArray[np.float32], "T S"], row: int, width: int = 1, half: bool = False
@@ -67,7 +66,7 @@ class TerminalColours(NamedTuple):
         if self.signed:
             marks = np.array([*_SIGNS])[np.clip(values[row] * 5, 0, 4).astype(np.int64)]
         else:
-            marks = colour.shades(values[row], self.ascii_only)
+            marks = colour.shades(values[row])
         return [Segment("".join(mark * width for mark in marks))]
 
     @lru_cache(65536)  # noqa: B019

@@ -10,25 +10,21 @@ from attnkit.analysis.maps import Token
 from attnkit.text import safe_text
 
 SPACE = "▁"  # U+2581: how vocabularies spell the space before a piece
-MORE, MORE_ASCII = "…", "~"
+MORE = "…"
 _CARRIER = "◌"
 
 
-def visible(text: str, ascii_only: bool = False) -> str:
+def visible(text: str) -> str:
     r"""One line of text that commands no terminal and hides nothing: tab as \t, space as U+2423.
 
-    With `ascii_only` U+2581 is `_` and all else beyond ASCII its code, as Python spells it.  An
-    empty text is shown as two quotes; a mark without a letter gets a dotted circle to sit on.
+    An empty text is shown as two quotes; a mark without a letter gets a dotted circle to sit on.
     """
     line = safe_text(text).replace("\n", r"\n").replace("\t", r"\t") or '""'
-    if ascii_only:
-        line = line.replace(SPACE, "_").replace(" ", "_")
-        return line.encode("ascii", "backslashreplace").decode("ascii")
     line = line.replace(" ", "␣")
     return _CARRIER + line if category(line[0])[0] == "M" or cell_len(line[0]) == 0 else line
 
 
-def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
+def labels_of(tokens: Sequence[Token]) -> list[str]:
     """The tokens as `visible` text.
 
     Where all of them are whole words, the mark of the space before a word says nothing and is
@@ -38,7 +34,7 @@ def labels_of(tokens: Sequence[Token], ascii_only: bool = False) -> list[str]:
     words = [token.word for token in tokens if not token.special]
     whole = len(set(words)) == len(words) and all(piece.startswith(SPACE) and piece != SPACE for piece in pieces)
     shown = [t.text.removeprefix(SPACE) if whole and not t.special else t.text for t in tokens]
-    return [visible(text, ascii_only) for text in shown]
+    return [visible(text) for text in shown]
 
 
 def clusters(text: str) -> list[str]:
@@ -47,7 +43,7 @@ def clusters(text: str) -> list[str]:
     return found
 
 
-def cut(text: str, width: int, ascii_only: bool = False) -> str:
+def cut(text: str, width: int) -> str:
     """Text of at most `width` cells, an ellipsis at the end where something is missing."""
     if cell_len(text) <= width:
         return text
@@ -56,12 +52,12 @@ def cut(text: str, width: int, ascii_only: bool = False) -> str:
         if cell_len(shown + cluster) > width - 1:
             break
         shown += cluster
-    return (shown + (MORE_ASCII if ascii_only else MORE)) if width > 0 else ""
+    return shown + MORE if width > 0 else ""
 
 
-def aligned(text: str, width: int, ascii_only: bool = False, left: bool = False) -> str:
+def aligned(text: str, width: int, left: bool = False) -> str:
     """Text of exactly `width` cells, cut where it must be, at the right side or the left."""
-    shown = cut(text, width, ascii_only)
+    shown = cut(text, width)
     space = " " * (width - cell_len(shown))
     return shown + space if left else space + shown
 

@@ -47,15 +47,14 @@ class TraceScreen:
     trace: "Trace"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        trace, ascii_only = self.trace, options.ascii_only
-        coloured = colour_system(console) is not None
+        trace, coloured = self.trace, colour_system(console) is not None
         yield Text(headline(trace), style="bold", overflow="fold")
         if trace.text_tokens:
-            yield _answer(trace, coloured, ascii_only)
+            yield _answer(trace, coloured)
             yield ""
-            yield from _legend(trace, coloured, ascii_only)
+            yield from _legend(trace, coloured)
         for note in notes(trace):
-            yield Text(one_line(note, ascii_only), style="dim", overflow="fold")
+            yield Text(one_line(note), style="dim", overflow="fold")
 
 
 def headline(trace: "Trace") -> str:
@@ -99,7 +98,7 @@ def context_marks(trace: "Trace") -> dict[int, ContextMark]:
     }
 
 
-def _answer(trace: "Trace", coloured: bool, ascii_only: bool) -> Text:
+def _answer(trace: "Trace", coloured: bool) -> Text:
     """The text; each run of tokens from one context in its style, behind the context's letter."""
     marks, out = context_marks(trace), Text(overflow="fold")
 
@@ -108,8 +107,6 @@ def _answer(trace: "Trace", coloured: bool, ascii_only: bool) -> Text:
 
     for context, run in groupby(trace.text_tokens, speaker):
         said = safe_text("".join(token.text for token in run)).replace("\t", " ")
-        if ascii_only:
-            said = said.encode("ascii", "backslashreplace").decode("ascii")
         text = said.lstrip(" ")
         out.append(said[: len(said) - len(text)])
         if not marks:  # contexts are mixed
@@ -122,15 +119,14 @@ def _answer(trace: "Trace", coloured: bool, ascii_only: bool) -> Text:
     return out
 
 
-def _legend(trace: "Trace", coloured: bool, ascii_only: bool) -> Iterator[Text]:
+def _legend(trace: "Trace", coloured: bool) -> Iterator[Text]:
     """The selected contexts, or the heaviest of a mixture, with their first words."""
     marks, shares = context_marks(trace), trace.source.shares
     order = sorted(marks or range(len(shares)), key=lambda at: -shares[at])
     for at in order[: None if marks else LISTED]:
         passage, mark = trace.contexts[at], marks.get(at)
-        overflow = "crop" if ascii_only else "ellipsis"
-        line = Text(no_wrap=True, overflow=overflow)  # type: ignore[arg-type]
+        line = Text(no_wrap=True, overflow="ellipsis")
         if mark:
             line.append(mark.letter, mark.style(coloured)).append(" ")
-        line.append(f"{shares[at]:.1%} {one_line(f'{at + 1} {passage.name}', ascii_only)}: ")
-        yield line.append(one_line(passage.text[:FIRST_WORDS], ascii_only), "dim")
+        line.append(f"{shares[at]:.1%} {one_line(f'{at + 1} {passage.name}')}: ")
+        yield line.append(one_line(passage.text[:FIRST_WORDS]), "dim")

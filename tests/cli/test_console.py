@@ -136,26 +136,6 @@ def test_an_error_is_red_on_a_terminal_unless_colour_is_off(off: str, monkeypatc
     assert screen.getvalue() == f"attnkit: {word} no\n"
 
 
-@pytest.mark.parametrize(
-    ("variables", "ascii_only"),
-    [
-        ({}, False),
-        ({"LANG": "C"}, True),
-        ({"LANG": "de_DE.UTF-8", "LC_ALL": "POSIX"}, True),
-        ({"LANG": "C", "LC_ALL": "C.UTF-8"}, False),
-    ],
-)
-def test_an_explicit_c_locale_means_ascii_boxes(
-    variables: dict[str, str], ascii_only: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    assert streams.ascii_only(stream) is ascii_only
-
-
 def test_the_command_that_runs_is_quoted_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     def say(words: list[str]) -> None:
         console.write(console.again(without=["--fresh"]))

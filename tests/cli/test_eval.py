@@ -312,7 +312,6 @@ def test_the_table_says_whose_search_it_is_and_keeps_the_others(attnkit: Any, tm
             assert f"- search: {search}, " in table
     assert "decoded" not in done.err
     assert len([*(run.path / "outputs").glob("*.hyp.txt")]) == 3
-    assert "decoded as the recipe file says (greedy" in attnkit("toy.yaml", "--device", "cpu").err
 
 
 def test_one_variant_in_two_folders_is_two_rows(attnkit: Any, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -102,9 +101,6 @@ def test_one_is_explained_with_all_that_its_file_says(
     flowed = " ".join(out.split())
     for text in (facts.title, facts.formula, facts.worked, facts.cost, *facts.options):
         assert text in flowed
-    code, out, _ = run(capsys, word, "--format", "json")
-    assert json.loads(out)["options"].keys() == facts.options.keys()
-    assert json.loads(out)["worked_number"] == facts.worked
 
 
 def test_a_plug_in_is_listed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -243,7 +243,7 @@ TABLE = """
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
 2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once
 # plot
-2 logged --y overview,score :: overview and differences stand alone
+2 logged --y overview,score :: overview stands alone
 2 logged --save p.svg --size 3 :: --size '3': must be two numbers
 66 nowhere :: nowhere: no such folder of runs
 2 logged --x hours :: --x 'hours': there are updates, tokens, time, parameters
@@ -351,7 +351,7 @@ TABLE = """
 2 --layer first :: --layer 'first': must be numbers from 0
 2 --save maps.jpg :: --save maps.jpg: unknown suffix '.jpg'; choose from .png
 73 --save no/such/folder/a.html :: no/such/folder
-2 --view all :: '--view': 'all': there are full, grid, numbers
+2 --view all :: '--view': 'all': there are full, grid
 2 --kind crosss :: '--kind': 'crosss': did you mean cross?
 2 --target rote --max-length 0 :: --target fixes the output: leave out
 2 --with other --save a.npz :: a.npz: .npz holds one model

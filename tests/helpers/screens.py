@@ -34,17 +34,10 @@ PIECES = st.text(max_size=14) | st.sampled_from(
 )
 
 
-class Ascii(Console):
-    """A console whose stream can write nothing but ASCII."""
-
-    encoding = "ascii"
-
-
-def drawn(thing: RenderableType, width: int, colour: str | None = None, ascii_only: bool = False) -> str:
+def drawn(thing: RenderableType, width: int, colour: str | None = None) -> str:
     """What a console of this width writes."""
     out = io.StringIO()
-    kind = Ascii if ascii_only else Console
-    kind(
+    Console(
         file=out,
         width=width,
         force_terminal=True,

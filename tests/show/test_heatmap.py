@@ -41,18 +41,6 @@ def test_a_small_map_is_squares_with_all_labels() -> None:
     ]
 
 
-def test_ascii_consoles_get_ascii() -> None:
-    found = drawn(Heatmap(SMALL), 50, ascii_only=True)
-    assert found.isascii()
-    assert found.splitlines()[4:9] == [
-        "_ein @@    ",
-        "Hund   ++++",
-        "   .   ::%%",
-        "",
-        "0     ...:::---===+++***###%%%@@@@ 1",
-    ]
-
-
 def test_colours_are_those_of_the_map() -> None:
     lines = drawn(Heatmap(SMALL), 50, "truecolor").splitlines()
     assert lines[4] == "▁ein \x1b[48;2;252;232;56m  \x1b[0m\x1b[48;2;0;35;79m    \x1b[0m"
@@ -123,12 +111,9 @@ def views(draw: st.DrawFn) -> AttentionMatrix:
     return AttentionMatrix(matrix.astype(np.float32), *axes, title, (title,), draw(st.booleans()))
 
 
-@given(views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)), st.booleans())
-def test_no_line_is_wider_than_the_screen(
-    shown: AttentionMatrix, width: int, colour: str | None, scale: str, ascii_only: bool
-) -> None:
+@given(views(), WIDTHS, st.sampled_from(COLOURS), st.sampled_from(get_args(Scale)))
+def test_no_line_is_wider_than_the_screen(shown: AttentionMatrix, width: int, colour: str | None, scale: str) -> None:
     heatmap = Heatmap(shown, scale=scale)
-    found = STYLE.sub("", drawn(heatmap, width, colour, ascii_only))
+    found = STYLE.sub("", drawn(heatmap, width, colour))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
-    assert not ascii_only or found.isascii()

@@ -49,23 +49,14 @@ def test_one_colour_bar_is_for_all() -> None:
     WIDTHS,
     st.sampled_from(COLOURS),
     st.sampled_from(get_args(Scale)),
-    st.booleans(),
 )
 def test_no_line_is_wider_than_the_screen(
-    sizes: list[int],
-    layers: int,
-    heads: int,
-    pieces: list[str],
-    width: int,
-    colour: str | None,
-    scale: str,
-    ascii_only: bool,
+    sizes: list[int], layers: int, heads: int, pieces: list[str], width: int, colour: str | None, scale: str
 ) -> None:
     axes = [tuple(Token(pieces[at % len(pieces)], at, at) for at in range(n)) for n in sizes]
     weights = np.random.default_rng(1).normal(size=(layers, heads, *sizes)).astype(np.float32)
     known = tuple(MapLayer(at * 7, pieces[0], at > 0, at > 1) for at in range(layers))
     grid = MapGrid(AttentionMaps("cross", weights, known, tuple(range(heads)), *axes), scale=scale)
-    found = STYLE.sub("", drawn(grid, width, colour, ascii_only))
+    found = STYLE.sub("", drawn(grid, width, colour))
     assert not CONTROL.search(found)
     assert max(map(cell_len, found.split("\n"))) <= width
-    assert not ascii_only or found.isascii()

@@ -20,7 +20,7 @@ from attnkit.analysis.maps import MapLayer, Token
 from attnkit.errors import UsageError
 from attnkit.show.colour import pooled
 from attnkit.show.map_page import BUDGET, page
-from attnkit.show.map_page.budget import encode, fitted
+from attnkit.show.map_page.weights import encode
 
 
 def decode(coded: dict[str, Any]) -> Any:
@@ -72,7 +72,7 @@ def test_values_read_back_are_the_models_within_one_step() -> None:
     assert [maps["kind"] for maps in record["maps"]] == ["encoder", "decoder", "cross"]
     for maps in record["maps"]:
         weights = capture.maps[maps["kind"]].weights
-        values = decode(maps["overview"]).reshape(weights.shape)
+        values = decode(maps["weights"]).reshape(weights.shape)
         assert np.abs(values - weights).max() <= 1 / 65_534 + 1e-7
         np.testing.assert_allclose(values.sum(-1), 1, atol=1e-4)
 
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_counted_and_breaks_no_page() -> None:
     (record,) = Document(page([replace(plain, maps={"cross": broken})])).data["captures"]
     (maps,) = record["maps"]
     assert maps["lost"] == 2
-    values = decode(maps["overview"])[1, 2]
+    values = decode(maps["weights"])[1, 2]
     assert np.abs(values - np.where(np.isfinite(weights[0, 1, 2]), weights[0, 1, 2], 0)).max() < 0.1
     assert not values[3:5].any()
     assert maps["layers"][0]["distance"] == [None, 0.5, 0.25]
@@ -170,34 +170,18 @@ def test_no_map_to_show_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_144_heads_of_512_tokens_fit_and_thumbnails_are_the_largest_of_each_pool() -> None:
+def test_144_heads_of_512_tokens_fit_and_cells_are_the_largest_of_each_pool() -> None:
     capture = long(12, 12, 512)
     content = page([capture])
     assert len(content) <= BUDGET
     (maps,) = Document(content).data["captures"][0]["maps"]
-    overview = maps["overview"]
-    assert (overview["rows"], overview["columns"], overview["pool"]) == (64, 64, [8, 8])
+    coded = maps["weights"]
+    rows, across = coded["pool"]
+    assert (coded["rows"], coded["columns"], rows) == (-(-512 // rows), -(-512 // across), across)
+    assert rows > 1
     weights = capture.maps["encoder"].weights
-    expected = weights[3, 7].reshape(64, 8, 64, 8).max((1, 3))
-    found = head(overview, 12, 3, 7)
-    assert np.abs(found - expected).max() <= 1 / 255
-    for layer in range(12):
-        mean = maps["full"][f"{layer}.mean"]
-        assert max(mean["pool"]) < 8, "finer than the thumbnails"
-        exact = pooled(weights[layer].mean(0, keepdims=True), *mean["pool"])
-        assert np.abs(decode(mean) - exact).max() <= 1 / 510
-
-
-def test_what_fits_beside_means_are_heads_in_the_order_given() -> None:
-    capture = long(2, 4, 150)
-    (part,) = fitted([capture.maps["encoder"]], 65_000)
-    assert part["overview"]["pool"] == (3, 3)
-    assert list(part["full"])[:3] == ["0.mean", "1.mean", "0.0"]
-    heads = [name for name in part["full"] if not name.endswith("mean")]
-    assert heads == [f"{i // 4}.{i % 4}" for i in range(len(heads))]
-    assert 0 < len(heads) < 8
-    exact = capture.maps["encoder"].weights[0, 0]
-    assert np.abs(decode(part["full"]["0.0"])[0] - exact).max() <= 1 / 255
+    found = head(coded, 12, 3, 7)
+    assert np.abs(found - pooled(weights[3, 7][None], rows, across)[0]).max() <= 1 / 510
 
 
 @pytest.mark.parametrize("budget", [60_000, 80_000, 120_000, 400_000])

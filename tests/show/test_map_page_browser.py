@@ -350,21 +350,6 @@ def test_thumbnails_that_a_model_lacks_or_that_cannot_be_subtracted_say_so(show:
     assert page.locator("#grid button canvas").count() == 2 * 2 * (3 + 1)
 
 
-def test_a_head_in_full_and_a_pooled_one_are_subtracted_as_coarse_as_the_coarser(show: Open) -> None:
-    first = long(2, 4, 150)
-    maps = first.maps["encoder"]
-    turned = replace(maps, weights=maps.weights[:, ::-1].copy())
-    page = show(first, replace(first, model="two", maps={"encoder": turned}), options={"budget": 150_000})
-    choose(page, layer="0", head="0")
-    pools = ["largest of" in page.locator(".pane p").nth(pane).text_content() for pane in (0, 1)]
-    assert pools == [False, True]
-    choose(page, mode="difference")
-    assert page.text_content("#note") == ""
-    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["overview"]["pool"]
-    a, b = (some[0, 0, rows : 2 * rows, columns : 2 * columns].max() for some in (maps.weights, turned.weights))
-    assert number(hover(page, 1, 1)) == pytest.approx(b - a, abs=2 * STEP)
-
-
 def test_maps_of_other_tokens_are_not_subtracted(show: Open) -> None:
     other = tokens(SOURCE.replace("_man", "_dog"))
     second = replace(translation("two"), maps={"encoder": made("encoder", other, other)})
@@ -414,7 +399,8 @@ def test_what_was_left_out_is_said_with_the_command_that_shows_it(show: Open) ->
     note = page.text_content(".pane p")
     assert "left out" in note
     assert note.endswith("In full: attnkit visualize-attn RUN --layer 1 --head 3")
-    block = maps.weights[1, 3][6:9, 3:6].max()
+    rows, columns = json.loads(page.text_content("#data"))["captures"][0]["maps"][0]["weights"]["pool"]
+    block = maps.weights[1, 3][2 * rows : 3 * rows, columns : 2 * columns].max()
     assert number(hover(page, 2, 1)) == pytest.approx(block, abs=STEP)
     assert "--layer L --head H" in page.text_content("#omitted")
 

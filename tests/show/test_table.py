@@ -306,18 +306,6 @@ def test_a_very_narrow_screen_gets_a_block_for_each_row() -> None:
     assert lines[place + 12] == "decode sentences/s 45.6"
 
 
-def test_an_ascii_terminal_gets_ascii_alone() -> None:
-    class Ascii(Console):
-        encoding = "ascii"  # type: ignore[assignment]
-
-    screen = Ascii(width=120, file=io.StringIO())
-    screen.print(comparison_table(comparison()))
-    assert isinstance(screen.file, io.StringIO)
-    text = screen.file.getvalue()
-    assert text.isascii()
-    assert "39.50 +- 0.71" in text
-
-
 def hostile() -> Table:
     """A table whose every text comes from an enemy."""
     columns = (Column(HOSTILE, align="left"), Column(HOSTILE))

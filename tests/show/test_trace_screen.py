@@ -34,8 +34,8 @@ NARROW = """\
 0.1, top-p 0.95
 [A]Paris lies [B]on the [A]Seine
 
-A 60.0% 3 paris.txt: Paris is the capita
-B 40.0% 1 rome.txt: Rome lies on the Tib
+A 60.0% 3 paris.txt: Paris is the capit…
+B 40.0% 1 rome.txt: Rome lies on the Ti…
 source: context 3 paris.txt (60%)
 never selected: 1 of 3 contexts
 """
@@ -47,9 +47,8 @@ def test_the_screen_at_80_columns_is_exact() -> None:
     ]
 
 
-def test_the_screen_at_40_columns_in_ascii_is_exact() -> None:
-    shown = drawn(TraceScreen(made()), 40, ascii_only=True)
-    assert shown.isascii()
+def test_the_screen_at_40_columns_is_exact() -> None:
+    shown = drawn(TraceScreen(made()), 40)
     assert [line.rstrip() for line in shown.splitlines()] == [line.rstrip() for line in NARROW.splitlines()]
 
 
@@ -109,17 +108,10 @@ def test_colours_of_speakers_differ_for_every_common_sight(sight: str) -> None:
     PIECES,
     WIDTHS,
     st.sampled_from(COLOURS),
-    st.booleans(),
     st.sampled_from(("entropy", "mean", "max", "weighted")),
 )
 def test_hostile_tokens_do_no_harm_at_any_width(
-    said: list[tuple[str, int, float]],
-    name: str,
-    text: str,
-    width: int,
-    colour: str | None,
-    ascii_only: bool,
-    pool: str,
+    said: list[tuple[str, int, float]], name: str, text: str, width: int, colour: str | None, pool: str
 ) -> None:
     tokens = tuple(
         TracedToken(piece, at if pool == "entropy" else None, (entropy, 1.0, 2.0), at == 1)
@@ -127,7 +119,6 @@ def test_hostile_tokens_do_no_harm_at_any_width(
     )
     some = tuple(context(name, text) for _ in range(3))
     hostile = replace(made(pool), model=name, prompt=text, contexts=some, tokens=(*tokens, *made(pool).tokens[-1:]))
-    shown = plain(drawn(TraceScreen(hostile), width, colour, ascii_only))
+    shown = plain(drawn(TraceScreen(hostile), width, colour))
     assert not CONTROL.search(shown)
-    assert not ascii_only or shown.isascii()
     assert all(cell_len(line) <= width for line in shown.splitlines())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer import Option
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, flag, value
 from attnkit.errors import UsageError
 
@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True)
 
-Variant = Annotated[
-    str | None,
-    Option(metavar="NAME", help="The variant to measure. [default: the first]", autocompletion=completion.variants),
-]
+Variant = Annotated[str | None, Option(metavar="NAME", help="The variant to measure. [default: the first]")]
 
 
 def _check_trace(path: Path | None) -> Path | None:
@@ -44,10 +41,7 @@ Trace = Annotated[
 @app.command("attention")
 def attention(
     words: list[str] | None = argument(
-        "WORD[:OPTION=VALUE,...]",
-        "Mechanisms, with options as in local:window=128. [default: all]",
-        default=None,
-        autocompletion=completion.mechanisms,
+        "WORD[:OPTION=VALUE,...]", "Mechanisms, with options as in local:window=128. [default: all]", default=None
     ),
     *,
     lengths: str | None = value(
@@ -166,9 +160,7 @@ def train(
 
 @app.command("decode")
 def decode(
-    recipe: str = argument(
-        "RECIPE|RUN", "A recipe (path or name), or the folder of a finished run.", autocompletion=completion.targets
-    ),
+    recipe: str = argument("RECIPE|RUN", "A recipe (path or name), or the folder of a finished run."),
     overrides: options.Overrides = None,
     *,
     variant: Variant = None,

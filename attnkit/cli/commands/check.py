@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ NOTE = (
 
 
 def check(
-    word: str = argument("WORD", "Attention mechanism.", autocompletion=completion.mechanisms),
+    word: str = argument("WORD", "Attention mechanism."),
     options: list[str] | None = argument("KEY=VALUE", "Options of the mechanism.", default=None),
     *,
     format: options.Format = "table",

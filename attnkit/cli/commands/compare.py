@@ -6,7 +6,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, value
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ def compare(
     *,
     split: str | None = value("S", "Split to compare on. [default: the first that all are scored on]"),
     metric: str | None = value(
-        "M",
-        "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is stored]",
-        autocompletion=completion.metrics,
+        "M", "Metric that judges sentences. [default: chrf, bleu, answer-f1 or another that is stored]"
     ),
     sort: Literal["difference", "score", "length", "line"] = value(
         "ORDER", "Order of examples: difference (of the first two runs), score, length or line.", default="difference"

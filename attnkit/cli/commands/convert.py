@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attnkit.cli import completion, console, options
+from attnkit.cli import console, options
 from attnkit.cli.options import argument, check_options, flag, value
 from attnkit.device import load_note
 from attnkit.errors import MissingInputError, UsageError
@@ -24,7 +24,6 @@ def convert(
         "Override recipe keys of the fine-tuning, search or scoring, as in train.lr=1e-4; "
         "of a Hugging Face model train.lr, train.batch_tokens and train.precision.",
         default=None,
-        autocompletion=completion.keys,
     ),
     *,
     attention: str = value(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import typer
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.found_runs import Baselines, runs_to_score, sort_words
 from attnkit.cli.options import argument, flag, value
-from attnkit.cli.progress_bar import loading, progress_bar
+from attnkit.cli.progress_bar import progress_bar, say_loading
 from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import metrics_that_read
@@ -50,7 +50,6 @@ def eval(
         "a file of questions. "
         "search.KEY=VALUE sets the search, else the named recipe, else each run's own recipe.",
         default=None,
-        autocompletion=completion.targets,
     ),
     *,
     hyp: list[str] | None = value(
@@ -64,7 +63,6 @@ def eval(
         f"{_listed('probabilities')}; "
         f"for question answering {_listed('contexts')}; for classification {_listed('labels')}. "
         "[default: the recipe's, or bleu]",
-        autocompletion=completion.metrics,
     ),
     tokenize: str | None = value(
         "T,...", "sacrebleu tokenizer; several give one BLEU each. [default: the recipe's, or 13a]"
@@ -238,8 +236,8 @@ def _models(targets: Sequence[str], models: Sequence[str], how: dict[str, Any], 
                 opening = how | {"dtype": "float32", "chat": False, "template": ""}
         template = opening["template"] or CHAT_TEMPLATE * opening["chat"]
         reading = StoredContexts(chat=opening["chat"], template=template)
-        with loading(model):
-            reader = open_model(model, **opening)
+        say_loading(model)
+        reader = open_model(model, **opening)
         if is_questions(targets[0]) and not given:
             able = tuple(one for one in spec.methods if not refusal(reader, one))
             spec = spec.model_copy(update={"methods": able})

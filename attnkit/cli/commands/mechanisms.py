@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument
 from attnkit.errors import UsageError
 
@@ -24,7 +24,7 @@ HINT = "`attnkit mechanisms WORD` explains one"
 
 
 def mechanisms(
-    word: str | None = argument("WORD", "Explain this mechanism.", default=None, autocompletion=completion.mechanisms),
+    word: str | None = argument("WORD", "Explain this mechanism.", default=None),
     *,
     format: options.Format = "table",
     columns: options.Columns = None,
@@ -47,42 +47,10 @@ def mechanisms(
         output.write_tables(output.choose([listed], columns), format)
     elif columns is not None:
         raise UsageError("--columns is for the list; leave it out, or WORD")
-    elif format == "json":
-        output.write_json(record(known.facts(word)))
     elif format == "table":
         output.show(explained(known.facts(word)))
     else:
-        raise UsageError(f"--format {format} is for the list; one mechanism has table and json")
-
-
-def record(facts: "MechanismSpec") -> dict[str, Any]:
-    """All that is known of a mechanism, for programs."""
-    from attnkit.recipe.mechanism_registry import option_type
-    from attnkit.recipe.reading import wanted
-
-    return {
-        "mechanism": facts.word,
-        "title": facts.title,
-        "formula": facts.formula,
-        "source": facts.source,
-        "worked_number": facts.worked,
-        "time": facts.cost,
-        "encoder": facts.encoder,
-        "decoder": facts.causal,
-        "cross": facts.cross,
-        "decoding_state": facts.state if facts.causal else None,
-        "limit": facts.limit,
-        "positions": list(facts.positions),
-        "map": facts.map,
-        "projections": facts.uses,
-        "why": facts.why or None,
-        "options": {
-            name: {"type": wanted(option_type(facts.word, name)), "default": option.default}
-            for name, option in facts.options.items()
-        },
-        "from": facts.origin,
-        "text": facts.doc,
-    }
+        raise UsageError(f"--format {format} is for the list; leave it out, or WORD")
 
 
 def table(known: Sequence["MechanismSpec"], notes: tuple[str, ...]) -> "Table":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attnkit.cli import console, nbce_output, options
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import flag, search_settings, value
-from attnkit.cli.progress_bar import loading
+from attnkit.cli.progress_bar import say_loading
 from attnkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def _opened(model: str, methods: Sequence[str], template: str, **how: Any) -> "C
     from attnkit.nbce import open_model
     from attnkit.nbce.answer import check_method
 
-    with loading(model):
-        reader = open_model(model, template=template.replace("\\n", "\n"), **how)
+    say_loading(model)
+    reader = open_model(model, template=template.replace("\\n", "\n"), **how)
     for method in methods:
         check_method(reader, method)
     return reader

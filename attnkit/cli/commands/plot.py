@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from attnkit.cli import completion, console, output
+from attnkit.cli import console, output
 from attnkit.cli.options import argument, value
 from attnkit.errors import UsageError
-from attnkit.text import nearest, quoted
+from attnkit.text import quoted
 
 
 def plot(
@@ -15,10 +15,8 @@ def plot(
         "NAME,...",
         "training-loss, validation-loss, validation-metric (train.monitor), learning-rate, "
         "gradient-norm, tokens-per-second; score (first metric of the evaluation), or a metric "
-        "by its name; overview (differences to the baseline, systems by tasks) or differences "
-        "(with their intervals), of runs of any tasks. [default: training-loss and what is "
-        "validated]",
-        autocompletion=completion.curves,
+        "by its name; overview (differences to the baseline, systems by tasks, of runs of any "
+        "tasks). [default: training-loss and what is validated]",
     ),
     x: str | None = value(
         "AXIS",
@@ -26,7 +24,6 @@ def plot(
         "parameters, state (bytes that a decoder keeps of its text) or length (eval.lengths). "
         "A key that was tuned or swept, such as train.lr, for validation scores. "
         "[default: updates; for scores time]",
-        autocompletion=completion.axes,
     ),
     save: Path | None = value("FILE", "Write a picture instead: .svg, .png or .pdf (matplotlib)."),
     size: str | None = value("WxH", "Width and height of the picture in inches, such as 3.3x2.4."),
@@ -44,17 +41,15 @@ def plot(
       attnkit plot runs --y overview --save overview.svg
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import VIEWS, learning_curves
+    from attnkit.runs.curves import OVERVIEW, learning_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
-    if len(names) == 1 and (meant := nearest(names[0], VIEWS)) and names[0] not in VIEWS:
-        raise UsageError(f"--y {quoted(names[0])}: did you mean {meant}?")
-    if {*names} & {*VIEWS}:
+    if OVERVIEW in names:
         if len(names) > 1 or x is not None:
-            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")
-        _view(names[0], folders, save)
+            raise UsageError(f"--y {y}: {OVERVIEW} stands alone, without --x")
+        _overview(folders, save)
         return
     of_values = x is not None and "." in x
     runs = find_runs(folders, unfinished=True, trials=of_values, note=console.warn)
@@ -71,21 +66,19 @@ def plot(
     output.save_picture(save, made)
 
 
-def _view(name: str, folders: list[Path], save: Path | None) -> None:
-    """Systems by tasks, or their differences with intervals."""
+def _overview(folders: list[Path], save: Path | None) -> None:
+    """Systems by tasks."""
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
     from attnkit.scoring.overview import overview
-    from attnkit.show import overview as shown
+    from attnkit.show.overview import overview_picture, overview_table
 
     runs = find_runs(folders, note=console.warn)
-    view, whole = overview(runs, baselines(runs)), name == "overview"
+    view = overview(runs, baselines(runs))
     if save is None:
-        table = (shown.overview_table if whole else shown.forest_table)(view)
-        output.write_tables([table], "table")
+        output.write_tables([overview_table(view)], "table")
     else:
-        draw = shown.overview_picture if whole else shown.forest_picture
-        output.save_picture(save, draw(view, save.suffix[1:].lower()))
+        output.save_picture(save, overview_picture(view, save.suffix[1:].lower()))
 
 
 def _inches(size: str) -> tuple[float, float]:

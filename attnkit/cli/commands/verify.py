@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnkit.cli import completion, console, options, output
+from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, value
 from attnkit.cli.progress_bar import progress_bar
 from attnkit.errors import DataError, MissingInputError
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 
 def verify(
-    targets: list[str] = argument(
-        "RECIPE|RUN",
-        "A run, a folder of several, or a recipe (its runs under --out).",
-        autocompletion=completion.targets,
-    ),
+    targets: list[str] = argument("RECIPE|RUN", "A run, a folder of several, or a recipe (its runs under --out)."),
     *,
     table: Path | None = value("FILE.json", "Also check the scores of this table: eval --format json."),
     format: options.Format = "table",

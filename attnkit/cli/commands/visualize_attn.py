@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from attnkit.cli import console, options, output
 from attnkit.cli.input import open_lines
 from attnkit.cli.options import argument, flag, search_settings, value
-from attnkit.cli.progress_bar import loading
+from attnkit.cli.progress_bar import say_loading
 from attnkit.errors import UsageError
 from attnkit.text import safe_text
 
@@ -49,11 +49,7 @@ def visualize_attn(
     save: list[Path] | None = value(
         "FILE", "Write a .png, .svg, .pdf, .html, .npz or .csv file instead of drawing on the terminal. Repeatable."
     ),
-    view: list[str] | None = value(
-        "VIEW",
-        "full, grid or numbers. Repeatable. [default: full and grid]",
-        **options.one_of("full", "grid", "numbers"),
-    ),
+    view: Literal["full", "grid"] | None = value("VIEW", "full (the mean) or grid (each head). [default: both]"),
     scale: ScaleWord = value(
         "SCALE", "Colour scale: linear, log, or row (each row relative to its maximum).", default="linear"
     ),
@@ -112,15 +108,14 @@ def visualize_attn(
 
             kind_of_file = path.suffix[1:].lower()
             output.save_picture(path, picture(drawn, first, kind_of_file, scale=scale))
-    views = view or ("full", "grid")
     if reader and read:
         _rank(captures, kind, reader, read)
     elif not files:
-        for part in _views(captures, adapted, drawn, first, look, views):
+        for part in _views(captures, adapted, drawn, first, scale, view):
             console.stdout().print(part)
     pictures = any(path.suffix.lower() in output.PICTURES for path in files)
     if not reader and (pictures or not files):
-        grids = drawn if pictures or "grid" in views else []
+        grids = drawn if pictures or view != "full" else []
         _suggest([one.maps[first] for one in captures], grids, first, look)
 
 
@@ -185,8 +180,8 @@ class Request(NamedTuple):
         from attnkit.huggingface import open_model
         from attnkit.recipe.schema import SearchConfig
 
-        with loading(name):
-            model = open_model(name, device=self.device, offline=self.offline)
+        say_loading(name)
+        model = open_model(name, device=self.device, offline=self.offline)
         shapes: dict[str, Sequence[Kind]] = {"decoder": ("decoder",), "encoder": ("encoder",)}
         kinds = self._kinds(shapes.get(model.shape, PREFERRED))
         if self.max_length is None:
@@ -241,29 +236,22 @@ def _views(
     adapted: "Sequence[Capture]",
     drawn: "Sequence[Capture]",
     kind: "Kind",
-    look: Look,
-    views: Sequence[str],
+    scale: ScaleWord,
+    view: str | None,
 ) -> "Iterator[RenderableType]":
     """What the terminal shows, from top to bottom."""
     from rich.text import Text
 
-    from attnkit.show.head_tables import statistics_table
     from attnkit.show.map_screens import MapComparison, MapGrid
 
-    if "full" in views:
-        yield MapComparison(adapted, kind, look.scale)
-    for one, some in zip(captures, drawn, strict=True):
-        if len(captures) > 1 and {*views} != {"full"}:
+    if view != "grid":
+        yield MapComparison(adapted, kind, scale)
+    for one, some in zip(captures, drawn, strict=True) if view != "full" else ():
+        if len(captures) > 1:
             yield Text(f"\n{safe_text(one.model)}", "bold")
-        if "grid" in views and one.maps[kind].weights.shape[:2] != (1, 1):
+        if one.maps[kind].weights.shape[:2] != (1, 1):
             yield Text()
-            yield MapGrid(some.maps[kind], look.scale)
-        if "numbers" in views:
-            yield Text()
-            yield statistics_table(one.maps[kind])
-            if any(look[1:]):
-                note = "numbers are those of the whole maps: nothing hidden, subwords not merged"
-                yield Text(note, "dim")
+            yield MapGrid(some.maps[kind], scale)
 
 
 def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind: "Kind", look: Look) -> None:

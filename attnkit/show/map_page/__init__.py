@@ -15,7 +15,7 @@ from attnkit.errors import UsageError
 from attnkit.show.attention_matrix import NAMES, STATIC, sides_of, sink_text
 from attnkit.show.colour import FLOOR, Palette, Scale, table
 from attnkit.show.html_document import document
-from attnkit.show.map_page.budget import fitted
+from attnkit.show.map_page.weights import fitted
 from attnkit.show.token_labels import visible
 from attnkit.text import safe_text
 
@@ -51,15 +51,15 @@ def page(
     """The page of one text through one model, or through several to compare.
 
     Weights are rounded (see `encode`).  Where all maps in full would make the page larger
-    than `budget`, it holds thumbnails of all heads, means over heads as fine as fits, and single
-    heads in full as far as they fit; it says what it left out and the `command` that shows it, to
-    which `--layer L --head H` is added.  The same captures give the same bytes.
+    than `budget`, a cell stands for a block of queries and keys, and the page says with which `command`
+    single heads are shown in full, to which `--layer L --head H` is added.  The same captures give
+    the same bytes.
 
     Args:
         captures: at least one; the first is the one that others are compared with.  The reference
             of a capture follows it as one more.
         command: how this page was asked for, without layer and head.
-        budget: bytes; thumbnails are shown even where they alone take more.
+        budget: bytes; maps of 8 x 8 cells are shown even where they alone take more.
         view: what opens first; None: the grid, or the matrix where there is one map only.
         kind: which attention opens first; None: cross, else the first that all have.
         scale: "linear", "log" or "row", to open with.
@@ -103,8 +103,8 @@ def _add_weights(data: dict[str, Any], every: Sequence[AttentionMaps], room: int
     described = [maps for record in data["captures"] for maps in record["maps"]]
     finite = [replace(m, weights=np.nan_to_num(m.weights, posinf=0, neginf=0)) for m in every]
     for maps, coded in zip(described, fitted(finite, room), strict=True):
-        maps.update(coded)
-    if any(maps["overview"]["pool"] != (1, 1) for maps in described):
+        maps["weights"] = coded
+    if any(maps["weights"]["pool"] != (1, 1) for maps in described):
         data["omitted"] = (
             "To keep this file small, not every head is here in full resolution. "
             f"In full: {data['command']} --layer L --head H"

@@ -18,22 +18,20 @@ async function inflate({ data: text, step }) {
 
 const mapsOf = (capture) => data.captures[capture].maps.find(({ kind }) => kind === state.kind);
 
-// The finest weights there are of a layer and head ("mean": over heads), by number; null: none.
+// The weights of a layer and head ("mean": over heads), by number; null: none.
 async function weightsOf(capture, number, name) {
   const maps = mapsOf(capture);
   const layer = maps ? maps.layers.findIndex((some) => some.number === number) : -1;
   const head = maps && name !== "mean" ? maps.heads.indexOf(name) : -1;
   if (layer < 0 || (head < 0 && name !== "mean")) return null;
   const what = { capture, maps, layer: maps.layers[layer], head };
-  const own = maps.full[`${layer}.${head < 0 ? "mean" : head}`];
-  if (own) return { ...own, ...what, values: await decode(own) };
-  const every = await decode(maps.overview), size = maps.overview.rows * maps.overview.columns;
+  const every = await decode(maps.weights), size = maps.weights.rows * maps.weights.columns;
   const from = (h) => (layer * maps.heads.length + h) * size;
-  if (head >= 0) return { ...maps.overview, ...what, values: every.subarray(from(head), from(head + 1)) };
+  if (head >= 0) return { ...maps.weights, ...what, values: every.subarray(from(head), from(head + 1)) };
   const values = new Float32Array(size);
   const { length } = maps.heads;
   every.subarray(from(0), from(length)).forEach((value, i) => (values[i % size] += value / length));
-  return { ...maps.overview, ...what, values };
+  return { ...maps.weights, ...what, values };
 }
 
 // The rows or columns to show: the places of each, and its label.  The first is that of the begin
@@ -84,23 +82,14 @@ function coarser(map, down, across) {
   return { ...map, rows, columns, values };
 }
 
-const sameTokens = (a, b) => a && b && a.maps.queries === b.maps.queries && a.maps.keys === b.maps.keys;
-const comparable = (a, b) => sameTokens(a, b) && String(a.pool) === String(b.pool);
-
-// Two maps as fine as the coarser of them, where one's blocks are blocks of the other's.
-function alike(a, b) {
-  const pool = a.pool.map((size, i) => Math.max(size, b.pool[i]));
-  if ([a, b].some((map) => map.pool.some((size, i) => pool[i] % size))) return [a, b];
-  return [a, b].map((map) => ({ ...coarser(map, ...pool.map((size, i) => size / map.pool[i])), pool }));
-}
+const comparable = (a, b) => a && b && a.maps.queries === b.maps.queries && a.maps.keys === b.maps.keys;
 
 // What is shown of a layer and head: one map, two, or their difference.  Null: there is none.
 const models = () => (state.other < 0 ? [state.model] : [state.model, state.other]);
 const subtracts = () => state.other >= 0 && state.mode === "difference";
 
 async function chosen(number = state.layer, name = state.head) {
-  const found = await Promise.all(models().map((capture) => weightsOf(capture, number, name)));
-  const maps = (subtracts() && sameTokens(...found) ? alike(...found) : found).map(merge);
+  const maps = (await Promise.all(models().map((capture) => weightsOf(capture, number, name)))).map(merge);
   const [first, second] = maps;
   if (!subtracts() || !comparable(first, second)) return maps;
   const values = first.values.map((value, i) => second.values[i] - value);
