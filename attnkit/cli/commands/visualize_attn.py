@@ -1,6 +1,6 @@
 """`attnkit visualize-attn`: what a model attends to, on the terminal, as a picture, as a page."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,8 +15,7 @@ from attnkit.text import safe_text
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from attnkit.analysis.maps import AttentionMaps, Capture, Kind, Step
-    from attnkit.recipe.schema import SearchConfig
+    from attnkit.analysis.maps import AttentionMaps, Capture, Kind
 
 KindWord = Literal["encoder", "decoder", "cross"]
 ScaleWord = Literal["linear", "log", "row"]
@@ -89,9 +88,11 @@ def visualize_attn(
     every = bool(reader) or any(path.suffix.lower() in (*PAGES, *NUMBERS) for path in files)
     kinds = [kind] if kind else list(PREFERRED) if every else []
     layers, heads = options.numbers("--layer", layer), options.numbers("--head", head)
-    request = Request(text, target, max_length, kinds, layers, heads, reference, step, device, offline)
+    how = {"target": target, "layers": layers, "heads": heads, "step": step}
     look = Look(scale, words, hide_special, hide_first)
-    captures = [one for name in (model, *(other or ())) for one in request.captures(name)]
+    place: Any = {"device": device, "offline": offline}
+    names = (model, *(other or ()))
+    captures = [one for name in names for one in _captures(name, text, kinds, how, max_length, reference, **place)]
     for one in captures:
         if note := one.facts.get("note"):
             console.warn(f"{one.model}: {note}")
@@ -100,9 +101,16 @@ def visualize_attn(
     drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
         if path.suffix.lower() in NUMBERS:
-            _write_numbers(path, adapted)
+            from attnkit.analysis import map_files
+
+            one, *references = adapted
+            map_files.save(path, replace(one, reference=references[0]) if references else one)
+            console.say(f"wrote {path}")
         elif path.suffix.lower() in PAGES:
-            _write_page(path, captures, kind, look)
+            from attnkit.show.map_page import page
+
+            command = console.again(without=("--save", str(path)))
+            output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
         else:
             from attnkit.show.map_picture import picture
 
@@ -134,67 +142,54 @@ class Look(NamedTuple):
         return replace(capture, maps={kind: one.without(**hidden) for kind, one in maps.items()})
 
 
-class Request(NamedTuple):
-    """What is captured of each model."""
+def _captures(
+    name: str,
+    text: str,
+    kinds: "Sequence[Kind]",
+    how: dict[str, Any],
+    max_length: int | None,
+    reference: bool,
+    device: str,
+    offline: bool,
+) -> "list[Capture]":
+    """The maps of one model, and with `reference` those of exact softmax.
 
-    text: str
-    target: str | None
-    max_length: int | None
-    kinds: "list[KindWord]"  # none: the preferred one that the model has
-    layers: tuple[int, ...]
-    heads: tuple[int, ...]
-    reference: bool
-    step: "Step"
-    device: str
-    offline: bool
+    `kinds`: none: the preferred one that the model has; several: those of them that it has.
+    """
+    from attnkit.recipe.schema import SearchConfig
+    from attnkit.runs import Run, is_run
 
-    def captures(self, name: str) -> list["Capture"]:
-        """The maps of one model, and with --reference those of exact softmax."""
-        from attnkit.runs import is_run
+    def wanted(present: "Sequence[Kind]") -> "Sequence[Kind]":
+        return kinds if len(kinds) == 1 else present if kinds else present[:1]
 
-        how = {"target": self.target, "layers": self.layers, "heads": self.heads, "step": self.step}
-        return self._of_run(name, how) if is_run(name) else [self._of_pretrained(name, how)]
-
-    def _of_run(self, name: str, how: Mapping[str, Any]) -> list["Capture"]:
-        from attnkit.analysis.capture import capture
-        from attnkit.recipe import places
-        from attnkit.runs import Run
-
-        run = Run.open(name)
-        kinds = self._kinds([kind for kind in PREFERRED if kind in places(run.recipe)])
-        search = self._search(run.recipe.search)
-        one = capture(run, self.text, **how, search=search, kinds=kinds, reference=self.reference, device=self.device)
-        if not self.reference:
-            return [one]
-        if one.reference is None or not one.reference.maps:
-            raise UsageError(
-                f"--reference: {one.model} has no queries and keys to attend with: "
-                "leave it out, or choose another --kind or --layer"
-            )
-        return [replace(one, reference=None), one.reference]
-
-    def _of_pretrained(self, name: str, how: Mapping[str, Any]) -> "Capture":
-        if self.reference:
+    if not is_run(name):
+        if reference:
             raise UsageError(f"--reference: {name} already attends by softmax")
-        from attnkit.analysis.huggingface_capture import capture
+        from attnkit.analysis import huggingface_capture
         from attnkit.huggingface import open_model
-        from attnkit.recipe.schema import SearchConfig
 
         say_loading(name)
-        model = open_model(name, device=self.device, offline=self.offline)
+        opened = open_model(name, device=device, offline=offline)
         shapes: dict[str, Sequence[Kind]] = {"decoder": ("decoder",), "encoder": ("encoder",)}
-        kinds = self._kinds(shapes.get(model.shape, PREFERRED))
-        if self.max_length is None:
-            return capture(model, self.text, **how, kinds=kinds)
-        return capture(model, self.text, **how, kinds=kinds, search=self._search(SearchConfig(method="greedy")))
+        some = wanted(shapes.get(opened.shape, PREFERRED))
+        greedy = search_settings(SearchConfig(method="greedy"), {"max_length": max_length}, sample=False)
+        search = None if max_length is None else greedy
+        return [huggingface_capture.capture(opened, text, **how, kinds=some, search=search)]
+    from attnkit.analysis.capture import capture
+    from attnkit.recipe import places
 
-    def _search(self, base: "SearchConfig") -> "SearchConfig":
-        return search_settings(base, {"max_length": self.max_length}, sample=False)
-
-    def _kinds(self, present: "Sequence[Kind]") -> "Sequence[Kind]":
-        if len(self.kinds) == 1:
-            return self.kinds
-        return present if self.kinds else present[:1]
+    run = Run.open(name)
+    some = wanted([kind for kind in PREFERRED if kind in places(run.recipe)])
+    search = search_settings(run.recipe.search, {"max_length": max_length}, sample=False)
+    one = capture(run, text, **how, search=search, kinds=some, reference=reference, device=device)
+    if not reference:
+        return [one]
+    if one.reference is None or not one.reference.maps:
+        raise UsageError(
+            f"--reference: {one.model} has no queries and keys to attend with: "
+            "leave it out, or choose another --kind or --layer"
+        )
+    return [replace(one, reference=None), one.reference]
 
 
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
@@ -268,18 +263,3 @@ def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind:
             option = "--hide-first" if first else "--hide-special"
             console.say(f"{sink_text(sink)}: {option} shows what is on the others")
             break
-
-
-def _write_numbers(path: Path, captures: "Sequence[Capture]") -> None:
-    from attnkit.analysis import map_files
-
-    one, *references = captures
-    map_files.save(path, replace(one, reference=references[0]) if references else one)
-    console.say(f"wrote {path}")
-
-
-def _write_page(path: Path, captures: "Sequence[Capture]", kind: KindWord | None, look: Look) -> None:
-    from attnkit.show.map_page import page
-
-    command = console.again(without=("--save", str(path)))
-    output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
