@@ -100,22 +100,12 @@ def visualize_attn(
     adapted = [look.adapted(one) for one in captures]
     drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
-        if path.suffix.lower() in NUMBERS:
-            from attnkit.analysis import map_files
-
-            one, *references = adapted
-            map_files.save(path, replace(one, reference=references[0]) if references else one)
-            console.say(f"wrote {path}")
-        elif path.suffix.lower() in PAGES:
-            from attnkit.show.map_page import page
-
-            command = console.again(without=("--save", str(path)))
-            output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
-        else:
+        if path.suffix.lower() in output.PICTURES:
             from attnkit.show.map_picture import picture
 
-            kind_of_file = path.suffix[1:].lower()
-            output.save_picture(path, picture(drawn, first, kind_of_file, scale=scale))
+            output.save_picture(path, picture(drawn, first, path.suffix[1:].lower(), scale=scale))
+        else:
+            _write(path, captures, adapted, kind, look)
     if reader and read:
         _rank(captures, kind, reader, read)
     elif not files:
@@ -263,3 +253,20 @@ def _suggest(every: "Sequence[AttentionMaps]", drawn: "Sequence[Capture]", kind:
             option = "--hide-first" if first else "--hide-special"
             console.say(f"{sink_text(sink)}: {option} shows what is on the others")
             break
+
+
+def _write(
+    path: Path, captures: "Sequence[Capture]", adapted: "Sequence[Capture]", kind: KindWord | None, look: Look
+) -> None:
+    """A page, which adapts maps itself, or numbers."""
+    if path.suffix.lower() in PAGES:
+        from attnkit.show.map_page import page
+
+        command = console.again(without=("--save", str(path)))
+        output.save(path, page(captures, command=command, kind=kind, **look._asdict()))
+        return
+    from attnkit.analysis import map_files
+
+    one, *references = adapted
+    map_files.save(path, replace(one, reference=references[0]) if references else one)
+    console.say(f"wrote {path}")
