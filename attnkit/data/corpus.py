@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from attnkit.data import formats, questions, splitting
 from attnkit.data.corpus_files import CardFiles, Progress, file_digest, own_path
-from attnkit.data.dialogues import read_parlai
 from attnkit.data.fields import labelled, read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.data.synthetic.generators import generator_of
@@ -259,7 +258,7 @@ class Corpus:
         if format == "lines":
             return formats.read_pairs(paths[0], paths[1], errors, counts)
         if format == "parlai":
-            return read_parlai(paths[0], errors, counts)
+            return formats.read_parlai(paths[0], errors, counts)
         if format in RECORDS:
             source, target = self._fields
             return read_rows(

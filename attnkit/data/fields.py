@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.dialogues import join_dialogue
-from attnkit.data.formats import Errors
+from attnkit.data.formats import Errors, join_dialogue
 from attnkit.data.records import kind_of, read_records
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import NormalForm, clean, normal_form

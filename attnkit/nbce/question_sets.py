@@ -26,7 +26,7 @@ from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
 from attnkit.recipe.metrics import base_metric, metrics_of_answers
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
-from attnkit.recipe.search_text import effective
+from attnkit.recipe.search_settings import effective
 from attnkit.runs import Results
 from attnkit.runs.json_files import Decoding, StoredContexts, StoredSearch
 from attnkit.runs.layout import ScoredSplit

@@ -1,4 +1,4 @@
-"""The search section of a recipe with what a caller sets instead."""
+"""The search section of a recipe: with what a caller sets instead, and what of it changes outputs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,10 @@ from attnkit.errors import UsageError
 if TYPE_CHECKING:
     from attnkit.recipe.schema import SearchConfig
 
+ALWAYS = ("max_length", "min_length", "no_repeat_ngram")
+"""Settings of every method."""
+OWN = {"greedy": (), "beam": ("beam", "length_penalty"), "sample": ("temperature", "top_k", "top_p", "seed")}
+"""Further settings of each method; the others do nothing there."""
 SAMPLING = ("top_p", "top_k", "temperature", "seed")  # options that need --sample
 
 
@@ -44,3 +48,19 @@ def search_settings(recipe: "SearchConfig", options: Mapping[str, Any], sample: 
 def _flag(name: str) -> str:
     """How a setting is spelled on the command line."""
     return "--" + name.replace("_", "-")
+
+
+def effective(search: "SearchConfig") -> dict[str, str | float]:
+    """The settings that outputs depend on."""
+    return {name: getattr(search, name) for name in ("method", *OWN[search.method], *ALWAYS)}
+
+
+def search_text(search: "SearchConfig") -> str:
+    """A search in words: `beam 5, length penalty 1.0, max_length 100`."""
+    settings = effective(search)
+    method = str(settings.pop("method"))
+    if method == "beam":
+        method = f"beam {settings.pop('beam')}, length penalty {settings.pop('length_penalty')}"
+    optional = ("min_length", "no_repeat_ngram", "top_k")
+    parts = [f"{name} {value}" for name, value in settings.items() if value or name not in optional]
+    return ", ".join([method, *parts])

@@ -20,7 +20,7 @@ from pydantic import (
 
 from attnkit.errors import DataError
 from attnkit.recipe.after_training import SearchConfig
-from attnkit.recipe.search_text import effective
+from attnkit.recipe.search_settings import effective
 from attnkit.storage import files
 
 Count = Annotated[int, Field(ge=0)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnkit.recipe.metrics import base_metric, metric_facts
 from attnkit.recipe.schema import EvalConfig
-from attnkit.recipe.search_text import effective, search_text
+from attnkit.recipe.search_settings import effective, search_text
 from attnkit.scoring.metrics import LABELS, TEACHER_FORCED
 from attnkit.scoring.results import BestSystem, Comparison, PublishedFigures, ScoreRow, SystemDifference
 from attnkit.scoring.significance import DEFAULTS, Difference, PairedTest

@@ -25,7 +25,7 @@ from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
 from attnkit.recipe.metrics import base_metric, metrics_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
-from attnkit.recipe.search_text import effective
+from attnkit.recipe.search_settings import effective
 from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding, StoredDigests, StoredSearch, StoredSplit
 from attnkit.runs.layout import ScoredSplit

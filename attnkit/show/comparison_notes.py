@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.metrics import base_metric, direction_note, metric_facts, metrics_that_read
-from attnkit.recipe.search_text import search_text
+from attnkit.recipe.search_settings import search_text
 from attnkit.scoring.comparison import full_names
 from attnkit.scoring.results import Comparison, ScoreRow, System, SystemDifference
 from attnkit.scoring.significance import MOST_SEEDS

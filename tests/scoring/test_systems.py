@@ -7,7 +7,7 @@ import pytest
 from helpers.score_rows import score_row
 
 from attnkit.recipe.schema import EvalConfig, SearchConfig
-from attnkit.recipe.search_text import ALWAYS, OWN, effective, search_text
+from attnkit.recipe.search_settings import ALWAYS, OWN, effective, search_text
 from attnkit.runs.json_files import RecordedChange, StoredContexts, StoredSearch
 from attnkit.scoring import Score, ScoreRow, side_by_side
 from attnkit.scoring.comparison import name_systems, reasons

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
-from attnkit.data.dialogues import join_dialogue
 from attnkit.data.draw import Draw, split_of
+from attnkit.data.formats import join_dialogue
 from attnkit.data.rows import Row
 from attnkit.data.synthetic import word_tables
 
