@@ -47,45 +47,9 @@ baseline: plain
 """
 VALUES = (
     *("", "'", '"', "[1,", "- a", "? a", ": b", "&a 1", "!!int 3", "!x y", "# x", "\\", "\t", "9" * 400, "x" * 300),
-    *[
-        "~",
-        "null",
-        "0",
-        "-1",
-        "1e309",
-        ".nan",
-        "-.inf",
-        "0x10",
-        "0o7",
-        "1_000",
-        "1:30",
-        "yes",
-        "no",
-        "on",
-        "True",
-        "true",
-        "2024-01-01",
-        "3.0",
-        "1.5",
-    ],
-    *[
-        "[]",
-        "{}",
-        "[[[]]]",
-        "*a",
-        "|",
-        ">-",
-        "@",
-        "`",
-        "%",
-        "<<",
-        "=",
-        "---",
-        "...",
-        "linear",
-        "{name:linear}",
-        "[linear]",
-    ],
+    *("~", "null", "0", "-1", "1e309", ".nan", "-.inf", "0x10", "0o7", "1_000", "1:30", "3.0", "1.5", "2024-01-01"),
+    *("yes", "no", "on", "True", "true", "linear", "{name:linear}", "[linear]", "[]", "{}", "[[[]]]"),
+    *("*a", "|", ">-", "@", "`", "%", "<<", "=", "---", "..."),
     *("{a: {b: c}}", "{name: linear}", "{name: dot, name: dot}"),
     *("\u2028", "\x07", "\x9b31m", "\u202e", "\ufeff", "\U0001f600"),
 )
@@ -214,25 +178,9 @@ def test_the_recipe_that_is_mutated_is_right() -> None:
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
 LEAVES = st.sampled_from(VALUES) | st.integers() | st.floats() | st.booleans() | st.none() | ANY_TEXT
-KEYS = ANY_TEXT | st.sampled_from(
-    [
-        "task",
-        "data",
-        "model",
-        "train",
-        "variants",
-        "baseline",
-        "extends",
-        "lr",
-        "attention",
-        "encoder",
-        "name",
-        "layers",
-        "corpus",
-        "train.lr",
-        "seeds",
-    ]
-)
+SECTIONS = ("task", "data", "model", "train", "variants", "baseline", "extends")
+INNER = ("lr", "attention", "encoder", "name", "layers", "corpus", "train.lr", "seeds")
+KEYS = st.sampled_from((*SECTIONS, *INNER)) | ANY_TEXT
 TREES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=20
 )
