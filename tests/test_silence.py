@@ -72,7 +72,7 @@ RUN = "runs/toy/base/seed-1"
 SMALL = "train.steps=2 data.size=100 tokenizer.size=200 model.layers=1 search.max_length=2"
 COMMANDS = {
     "transformers": f"export {RUN} out-huggingface --to huggingface",
-    "ctranslate2": f"export {RUN} out-ctranslate2 --to ctranslate2",
+    "ctranslate2": f"generate {RUN} text --engine ctranslate2",
     "onnxruntime": f"export {RUN} out-onnx --to onnx",
     "matplotlib": f"visualize-attn {RUN} dog --save map.png",
     **{

@@ -221,6 +221,9 @@ def test_a_language_model_continues_each_line(tmp_path: Path, capsys: Any) -> No
 
 
 def test_a_precision_is_used_or_refused(generate: Any) -> None:
+    done = generate("--precision", "bf16", "--engine", "ctranslate2")
+    assert (done.code, done.out) == (2, "")
+    assert "--precision bf16 is for --engine attnkit" in done.err
     assert generate("--precision", "fp32") == generate()
     supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     done = generate("--precision", "bf16")

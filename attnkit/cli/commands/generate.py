@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,10 +13,14 @@ from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.cli.output import finite
 from attnkit.distributed import group
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, OutputError, OutputPathError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
-    from attnkit.search import LineCounts
+    from attnkit.models import Model
+    from attnkit.recipe import Recipe
+    from attnkit.recipe.schema import SearchConfig
+    from attnkit.runs import Run
+    from attnkit.search.decoding import Engine, LineCounts
 
 BLOCK = 2048  # lines read before the first output
 
@@ -40,6 +45,12 @@ def generate(
     length_penalty: float | None = value("A", "Rank by log-probability / length ** A."),
     no_repeat_ngram: int | None = value("N", "Never repeat an n-gram of N tokens."),
     block: int | None = value("N", f"Lines read before the first output. [default: {BLOCK}; 1 on a terminal]", min=1),
+    engine: Literal["attnkit", "ctranslate2", "auto"] = value(
+        "ENGINE",
+        "Engine that decodes: attnkit, or ctranslate2, into which the run is converted once; "
+        "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
+        default="attnkit",
+    ),
     precision: Literal["fp32", "bf16", "fp16", "int8"] = value(
         "PRECISION",
         "Precision of matrix products: fp32, or bf16, fp16 or int8 (CPUs only), which are "
@@ -59,6 +70,7 @@ def generate(
       echo "A man rides a horse." | attnkit generate runs/translation/multi30k/vanilla/seed-1
       attnkit generate RUN input.txt --output output.txt --beam 8
       attnkit generate RUN input.txt --sample --top-p 0.9 --seed 7 --n-best 3 --scores
+      attnkit generate RUN input.txt --engine ctranslate2
     """
     if options.in_processes(nproc):
         return
@@ -79,9 +91,9 @@ def generate(
     if labels:
         given = _label_options(given | {"sample": sample or None}, run, len(labels))
     spec = search_settings(recipe.search, given, sample)
+    if engine == "ctranslate2":
+        _check_engine(recipe, spec, precision, nproc)
     from attnkit.device import pick_device
-    from attnkit.memory import keep_freed_memory
-    from attnkit.models.precision import lower_precision
     from attnkit.search import LineCounts, answer_lines
 
     counts, place = LineCounts(rare=Counter()), pick_device(device)
@@ -90,11 +102,12 @@ def generate(
         if typed and streams.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         size = block or (1 if typed else BLOCK)
-        if place == "cpu":
-            keep_freed_memory()
-        model = trained.model(place)
-        lower_precision(model, precision)
-        found = answer_lines(model, trained.tokenizer(), lines, recipe, spec, block=size, counts=counts)
+        if engine == "auto":
+            alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
+            text_alone = spec.n_best == 1 and not scores and not as_json
+            engine = "auto" if alone and text_alone and _is_same(recipe, spec) else "attnkit"
+        model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
+        found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
         with destination(output if group.is_main_process() else None) as write:
             for line, outputs in enumerate(found, 1):
@@ -117,6 +130,63 @@ def _warn(counts: "LineCounts", longest: int) -> None:
     for note in (unknown_note(counts.unknown), unlike_note(counts.rare, counts.lines)):
         if note:
             console.warn(note)
+
+
+def _check_engine(recipe: "Recipe", spec: "SearchConfig", precision: str, nproc: int) -> None:
+    """Refuse what CTranslate2 cannot do, before anything is read."""
+    from attnkit.export.exporting import check
+
+    if nproc > 1:
+        raise UsageError("--nproc is for --engine attnkit; leave one of them out")
+    if precision != "fp32":
+        raise UsageError(f"--precision {precision} is for --engine attnkit; leave one of them out")
+    if lacks := _lacks(recipe, spec):
+        raise UsageError(f"--engine ctranslate2 does not have {lacks}; leave --engine out")
+    check("ctranslate2")
+    if spec.min_length or spec.no_repeat_ngram:
+        console.warn(
+            "min_length and no_repeat_ngram: ctranslate2 normalises the tokens that are left, so "
+            "some outputs differ from those of attnkit"
+        )
+
+
+def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
+    """What of a recipe or a search CTranslate2 does not have; "" where nothing."""
+    from attnkit.recipe.export_rules import export_issue
+
+    return export_issue(recipe, "ctranslate2") or (
+        "task: classification"
+        if recipe.task == "classification"
+        else "sampling with the seeds of attnkit"
+        if spec.method == "sample"
+        else ""
+    )
+
+
+def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
+    """Whether CTranslate2 is installed and has this search, with the same text as attnkit's."""
+    differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
+    return not differs and find_spec("ctranslate2") is not None
+
+
+def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":
+    from attnkit.memory import keep_freed_memory
+    from attnkit.models.precision import lower_precision
+
+    if engine != "attnkit":
+        from attnkit.export.to_ctranslate2 import opened
+
+        try:
+            return opened(run, device)
+        except (DataError, OutputError, OutputPathError, UnavailableError) as error:
+            if engine == "ctranslate2":
+                raise
+            console.warn(f"attnkit decodes, since CTranslate2 cannot: {error}")
+    if device == "cpu":
+        keep_freed_memory()
+    model = run.model(device)
+    lower_precision(model, precision)
+    return model
 
 
 def _label_options(options: dict[str, Any], run: Path, labels: int) -> dict[str, Any]:
