@@ -47,6 +47,8 @@ class TokenizerFacts:
     rows: int
     seen: int
     """Rows of the corpus, of which `rows` were used."""
+    unknown_words: int
+    """How often the text says `UNKNOWN_WORD` as a word of its own."""
 
 
 @dataclass(frozen=True)
@@ -301,13 +303,14 @@ def _tokenizer(
     def build(draft: Path) -> None:
         rows, seen = subsample(_watched(corpus.rows("train"), progress))
         rows += [Row(corpus.words, "")] if corpus.words else []
-        texts, chosen = (text for row in rows for text in row[:2] if UNKNOWN_WORD in text), spec
-        if UNKNOWN_WORD not in spec.special and any(UNKNOWN_WORD in text.split() for text in texts):
+        texts = (text for row in rows for text in row[:2] if UNKNOWN_WORD in text)
+        chosen, unknown = spec, sum(text.split().count(UNKNOWN_WORD) for text in texts)
+        if unknown and UNKNOWN_WORD not in spec.special:
             # with its space, so that it is one token in the text, too
             chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
         trained = Tokenizer.train(chosen, rows, controls=controls, form=form)
         trained.save(draft)
-        facts = TokenizerFacts(trained.digest, len(rows), seen)
+        facts = TokenizerFacts(trained.digest, len(rows), seen, unknown)
         write_synced(draft / "meta.json", note_text(vars(facts)))
 
     def read(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
@@ -323,6 +326,11 @@ def _tokenizer(
         if len(vocabulary) < spec.size:
             line += f" of the {spec.size:,} requested: the text gives no more"
         lines.append(line)
+    if words := facts.unknown_words:
+        lines.append(
+            f"tokenizer: {UNKNOWN_WORD} is a word of the text ({words:,} times) and has a piece of "
+            "its own, as any other word may"
+        )
     if facts.rows < facts.seen:
         lines.append(f"tokenizer: learned from {facts.rows:,} of {facts.seen:,} rows")
     return tokenizer, lines

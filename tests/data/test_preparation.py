@@ -51,6 +51,18 @@ def pieces(split: Encoded) -> list[list[int]]:
     return [split.target[i].tolist() for i in range(len(split))]
 
 
+def test_a_word_for_unknown_words_in_the_text_is_told(tmp_path: Path) -> None:
+    spec = recipe(tmp_path, tokenizer={"size": 60})
+    for path in spec.data.train or ():
+        text = Path(path).read_text()
+        Path(path).write_text(text.replace("the ", "<unk> ", 3))
+    made = prepare(spec, cache=tmp_path / "c")
+    assert (
+        made.reports[1]
+        == "tokenizer: <unk> is a word of the text (6 times) and has a piece of its own, as any other word may"
+    )
+
+
 def test_a_recipe_becomes_data(tmp_path: Path) -> None:
     stages: list[tuple[str, int, int | None]] = []
     made = prepare(recipe(tmp_path), cache=tmp_path / "c", progress=lambda *at: stages.append(at))
