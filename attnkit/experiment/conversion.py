@@ -21,7 +21,6 @@ from attnkit.experiment import initial_weights
 from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import Change, texts
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.stopping import obey
 from attnkit.models import Model
 from attnkit.recipe import Recipe, RecipeFile, digest, load
 from attnkit.recipe.capability import OptionCheck
@@ -192,7 +191,9 @@ class _Conversion:
         runs = [self.old]
         for variant in self.variants:
             if variant.endswith("-tuned"):
-                self._tune(variant)
+                training = RunTraining(self.experiment, variant, self.seed)  # as any with `train.init`
+                training.check()
+                training.train().update(converted=self._entry(variant), **self._history())
             else:
                 make = self._swap if variant.endswith("-swapped") else self._transfer
                 self._make(variant, partial(make, runs[-1]))
@@ -305,7 +306,7 @@ class _Conversion:
         ours, theirs = (transferring.layers_of(one, self.kinds) for one in (model, self.teacher))
 
         def learn() -> tuple[float, int]:
-            obey(self.stop, "during attention transfer, which starts over with the same command")
+            self.stop.obey(" during attention transfer, which starts over with the same command")
             (batch,) = stream.take(1)
             calls = transferring.layer_calls(self.teacher, theirs, batch)
             loss = transferring.matching_loss(ours, calls)
@@ -325,13 +326,6 @@ class _Conversion:
         told = f"{transferring.MATCHING} of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
         emit(NoteEvent(told))
         return model, {"mean_squared_error": ends}
-
-    def _tune(self, variant: str) -> None:
-        """An ordinary training from the weights of the stage before."""
-        training = RunTraining(self.experiment, variant, self.seed)
-        training.check()
-        run = training.train()
-        run.update(converted=self._entry(variant), **self._history())
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
         """The quality of each stage beside that of the run before.

@@ -4,13 +4,15 @@ Of several ranks each takes all steps: rank 0 makes the runs and decides, all pr
 and decode together.
 """
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -34,7 +36,6 @@ from attnkit.experiment.resumption import (
     rescore,
 )
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.stopping import interruptible, obey
 from attnkit.memory import keep_freed_memory, settle_memory
 from attnkit.nbce.question_sets import evaluate_run
 from attnkit.recipe import Recipe, digest
@@ -52,7 +53,12 @@ from attnkit.train.signals import StopSignals
 
 NOTE_EVERY = 2.0
 """Seconds between notes on a long preparation."""
-STOPPED = "while preparing the data; run the same command again"
+STOPPED = " while preparing the data; run the same command again"
+PATIENCE = 0.2
+"""Seconds between two looks at the signals, while a library computes."""
+GRACE = 1.0
+"""Seconds that a preparation has to tidy up after a signal."""
+Result = TypeVar("Result")
 
 Key = tuple[str, int]
 """Variant and seed."""
@@ -99,7 +105,7 @@ class Experiment:
 
             def progress(stage: str, done: int, total: int | None) -> None:
                 nonlocal reported
-                obey(self.stop, STOPPED)
+                self.stop.obey(STOPPED)
                 if time.monotonic() - reported > NOTE_EVERY:
                     reported = time.monotonic()
                     told = f"preparing {stage}: {done:,}" + (f" of {total:,}" if total else "")
@@ -111,7 +117,7 @@ class Experiment:
                     check_splits(recipe, **how)
                 return prepare(recipe, tokenizer=tokenizer, **how)
 
-            self._prepared[key] = interruptible(work, self.stop, STOPPED)
+            self._prepared[key] = interruptible(work, self.stop)
             emit(events.PreparedEvent(tuple(self._prepared[key].reports)))
         return self._prepared[key]
 
@@ -146,7 +152,7 @@ class Experiment:
         """The scores of one run on all splits of its recipe, or by another one."""
 
         def progress(what: str, done: int, total: int) -> None:
-            obey(self.stop, "while scoring; run the same command again to score the rest")
+            self.stop.obey(" while scoring; run the same command again to score the rest")
 
         device = str(self.device)
         return evaluate_run(run, recipe, device=device, progress=progress, **self.data_from)
@@ -163,6 +169,29 @@ class Experiment:
         )
         self.emit(events.ScoredEvent(result))
         return result
+
+
+def interruptible(work: Callable[[], Result], stop: StopSignals) -> Result:
+    """The result of work in a thread: Python handles no signal while a library computes here.
+
+    Raises StoppedError: a signal came.
+    """
+    result = Future[Result]()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    worker = threading.Thread(target=run, daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(PATIENCE)
+        if stop.requested and group.is_main_process():
+            worker.join(GRACE)
+            stop.obey(STOPPED)
+    return result.result()
 
 
 class BegunTraining(NamedTuple):

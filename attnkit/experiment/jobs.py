@@ -29,9 +29,8 @@ from attnkit import mechanisms
 from attnkit.data.corpus_files import known_digests
 from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, understood
-from attnkit.experiment.experiment import Experiment, Key, RunTraining
+from attnkit.experiment.experiment import PATIENCE, Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
-from attnkit.experiment.stopping import PATIENCE
 from attnkit.memory import release_freed_memory
 from attnkit.recipe import Recipe
 from attnkit.scoring import Comparison, ScoreRow
@@ -255,7 +254,10 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
                     stopped = True
                 else:
                     failures[job.key] = message.error
-                    _tell_failure(emit, job.key, message.error, message.details)
+                    at: Any = dict(zip(("variant", "seed"), job.key, strict=True))
+                    if message.details:
+                        emit(NoteEvent(message.details, **at))
+                    emit(events.FailedEvent(str(message.error), message.error.code, **at))
     lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
     if stop.requested and (stopped or waiting):
         failed = "".join(f"; failed before: {line}" for line in lines)
@@ -283,10 +285,3 @@ def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | No
         raise MemoryLimitError(
             f"the process that others are started from was killed, as the system does when memory runs out; {AGAIN}"
         ) from error
-
-
-def _tell_failure(emit: Emit, key: Key, error: AttnkitError, details: str) -> None:
-    at: Any = dict(zip(("variant", "seed"), key, strict=True))
-    if details:
-        emit(NoteEvent(details, **at))
-    emit(events.FailedEvent(str(error), error.code, **at))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit import __version__
-from attnkit.errors import DataError, NotFiniteError, OutputPathError, StoppedError, UsageError
+from attnkit.errors import DataError, NotFiniteError, OutputPathError, UsageError
 from attnkit.experiment.attention_transfer import MATCHING, make_updates, stages
 from attnkit.huggingface import Pretrained, open_model, quiet, surgery
 from attnkit.recipe import Recipe
@@ -259,7 +259,7 @@ class _PretrainedConversion:
             return self.settings.recipe.train.lr * min(warm, (updates - done + 1) / updates)
 
         def update() -> tuple[float, int]:
-            self._obey()
+            self.stop.obey("; nothing was written")
             ids = next(batches)
             loss = learn(ids)
             if not np.isfinite(loss):
@@ -277,10 +277,6 @@ class _PretrainedConversion:
         losses = make_updates(what, weights, updates, rate, update, emit)
         emit(NoteEvent(f"{what} {losses[0]:.4g} -> {mean(losses[-10:]):.4g}"))
         emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
-
-    def _obey(self) -> None:
-        if signal := self.stop.requested:
-            raise StoppedError(f"stopped by {signal}; nothing was written")
 
     def _autocast(self) -> torch.autocast:
         """A context for training."""
@@ -328,7 +324,7 @@ class _PretrainedConversion:
         """Perplexity of all windows; the first token of each is given."""
         losses = []
         for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
-            self._obey()
+            self.stop.obey("; nothing was written")
             losses.append(nll(model, ids.to(self.teacher.device)).sum(1).double().cpu())
         sums = torch.cat(losses).numpy()
         if not np.isfinite(sums).all():

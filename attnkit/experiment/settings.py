@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attnkit.recipe import RecipeFile
-from attnkit.runs import run_path
+from attnkit.recipe.dumping import flat
+from attnkit.runs import Run, run_path
 from attnkit.runs.json_files import Tuned
 from attnkit.runs.layout import TUNE
+
+ABSENT = "(not set)"
+"""In place of a value that a recipe lacks."""
 
 
 class Trial(NamedTuple):
@@ -66,3 +70,22 @@ class TrainingSettings:
             if self.variants is None or name in self.variants
             for seed in dict.fromkeys(self.seeds or recipe.train.seeds)
         ]
+
+
+def recorded_values(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path) -> dict[str, Tuned]:
+    """How rows were tuned before, by their runs' manifests, so that these go on with what was chosen.
+
+    A row is left out whose recipe has changed in what was tuned, or where a word sets it.
+    """
+    found = dict[str, Tuned]()
+    given = {word.partition("=")[0].strip() for word in words}
+    for name in names:
+        for path in sorted(run_path(out, file.name, name, 0).parent.glob("seed-*/manifest.json")):
+            if (entry := Run.open(path.parent).manifest.tuned) is None:
+                continue
+            own = flat(file.variants[name])
+            same = all(own.get(key, ABSENT) == value for key, value in entry.was.items())
+            if same and not given & {entry.key, f"variants.{name}.{entry.key}"}:
+                found[name] = entry
+            break
+    return found

@@ -17,10 +17,9 @@ from typing import Any
 
 from attnkit.data.corpus import splits_of
 from attnkit.distributed import group
-from attnkit.errors import DataError, DivergedError, OutputPathError, RecipeError, StoppedError, UsageError
+from attnkit.errors import DataError, DivergedError, OutputPathError, RecipeError, UsageError
 from attnkit.experiment import training
-from attnkit.experiment.settings import TrainingSettings, Trial
-from attnkit.experiment.tuned_values import ABSENT
+from attnkit.experiment.settings import ABSENT, TrainingSettings, Trial
 from attnkit.recipe import Recipe, RecipeFile
 from attnkit.recipe.dumping import flat
 from attnkit.recipe.schema import TrainConfig
@@ -195,8 +194,7 @@ def train(
             for note in _notes(row, entry):
                 emit(NoteEvent(note))
         file = tuning.load([tuning.rows[row][entry.value] for row, entry in tuned.items()])
-        if stop.requested:
-            raise StoppedError(f"stopped by {stop.requested}; run the same command again to resume")
+        stop.obey("; run the same command again to resume")
     return training.train(replace(settings, file=file, tuned=tuned), emit, jobs=jobs, notice=notice)
 
 

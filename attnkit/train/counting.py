@@ -13,7 +13,7 @@ from attnkit import models
 from attnkit.data.batch import Batch, collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import train_epoch
-from attnkit.errors import DivergedError, NotFiniteError, StoppedError
+from attnkit.errors import DivergedError, NotFiniteError
 from attnkit.models import CountedModel, NaiveBayes
 from attnkit.train import events
 from attnkit.train.averaging import weights_of
@@ -24,6 +24,7 @@ from attnkit.train.validation import Validator
 
 BATCH_TOKENS = 2**17
 """Tokens that are counted at a time."""
+STOPPED = " while counting; run the same command again to start this run anew"
 
 
 def count(job: TrainingJob) -> None:
@@ -71,15 +72,8 @@ def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
     """All rows in order, many at a time."""
     many = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
     for first in range(0, len(rows), many):
-        _check_stop(job)
+        job.stop.obey(STOPPED)
         yield collate(rows, np.arange(first, min(first + many, len(rows))))
-
-
-def _check_stop(job: TrainingJob) -> None:
-    if job.stop.requested:
-        raise StoppedError(
-            f"stopped by {job.stop.requested} while counting; run the same command again to start this run anew"
-        )
 
 
 def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
@@ -87,7 +81,7 @@ def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
     train, start = job.recipe.train, time.perf_counter()
     stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
     for step in range(1, train.steps + 1):
-        _check_stop(job)
+        job.stop.obey(STOPPED)
         rate = learning_rate(step, train, job.recipe.model.width)
         for group in stepper.param_groups:
             group["lr"] = rate

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from attnkit.distributed import group
+from attnkit.errors import StoppedError
+
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 _INTERRUPTED = 130
 
@@ -37,6 +40,14 @@ class StopSignals:
     def request(self, name: str) -> None:
         """Ask for a stop as if the signal `name` had come."""
         self._received.append(name)
+
+    def obey(self, then: str) -> None:
+        """Raise StoppedError where a signal has come; other ranks end with the main one.
+
+        `then` follows the signal's name in the message.
+        """
+        if self.requested and group.is_main_process():
+            raise StoppedError(f"stopped by {self.requested}{then}")
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.errors import DivergedError, RecipeError
-from attnkit.experiment import training, tuned_values, tuning
-from attnkit.experiment.settings import TrainingSettings
+from attnkit.experiment import training, tuning
+from attnkit.experiment.settings import TrainingSettings, recorded_values
 from attnkit.recipe import load
 from attnkit.recipe.schema import TrainConfig
 from attnkit.runs import Run, find_runs
@@ -96,8 +96,8 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
     assert not [e for e in again if isinstance(e, events.StartedEvent)]
     assert sum(isinstance(e, events.SkippedEvent) for e in again) == 6
     file = load(recipe)
-    found = tuned_values.recorded(file, ["one", "two"], [], recipe.parent / "runs")
-    file = load(recipe, tuned_values.recorded_words(found))
+    found = recorded_values(file, ["one", "two"], [], recipe.parent / "runs")
+    file = load(recipe, [f"variants.{row}.{one.key}={one.value}" for row, one in found.items()])
     how: Any = {"out": recipe.parent / "runs", "device": "cpu", "tuned": found}
     told = happened(training.train, TrainingSettings(file=file, seeds=[3, 4], **how))
     started = [e.seed for e in told if isinstance(e, events.StartedEvent)]
@@ -109,7 +109,7 @@ def test_a_second_session_trains_nothing_and_a_third_without_trials_goes_on(reci
 def test_a_recorded_value_does_not_hide_a_change_of_the_recipe(recipe: Path) -> None:
     session(recipe, planned(recipe))
     out = recipe.parent / "runs"
-    same = partial(tuned_values.recorded, names=["one"], out=out)
+    same = partial(recorded_values, names=["one"], out=out)
     assert same(load(recipe), words=[])
     assert not same(load(recipe, ["train.lr=0.5"]), words=["train.lr=0.5"])
     assert not same(load(recipe), words=["variants.one.train.lr=0.001"])

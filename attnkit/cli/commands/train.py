@@ -146,14 +146,14 @@ def _tuning(
     how: "TrainingSettings", recipe: str, words: Sequence[str], tune: str | None, steps: int | None
 ) -> "tuple[TrainingSettings, Tuning | None]":
     """The settings with what earlier trials chose, and the plan of the trials to come."""
-    from attnkit.experiment import tuned_values
+    from attnkit.experiment.settings import recorded_values
 
     names = how.variants or ()
     reads = group.is_main_process() and not how.fresh
-    found = tuned_values.recorded(how.file, names, words, how.out) if reads else {}
+    found = recorded_values(how.file, names, words, how.out) if reads else {}
     found = group.broadcast_object(found)
     if found:
-        file = _load(recipe, words, tuned_values.recorded_words(found))
+        file = _load(recipe, words, [f"variants.{row}.{entry.key}={entry.value}" for row, entry in found.items()])
         how = replace(how, file=file, tuned=found)
     if tune is None:
         return how, None
