@@ -89,9 +89,8 @@ def converted_recipe(
 ) -> Recipe:
     """The recipe of a run with other attention, for the fine-tuning of the converted model.
 
-    It begins at a third of the run's highest learning rate, which falls linearly to 0 after a
-    tenth of warm-up, and nothing is averaged.  `attention` is a value of model.attention; `words`
-    are KEY=VALUE texts that win over all this.
+    It begins at a third of the run's highest learning rate, which falls linearly to 0 after a tenth of warm-up, and
+    nothing is averaged. `attention` is a value of model.attention; `words` are KEY=VALUE texts that win over all this.
 
     Raises:
         RecipeError: a mechanism cannot do what its place asks, or a value cannot be.

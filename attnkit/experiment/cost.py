@@ -232,13 +232,11 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str 
 def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tuple[str, str]:
     """What `precision: auto` means for this model on this machine, and why, in words.
 
-    Each precision makes updates on the first two batches after a warm-up, in turn, so that a busy
-    moment of the machine hits both; the median of the paired ratios decides.  The choice is stored
-    in the cache folder, and holds for the same model, batches, threads and torch on this machine.
-    The global random state is left as it was.
+    Each precision makes updates on the first two batches after a warm-up, in turn, so that a busy moment of the
+    machine hits both; the median of the paired ratios decides. The choice is stored in the cache folder, and holds for
+    the same model, batches, threads and torch on this machine. The global random state is left as it was.
 
-    Raises:
-        OutputPathError, OutputError: the cache cannot be written.
+    Raises OutputPathError, OutputError: the cache cannot be written.
     """
     if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
         return "fp32", "this GPU has no bfloat16"

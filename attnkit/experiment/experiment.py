@@ -1,7 +1,6 @@
 """The steps of trainings: runs made, continued or skipped, trained, scored and compared.
 
-Of several ranks each takes all steps: rank 0 makes the runs and decides, all prepare data, train
-and decode together.
+Of several ranks each takes all steps: rank 0 makes the runs and decides, all prepare data, train and decode together.
 """
 
 import threading

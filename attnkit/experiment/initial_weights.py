@@ -86,11 +86,9 @@ def require_same(run: Run, initial: Run | None) -> None:
 def starting_weights(recipe: Recipe, run: Run) -> Weights:
     """Those weights of a run that a training takes over.
 
-    A classifying encoder takes those of the encoder, and the head only where the labels are the
-    same.
+    A classifying encoder takes those of the encoder, and the head only where the labels are the same.
 
-    Raises:
-        DataError: they are damaged.
+    Raises DataError: they are damaged.
     """
     weights = run.weights()
     if recipe.model.shape != "encoder" or not recipe.writes:

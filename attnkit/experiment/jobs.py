@@ -1,8 +1,7 @@
 """Trainings side by side: each run of a recipe in a process of its own, several at a time.
 
-The parent prepares the data, chooses the precision and compares the scores.  A process trains and
-scores one run; its events come back over a pipe.  It is forked from one that has imported torch and
-run nothing.
+The parent prepares the data, chooses the precision and compares the scores. A process trains and scores one run; its
+events come back over a pipe. It is forked from one that has imported torch and run nothing.
 """
 
 import faulthandler
@@ -114,8 +113,7 @@ def _start_server(threads: int) -> None:
 def serve(connection: Connection, output: Path, start: Start, variant: str, seed: int) -> None:
     """Train and score one run in this process; its events, then a `TrainingEnd`, are sent.
 
-    What libraries and plug-ins print is kept in the file `output`, so that it does not spoil the
-    parent's screen.
+    What libraries and plug-ins print is kept in the file `output`, so that it does not spoil the parent's screen.
     """
     with output.open("ab", buffering=0) as file:
         for descriptor in (1, 2):
@@ -273,8 +271,7 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
 def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
     """The process of a run; None where a signal came instead.
 
-    Raises:
-        MemoryLimitError: the process that others are started from was killed.
+    Raises MemoryLimitError: the process that others are started from was killed.
     """
     try:
         return Job(start, output, key)

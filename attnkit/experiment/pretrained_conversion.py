@@ -107,8 +107,7 @@ def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
     `attention` is a value of model.attention, `words` are KEY=VALUE texts.
 
     Raises:
-        UsageError: a key is none of those that count, or the mechanism cannot stand in a trained
-            causal model.
+        UsageError: a key is none of those that count, or the mechanism cannot stand in a trained causal model.
         RecipeError: a value cannot be.
     """
     for word in words:

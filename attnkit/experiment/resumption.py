@@ -87,8 +87,7 @@ def texts(changes: Sequence[Change]) -> str:
 def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
     """How a recipe differs from that of an existing run.
 
-    Raises:
-        RecipeError: so that it would train another model, and this is not allowed.
+    Raises RecipeError: so that it would train another model, and this is not allowed.
     """
     changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
     changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest.plugins)]

@@ -1,7 +1,6 @@
 """All variants and seeds of a recipe: trained and scored in turn, or skipped, then compared.
 
-A `TrainingSettings` says what is to be trained; `train` carries it out in one loop and tells `emit`
-what happens.
+A `TrainingSettings` says what is to be trained; `train` carries it out in one loop and tells `emit` what happens.
 """
 
 from collections.abc import Callable

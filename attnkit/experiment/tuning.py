@@ -1,10 +1,9 @@
 """One value of a key chosen for each row of a comparison, on validation data (`train --tune`).
 
-The plan is rows x values.  A trial is an ordinary run, in a folder of its own beside the runs of
-its row, with the first seed of the recipe; it is never scored on other than validation data.  A row
-gets the value whose trial has the best `train.monitor` for the weights that it chose, of equal ones
-that with the lower loss, else the first.  Its runs are then trained with that value, and their
-manifests keep what was tried.
+The plan is rows x values. A trial is an ordinary run, in a folder of its own beside the runs of its row, with the
+first seed of the recipe; it is never scored on other than validation data. A row gets the value whose trial has the
+best `train.monitor` for the weights that it chose, of equal ones that with the lower loss, else the first. Its runs
+are then trained with that value, and their manifests keep what was tried.
 
 On a shortened schedule the updates that a recipe counts (warm-up, validations, checkpoints, log,
 annealing) shrink in proportion; all else stays.

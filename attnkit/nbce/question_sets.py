@@ -24,7 +24,7 @@ from attnkit.nbce.answer import Reply, ask
 from attnkit.nbce.merge import POOLS, Rule
 from attnkit.nbce.opening import open_run
 from attnkit.nbce.reader import ContextReader
-from attnkit.recipe.metrics import base_metric, metrics_of_answers
+from attnkit.recipe.metrics import metrics_of_answers
 from attnkit.recipe.schema import ContextsConfig, EvalConfig, SearchConfig
 from attnkit.recipe.search_settings import effective
 from attnkit.runs import Results
@@ -36,7 +36,7 @@ from attnkit.scoring.evaluation import Progress, Tell, corpus_of, evaluate_lines
 from attnkit.scoring.metrics import Score
 from attnkit.scoring.output_warnings import unread_text
 from attnkit.scoring.results import ScoreRow, System
-from attnkit.scoring.saved_scores import SavedScores, one_best, packed_scores
+from attnkit.scoring.saved_scores import SavedScores, one_best, packed_row
 
 if TYPE_CHECKING:
     from attnkit.data.rows import Row
@@ -182,17 +182,14 @@ def _packed_rows(
     run: "Run", splits: Sequence[str], eval: EvalConfig, spec: ContextsConfig, search: SearchConfig
 ) -> list[ScoreRow]:
     """All rows of a run without weights; [] where it has them, or where some were not kept."""
-    names, system = expand(eval.metrics), System.of_run(run)
-    rows = []
+    names, rows = expand(eval.metrics), []
     labels = [one for method in spec.methods for one in sweep(method, spec)]
     for split, count, (label, one) in product(splits, spec.counts, labels):
-        saved = packed_scores(run, f"{split}.{label}.{count}", eval, _search_of(search, label, one, StoredContexts()))
-        if saved is None:
+        how = _search_of(search, label, one, StoredContexts())
+        row = packed_row(run, f"{split}.{label}.{count}", eval, names, how)
+        if row is None:
             return []
-        known = () if saved.stored.decode and saved.stored.decode.chosen else CONTEXT
-        if not {*names} <= {*map(base_metric, saved.scores), *known}:
-            return []
-        rows.append(saved.row(system).only(names))
+        rows.append(row)
     return rows
 
 

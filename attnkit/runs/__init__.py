@@ -13,9 +13,8 @@
 `attnkit runs pack --results` makes one file of it without weights, which is opened like the folder;
 see attnkit.runs.packing.
 
-Every file but the log is written whole or not at all.  The log grows line by line and is forced
-to the disk with each checkpoint; on resume it is cut back to the checkpoint's step, so that it
-ends as that of an uninterrupted run.
+Every file but the log is written whole or not at all. The log grows line by line and is forced to the disk with each
+checkpoint; on resume it is cut back to the checkpoint's step, so that it ends as that of an uninterrupted run.
 
 Start with `run.Run` (a folder and all that it holds), `layout.run_path` (where it lies) and
 `find.find_runs` (those below some folders). Imports `models`, `data`, `recipe`, `storage` and

@@ -112,12 +112,10 @@ def learning_curves(
 
     Args:
         runs: of one task, in the order of their colours.
-        names: words of CURVES, `score`, or metrics; by default the training loss, and what was
-            validated.
+        names: words of CURVES, `score`, or metrics; by default the training loss, and what was validated.
         x: a word of AXES; by default time for scores, and updates for all else.  Or a dotted key
             whose values are numbers, as train.lr, for what was validated (see `_by_value`).
-        note: called with a sentence about each run that is left out, and about what a reader
-            must know.
+        note: called with a sentence about each run that is left out, and about what a reader must know.
 
     Raises:
         UsageError: runs of different tasks; an unknown name; nothing to draw.

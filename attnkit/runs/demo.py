@@ -12,8 +12,7 @@ from attnkit.storage.cache import cache_dir, read_or_build
 
 DEMO = "demo"
 SHIPPED = Path(__file__).parents[1] / "_demo"
-"""A run of recipes/quickstart.yaml with weights in half precision; benchmarks/demo_model.py makes
-it."""
+"""A run of recipes/quickstart.yaml with weights in half precision; benchmarks/demo_model.py makes it."""
 _DIGITS = 12
 
 

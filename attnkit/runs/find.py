@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +74,14 @@ def find_runs(
     tuned key are left out unless `trials` is set.
 
     Args:
-        note: called with a sentence about each run that is left out, and about seeds that a recipe
-            names and that are not here.
+        note: called with a sentence about each run that is left out.
 
     Raises:
         MissingInputError: a path does not exist, or no such run is in any of them.
         AttnkitError: of a path that is itself a damaged run; of the first one, where all are.
     """
     found: dict[Path, Run] = {}
-    skipped, unfinished_seeds, damaged = list[str](), set[tuple[str, str, int]](), list[Exception]()
+    skipped, damaged = list[str](), list[Exception]()
     folders = [located(path) for path in paths]
     for folder in folders:
         for path, run in open_runs(folder, trials=trials):
@@ -96,7 +94,6 @@ def find_runs(
             elif run.finished or unfinished:
                 found.setdefault(path.resolve(), run)
             else:
-                unfinished_seeds.add((run.name, run.variant, run.seed))
                 why = f"{MODEL} is missing" if run.manifest.finished else "training is not finished"
                 skipped.append(f"{path}: {why}; skipped")
     if not found and damaged:
@@ -106,29 +103,9 @@ def find_runs(
         why = f"{len(skipped)} unfinished" if skipped else "`attnkit train RECIPE` makes one"
         kind = "run" if unfinished else "finished run"
         raise MissingInputError(f"{where}: no {kind} is here ({why})")
-    runs = sorted(found.values(), key=order)
-    named = [run for path, run in found.items() if path in {*map(Path.resolve, folders)}]
-    for text in (*skipped, *_absent_seeds(runs, unfinished_seeds, named)):
+    for text in skipped:
         note(text)
-    return runs
-
-
-def _absent_seeds(runs: Iterable[Run], elsewhere: set[tuple[str, str, int]], named: Iterable[Run]) -> Iterator[str]:
-    """A sentence about each variant without all seeds of its recipe; not where runs are named."""
-    groups: dict[tuple[str, str, Path], list[Run]] = {}
-    for run in runs:
-        if run.manifest.trial is None and run not in named:
-            groups.setdefault((run.name, run.variant, run.path.parent), []).append(run)
-    for (name, variant, folder), group in groups.items():
-        wanted = set[int]()
-        for run in group:
-            with suppress(AttnkitError):  # whoever needs the recipe says what is wrong with it
-                wanted |= {*run.recipe.train.seeds}
-        wanted -= {run.seed for run in group}
-        if absent := sorted(s for s in wanted if (name, variant, s) not in elsewhere):
-            seeds = f"seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
-            verb = "are" if len(absent) > 1 else "is"
-            yield f"{folder}: {seeds} of its recipe {verb} not here"
+    return sorted(found.values(), key=order)
 
 
 def order(run: Run) -> tuple[Any, ...]:

@@ -166,8 +166,7 @@ def sealed(entries: Mapping[str, Any]) -> dict[str, Any]:
 def opened(entries: Mapping[str, Any], schema: type[Form], where: str) -> Form:
     """A manifest, compared with its SHA-256.
 
-    A manifest of this format must have it; in an older one without it no entry may look like it
-    under another name.
+    A manifest of this format must have it; in an older one without it no entry may look like it under another name.
 
     Raises DataError: it was changed or is damaged.
     """

@@ -122,9 +122,8 @@ class Log:
         size, kept = self.until(step)
         if sha256 not in (None, kept.hexdigest()):
             raise DataError(
-                f"{self.path}: the records until step {step} are not those that were written "
-                "(their SHA-256 differs from the checkpoint's); restore them, or start over with "
-                "--fresh"
+                f"{self.path}: the records until step {step} are not those that were written (their SHA-256 differs "
+                "from the checkpoint's); restore them, or start over with --fresh"
             )
         if there:
             with files.writing(self.path), DISK.append(self.path) as file:

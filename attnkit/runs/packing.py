@@ -58,8 +58,7 @@ def read_results(path: Path) -> dict[str, bytes]:
     Nothing is written, and no more than the limits above is read; links, devices and names that a
     run does not have are refused.
 
-    Raises MissingInputError: there is no such regular file; DataError: it is damaged, or no results
-    file.
+    Raises MissingInputError: there is no such regular file; DataError: it is damaged, or no results file.
     """
     with files.open_file(path) as file, files.reading(path):
         packed = file.read(LARGEST_FILE + 1)

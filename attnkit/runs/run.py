@@ -341,8 +341,7 @@ class Run(Results):
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer.
 
-        Raises MissingInputError: there is none yet, or it was left out; DataError: it is not the
-        one that was trained.
+        Raises MissingInputError: there is none yet, or it was left out; DataError: it is not the one that was trained.
         """
         self.require_weights()
         from attnkit.data.tokenizer import Tokenizer

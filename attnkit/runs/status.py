@@ -109,8 +109,7 @@ def clean(runs: Sequence[RunStatus], note: Callable[[str], object]) -> int:
 def remove_checkpoints(run: Run) -> None:
     """Remove the checkpoints of a finished run; its chosen weights must be whole.
 
-    It is used and scored as before, but can no longer be trained further.  Call it holding the
-    lock.
+    It is used and scored as before, but can no longer be trained further. Call it holding the lock.
 
     Raises MissingInputError: training is not finished; DataError: the weights are damaged;
     OutputPathError: the folder cannot be changed.

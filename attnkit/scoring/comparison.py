@@ -40,7 +40,7 @@ def side_by_side(
     from the baseline in more than the system (see `reasons`) are not tested.
 
     Args:
-        rows: in the order in which they are shown; they are named by `name_systems`.
+        rows: in the order in which they are shown; they are named by `named`.
         baselines: what others are compared with.
         settings: `bootstrap` of 0 leaves out intervals, p-values and what follows from them.
         method: of the baseline, in question answering; the first when None.
@@ -166,8 +166,7 @@ def _judged(
 
 
 def reasons(one: ScoreRow, other: ScoreRow, metric: str) -> list[str]:
-    """Why two scores by a metric do not compare the systems alone: data, search, metric, training
-    data, budget.
+    """Why two scores by a metric do not compare the systems alone: data, search, metric, training data, budget.
 
     What is not known of one of them, as of outputs from elsewhere, is no reason.
     """
@@ -191,12 +190,7 @@ def _conditions(row: ScoreRow, metric: str) -> dict[str, object]:
 
 
 def named(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """The rows with the names of their systems."""
-    return [replace(row, name=name) for row, name in zip(rows, name_systems(rows), strict=True)]
-
-
-def name_systems(rows: Sequence[ScoreRow]) -> list[str]:
-    """The name of each row's system: the variant, where that is enough.
+    """The rows with the names of their systems: the variant, where that is enough.
 
     Runs are one system where their recipes, the changes to these during training and the search
     are equal, and their seeds differ.  Other runs of a variant are systems of their own, named by
@@ -205,11 +199,11 @@ def name_systems(rows: Sequence[ScoreRow]) -> list[str]:
     variants: dict[tuple[str | None, str], list[int]] = {}
     for place, row in enumerate(rows):
         variants.setdefault((row.recipe, row.variant), []).append(place)
-    names = [""] * len(rows)
+    out = [*rows]
     for places in variants.values():
         for place, name in zip(places, _names([rows[at] for at in places]), strict=True):
-            names[place] = name
-    return names
+            out[place] = replace(rows[place], name=name)
+    return out
 
 
 def full_names(rows: Sequence[ScoreRow]) -> list[str]:

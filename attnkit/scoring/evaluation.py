@@ -7,7 +7,7 @@ settings on the same lines is not computed again.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +23,7 @@ from attnkit.errors import RecipeError
 from attnkit.memory import keep_freed_memory
 from attnkit.models.base import Model
 from attnkit.recipe.capability import length_issue
-from attnkit.recipe.metrics import base_metric, metrics_of
+from attnkit.recipe.metrics import metrics_of
 from attnkit.recipe.schema import EvalConfig, Recipe, SearchConfig
 from attnkit.recipe.search_settings import effective
 from attnkit.runs import Results, Run
@@ -45,7 +45,15 @@ from attnkit.scoring.metrics import (
 )
 from attnkit.scoring.output_warnings import SHARE, empty_references, warnings
 from attnkit.scoring.results import ScoreRow, System
-from attnkit.scoring.saved_scores import SavedScores, digest, one_best, packed_scores, reusable_scores, scoring_of
+from attnkit.scoring.saved_scores import (
+    SavedScores,
+    digest,
+    one_best,
+    packed_row,
+    reusable_scores,
+    scoring_of,
+    stored_name,
+)
 from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
 from attnkit.search import LineCounts, answer_lines
 
@@ -92,18 +100,31 @@ def evaluate(
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe, names = run.recipe, _metrics(eval, run.recipe)
-    _check_lengths(run, eval)
+    if why := length_issue(recipe, max(eval.lengths, default=0)):
+        raise RecipeError(f"{run.path}: eval.lengths: {why}")
+    check_rows_fit(recipe.model_copy(update={"eval": eval}))
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec, out = one_best(search or recipe.search), list[ScoreRow]()
     device, what = pick_device(device), f"{run.variant} seed {run.seed}"
-    load = cache(partial(_model, run, device))
+    how = StoredSearch.of(spec)
+
+    @cache
+    def load() -> Model:
+        if device == "cpu":
+            keep_freed_memory()
+        return run.model(device)
+
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
             part = ScoredSplit(split, length)
-            if run.left_out and not force and (found := _packed(run, part, eval, names, spec)):
-                out.append(found)
-                continue
+            if run.left_out and not force:
+                if found := packed_row(run, str(part), eval, names, how):
+                    out.append(found)
+                    continue
+                name = stored_name(run.scores(), str(part), how)
+                if name is None or run.scores()[name].decode is None:  # there are no outputs to be scored
+                    run.require_weights()
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
@@ -117,44 +138,12 @@ def evaluate(
     return out
 
 
-def _check_lengths(run: Run, eval: EvalConfig) -> None:
-    """Refuse lengths of text, or of generated rows, that the model cannot read."""
-    if why := length_issue(run.recipe, max(eval.lengths, default=0)):
-        raise RecipeError(f"{run.path}: eval.lengths: {why}")
-    check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
-
-
-def _model(run: Run, device: str) -> Model:
-    if device == "cpu":
-        keep_freed_memory()
-    return run.model(device)
-
-
-def _packed(
-    run: Run, part: ScoredSplit, eval: EvalConfig, names: Sequence[str], search: SearchConfig
-) -> ScoreRow | None:
-    """The row of a run without weights, whose corpus need not be at hand; None where some metrics
-    are to be computed from its outputs.
-
-    Raises:
-        MissingInputError: neither these scores nor outputs by this search were kept.
-        DataError: what was kept is damaged.
-    """
-    saved = packed_scores(run, str(part), eval, StoredSearch.of(search))
-    if saved is not None and {*names} <= {*map(base_metric, saved.scores)}:
-        return saved.row(System.of_run(run)).only(names)
-    if saved is None or not saved.texts:
-        run.require_weights()
-    return None
-
-
 def corpus_of(
     run: Run, data_dir: str | Path | None, offline: bool, *, fresh: bool = False, keep: bool = False
 ) -> RunCorpus:
     """The corpus of a finished run; arguments as of `RunCorpus`.
 
-    Raises:
-        MissingInputError: the run is not finished, or there is no folder `data_dir`.
+    Raises MissingInputError: the run is not finished, or there is no folder `data_dir`.
     """
     run.require_finished()
     return RunCorpus(run, data_dir, offline, fresh=fresh, keep=keep)

@@ -317,9 +317,8 @@ def _require_same_lines(systems: Sequence[ComparedSystem]) -> None:
         for what, words in (("source", "sources"), ("references", "references")):
             if getattr(other.saved.stored.digests, what) != getattr(scored, what):
                 raise DataError(
-                    f"{first.run.path} and {other.run.path} were scored on different test lines "
-                    f"({words} differ): compare runs of one corpus, or score both again with "
-                    "`attnkit eval`"
+                    f"{first.run.path} and {other.run.path} were scored on different test lines ({words} differ): "
+                    "compare runs of one corpus, or score both again with `attnkit eval`"
                 )
 
 

@@ -17,8 +17,7 @@ SUBWORD = re.compile("\u2581|@@( |$)|(^| )##\\w")
 SHARE = 0.1
 """Share of lines above which a property is that of the system, not of a few sentences."""
 WHOLE = (*ROUGE, "answer-match")
-"""Metrics that uncut clauses do not mislead: ROUGE has a warning of its own, the other compares
-whole answers."""
+"""Metrics that uncut clauses do not mislead: ROUGE has a warning of its own, the other compares whole answers."""
 AT_SPACES = ("13a", "intl")
 """Tokenizers of BLEU that know no words of unspaced scripts."""
 LOST = 0.005

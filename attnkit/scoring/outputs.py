@@ -22,14 +22,12 @@ def score_files(
     One row a file of outputs: `hyp` when there is one, else named by its stem (by its path where
     two have the same one).
 
-    Names are those of files, each given once, "-" that of `stdin`; line n of each reference is one
-    of line n.
+    Names are those of files, each given once, "-" that of `stdin`; line n of each reference is one of line n.
 
     Raises:
         MissingInputError: a file is not there.
         DataError: malformed UTF-8, or files of different lengths.
-        UsageError: a file of outputs, or standard input, is named twice; otherwise, as
-            UnavailableError, by `score`.
+        UsageError: a file of outputs, or standard input, is named twice; otherwise, as UnavailableError, by `score`.
     """
     if twice := next((name for name in hypotheses if hypotheses.count(name) > 1), None):
         raise UsageError(f"--hyp {quoted(twice, 200)} is given twice; name each file once")

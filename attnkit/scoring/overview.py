@@ -69,8 +69,7 @@ class OverviewColumn:
     def gain(self, system: str) -> float | None:
         """How much better a system is, as a share of the largest difference: from -1 to 1.
 
-        The largest counts as the margin at least (of a cost SMALL_COST), so that what is level is
-        pale.
+        The largest counts as the margin at least (of a cost SMALL_COST), so that what is level is pale.
         """
         if system not in self.cells:
             return None
@@ -127,8 +126,7 @@ def overview(runs: Sequence[Run], baselines: Mapping[str | None, str]) -> Overvi
 def overview_of(compared: Sequence[Comparison], notes: Sequence[str] = ()) -> Overview:
     """The overview of comparisons, of one or several recipes each.
 
-    Raises:
-        MissingInputError: there is nothing to compare.
+    Raises MissingInputError: there is nothing to compare.
     """
     columns, told, costs = list[OverviewColumn](), [*notes], list[Comparison]()
     for whole in compared:

@@ -149,7 +149,7 @@ class ScoreRow:
     cut: int | None = None
     """Questions that lost some of their contexts."""
     name: str = ""
-    """Tells the system from others of its variant; see `attnkit.scoring.comparison.name_systems`"""
+    """Tells the system from others of its variant; see `attnkit.scoring.comparison.named`."""
 
     @property
     def recipe(self) -> str | None:
@@ -340,8 +340,7 @@ class PublishedFigures(NamedTuple):
     def of_runs(cls, runs: Iterable[Run]) -> "list[PublishedFigures]":
         """What the manifests of runs say, each once.
 
-        Raises:
-            DataError: a manifest is damaged.
+        Raises DataError: a manifest is damaged.
         """
         out: list[PublishedFigures] = []
         for run in runs:

@@ -24,7 +24,7 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding, StoredMetric, StoredScoring, StoredSearch, StoredSplit
 from attnkit.runs.layout import ScoredSplit
-from attnkit.scoring.metrics import TEACHER_FORCED, Score, embedding, expand, plugin_metrics
+from attnkit.scoring.metrics import CONTEXT, TEACHER_FORCED, Score, embedding, expand, plugin_metrics
 from attnkit.scoring.metrics.base import Statistics
 from attnkit.scoring.results import ScoreRow, System
 from attnkit.storage import files
@@ -100,8 +100,7 @@ class SavedScores:
             results.write_scores(self.name, self.texts, self.stored)
 
     def _keep(self, results: Results) -> None:
-        """Take over what is stored of metrics that were not measured now, and the outputs where
-        none reads them."""
+        """Take over what is stored of metrics that were not measured now, and the outputs where none reads them."""
         try:
             old = SavedScores.read(results, self.stored.split, self.name)
         except AttnkitError:
@@ -200,19 +199,21 @@ def reusable_scores(
     return saved
 
 
-def packed_scores(run: Run, split: str, eval: EvalConfig, search: StoredSearch) -> SavedScores | None:
-    """What the results of a run without its weights say of a split, decoded by this search.
+def packed_row(run: Run, split: str, eval: EvalConfig, names: Sequence[str], search: StoredSearch) -> ScoreRow | None:
+    """The row of these metrics that the results of a run without its weights have, decoded by this search.
 
-    The corpus is not read.  Scores by other settings than `eval` are left out.  None where there
-    is nothing, or the run has its weights.
+    The corpus is not read.  None where the run has its weights, or some metrics are not among the results.
 
     Raises DataError: what was saved is damaged.
     """
     name = stored_name(run.scores(), split, search) if run.left_out else None
     saved = None if name is None else SavedScores.read(run, split, name)
-    if saved is not None:
-        saved.scores = saved.holding(eval, versions=False)
-    return saved
+    if saved is None:
+        return None
+    saved.scores = saved.holding(eval, versions=False)
+    unknown = () if saved.stored.decode and saved.stored.decode.chosen else CONTEXT
+    known = {*map(base_metric, saved.scores), *unknown}
+    return saved.row(System.of_run(run)).only(names) if {*names} <= known else None
 
 
 def scoring_of(eval: EvalConfig) -> StoredScoring:

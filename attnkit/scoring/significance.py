@@ -10,11 +10,10 @@ V(sentences) + V(seeds) - V(both) (Cameron, Gelbach and Miller 2011): what a tra
 single sentences is in the first and in the second.  Resampling seeds as well as sentences counts it
 twice (McCullagh 2000, "no bootstrap is exact"; Owen 2007, "The pigeonhole bootstrap").
 
-V(seeds) has few degrees of freedom, V(sentences) - V(both) many.  The limit of the interval is the
-mean of Student's limits of both parts, weighted by their variances (Cochran and Cox 1950,
-"Experimental Designs"; Cochran 1964), which is a little wider than need be.  The
-degrees of freedom of Welch and Satterthwaite, taken from the estimated variances, are too many
-with two seeds: up to 8 % false alarms instead of 5 %.  `benchmarks/significance.py` measures it.
+V(seeds) has few degrees of freedom, V(sentences) - V(both) many. The limit of the interval is the mean of Student's
+limits of both parts, weighted by their variances (Cochran and Cox 1950, "Experimental Designs"; Cochran 1964), which
+is a little wider than need be. The degrees of freedom of Welch and Satterthwaite, taken from the estimated variances,
+are too many with two seeds: up to 8 % false alarms instead of 5 %. `benchmarks/significance.py` measures it.
 
 Holm (1979) corrects for several systems against one.
 """
@@ -79,9 +78,8 @@ class Difference:
     percent: tuple[float, float, float] | None = None
     """Of perplexity: by how much it is higher, and the interval of that."""
     seeds_needed: int | None = None
-    """Seeds of each system with which a difference of this size, now not told from 0, would be in 4
-    of 5 comparisons (p below 0.05, not corrected); None where no `MOST_SEEDS` would do, or the
-    spread over seeds is not known."""
+    """Seeds of each system with which a difference of this size, now not told from 0, would be in 4 of 5 comparisons
+    (p below 0.05, not corrected); None where no `MOST_SEEDS` would do, or the spread over seeds is not known."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -174,11 +172,9 @@ class PairedTest:
 
         `settings` have the number of resamples, and within what margins systems are level.
 
-        A metric that is no function of sums over sentences cannot be resampled: its differences are
-        over seeds alone.
+        A metric that is no function of sums over sentences cannot be resampled: its differences are over seeds alone.
 
-        Raises:
-            DataError: they were not scored on the same number of sentences, or not alike.
+        Raises DataError: they were not scored on the same number of sentences, or not alike.
         """
         scores = [score for system in systems for score in system]
         if len({(score.metric, score.signature, len(score.statistics)) for score in scores}) != 1:
@@ -342,8 +338,7 @@ def compare(
     With one seed each, it speaks of other test sentences for these trained models.  With several it
     speaks of other trainings too.
 
-    Raises:
-        DataError: the systems were not scored on the same number of sentences, or not alike.
+    Raises DataError: the systems were not scored on the same number of sentences, or not alike.
     """
     return PairedTest([system, baseline], settings, seed).compare(0, 1)
 
@@ -366,9 +361,8 @@ def corrected(p_values: Sequence[float]) -> list[float]:
 def resampled_scores(scores: Sequence[Score], resamples: int, seed: int = SEED) -> Matrix:
     """Scores [scores, resamples] by one metric, all on the same resamples of the sentences.
 
-    Sentences are drawn with replacement, as by sacrebleu's test with the same seed.  A resample is
-    a vector of counts, so its sums of statistics are one matrix product: no [resamples, sentences,
-    k] array is made.
+    Sentences are drawn with replacement, as by sacrebleu's test with the same seed. A resample is a vector of counts,
+    so its sums of statistics are one matrix product: no [resamples, sentences, k] array is made.
     """
     value, generator = reducer(scores[0].metric), np.random.default_rng(seed)
     sentences = len(scores[0].statistics)

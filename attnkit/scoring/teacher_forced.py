@@ -37,18 +37,16 @@ LOGITS_AT_ONCE = 2**22
 def teacher_forced(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     """How well a model predicts given targets: [rows, 5 + CONFIDENCE_BINS].
 
-    The columns are nll in nats, correct tokens, tokens, the same two weighted so that every answer
-    of marked positions counts alike (0 for other targets), and for each interval of confidence (the
-    probability of the likeliest token) the sum of confidence minus correctness.  Every token of the
-    target and its end token count once.  The cross-entropy is plain, whatever the training loss
-    was; a token is correct when none is likelier.
+    The columns are nll in nats, correct tokens, tokens, the same two weighted so that every answer of marked positions
+    counts alike (0 for other targets), and for each interval of confidence (the probability of the likeliest token)
+    the sum of confidence minus correctness. Every token of the target and its end token count once. The cross-entropy
+    is plain, whatever the training loss was; a token is correct when none is likelier.
 
     Args:
         model: answers as in evaluation, whatever its mode.
         encoded: rows, or the blocks of a stream.
 
-    Raises:
-        NotFiniteError: the model answers NaN or infinity.
+    Raises NotFiniteError: the model answers NaN or infinity.
     """
     out: NDArray[np.float64] = sum(group.all_gather_object(_part(model, encoded)), np.zeros(()))
     if not np.isfinite(out).all():

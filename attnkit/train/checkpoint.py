@@ -114,8 +114,7 @@ def latest(run: "Run") -> Checkpoint | None:
     Leftovers of interrupted saves are removed.  A damaged checkpoint is renamed to
     step-<n>.damaged and reported in `messages`.  Only for the process that holds `run.lock()`.
 
-    Raises:
-        DataError: there are checkpoints and all are damaged; they stay as they are.
+    Raises DataError: there are checkpoints and all are damaged; they stay as they are.
     """
     files.remove_leftovers(run.checkpoints, dead_only=False)
     damaged: list[tuple[Path, str]] = []
@@ -158,8 +157,7 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
 
     Sizes and hashes are checked before anything is parsed.
 
-    Raises:
-        DataError: anything is missing, damaged or not finite; says the path and why.
+    Raises DataError: anything is missing, damaged or not finite; says the path and why.
     """
     if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
@@ -210,8 +208,7 @@ def _manifest(path: Path) -> json_files.CheckpointManifest:
 def check_log(run: "Run") -> bool:
     """Compare the log of a stopped run with its newest whole checkpoint; False without one.
 
-    Raises:
-        DataError: it was changed.
+    Raises DataError: it was changed.
     """
     for step, path in _steps(run):
         if fault_of(path) is None:

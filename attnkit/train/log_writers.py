@@ -41,8 +41,7 @@ def installed(package: str) -> bool:
 class LogWriters:
     """What `train.log_to` of a recipe names, open for one training that goes on after `step`.
 
-    Raises:
-        UnavailableError: one cannot be opened.
+    Raises UnavailableError: one cannot be opened.
     """
 
     def __init__(self, run: Run, recipe: Recipe, step: int | None) -> None:

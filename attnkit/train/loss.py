@@ -135,9 +135,8 @@ def token_losses(
 ) -> Losses:
     """Label-smoothed cross-entropy or TaiLr of softmax(hidden weight^T).
 
-    Smoothing (Szegedy et al. 2016, section 7) gives the target 1 - smoothing + smoothing / V and
-    every other entry smoothing / V; TaiLr weights the part of the target.  Leave pads out before
-    the call.
+    Smoothing (Szegedy et al. 2016, section 7) gives the target 1 - smoothing + smoothing / V and every other entry
+    smoothing / V; TaiLr weights the part of the target. Leave pads out before the call.
     """
     sums = _SmoothedLoss.apply(hidden, weight, targets, options)  # type: ignore[no-untyped-call]
     return Losses(*sums)

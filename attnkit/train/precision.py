@@ -52,10 +52,9 @@ class Casting(nn.Module):
 class GradientWorker:
     """Computes gradients for a float32 model.
 
-    In bf16 and fp16 copies of its parameters compute: casts happen once a micro-batch rather than
-    at every operation, which on a CPU decides whether bf16 pays.  Gradients of micro-batches are
-    summed in float32.  fp16 scales the loss.  Among ranks the model is wrapped as `parallel` says
-    (see `train.parallel`).
+    In bf16 and fp16 copies of its parameters compute: casts happen once a micro-batch rather than at every operation,
+    which on a CPU decides whether bf16 pays. Gradients of micro-batches are summed in float32. fp16 scales the loss.
+    Among ranks the model is wrapped as `parallel` says (see `train.parallel`).
     """
 
     def __init__(self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp") -> None:

@@ -17,10 +17,9 @@ _INTERRUPTED = 130
 class StopSignals:
     """Records SIGINT, SIGTERM and SIGHUP inside its `with` block; the loop reads `requested`.
 
-    A second SIGINT leaves at once by SystemExit with code 130, a third without any cleaning up;
-    files stay whole, since every save is atomic.  A signal that was ignored before (nohup, a
-    background job) stays ignored.  Outside the main thread, where Python allows no handlers, it
-    does nothing.  The previous handlers are restored on leaving.
+    A second SIGINT leaves at once by SystemExit with code 130, a third without any cleaning up; files stay whole,
+    since every save is atomic. A signal that was ignored before (nohup, a background job) stays ignored. Outside the
+    main thread, where Python allows no handlers, it does nothing. The previous handlers are restored on leaving.
 
     `notice` is called from the handler with the name of the first signal, so that a user sees that
     the key was registered; it must be short and must not raise.
@@ -46,8 +45,8 @@ class StopSignals:
 
         `then` follows the signal's name in the message.
         """
-        if self.requested and group.is_main_process():
-            raise StoppedError(f"stopped by {self.requested}{then}")
+        if (name := self.requested) and group.is_main_process():
+            raise StoppedError(f"stopped by {name}{then}")
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():

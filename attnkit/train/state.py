@@ -134,8 +134,7 @@ class TrainingState:
     def weights_at(self, run: Run, step: int) -> Weights:
         """Those of a checkpoint, for the average of the last validations.
 
-        Raises:
-            DataError: it is missing or damaged.
+        Raises DataError: it is missing or damaged.
         """
         found, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
         weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}

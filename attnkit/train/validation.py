@@ -62,8 +62,7 @@ def lower_is_better(monitor: str) -> bool:
 class Validator:
     """Measures candidate weights on the validation split, in float32.
 
-    A decoded metric comes from greedy search: it ranks candidates as beam search does, at a
-    fraction of the time.
+    A decoded metric comes from greedy search: it ranks candidates as beam search does, at a fraction of the time.
     """
 
     def __init__(self, recipe: schema.Recipe, model: Model, prepared: PreparedData) -> None:

@@ -15,6 +15,7 @@ from attnkit.recipe.schema import DataConfig, Layers, ModelConfig, SearchConfig,
 from attnkit.runs import Run
 from attnkit.train.events import Emit, Event
 from attnkit.train.fit import TrainingJob, fit
+from attnkit.train.signals import StopSignals
 from helpers.happened import happened
 
 WORDS = ["red", "blue", "dog", "cat", "two", "ten", "sees", "runs", "old", "new"]
@@ -58,7 +59,7 @@ def small_recipe(data: DataConfig, **train: Any) -> Recipe:
 
 
 @dataclass
-class StopAt:
+class StopAt(StopSignals):
     """Asks to stop after some updates, once each."""
 
     steps: list[int] = field(default_factory=list)

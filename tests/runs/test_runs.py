@@ -481,40 +481,9 @@ def _found(root: Path, every: list[tuple[str, str, int]]) -> None:
 def test_unfinished_runs_are_skipped_with_a_note(root: Path) -> None:
     notes: list[str] = []
     find_runs([root], note=notes.append)
-    assert notes == [
-        f"{root}/b/c/w/seed-1: training is not finished; skipped",
-        f"{root}/b/c/v: seed 1 of its recipe is not here",
-    ]
+    assert notes == [f"{root}/b/c/w/seed-1: training is not finished; skipped"]
     with pytest.raises(MissingInputError, match=r"no finished run is here \(1 unfinished\)"):
         find_runs([root / "b" / "c" / "w"])
-
-
-def test_seeds_of_the_recipe_that_are_not_there_are_said(root: Path) -> None:
-    def said(place: Path = root / "a") -> list[str]:
-        notes: list[str] = []
-        find_runs([place], note=notes.append)
-        return [note.removeprefix(f"{root}/a/v") for note in notes]
-
-    def ask(*seeds: int) -> None:
-        train = first.recipe.train.model_copy(update={"seeds": seeds})
-        first.replace_recipe(first.recipe.model_copy(update={"train": train}))
-
-    first = Run(root / "a/v/seed-1")
-    ask(1, 2, 3)
-    assert said() == [": seeds 2, 3 of its recipe are not here"]
-    assert said(first.path) == []  # one that is named itself
-    second = Run(shutil.copytree(first.path, root / "a/v/seed-2"))
-    second.update(seed=2)
-    assert said() == [": seed 3 of its recipe is not here"]
-    (second.path / "model.safetensors").unlink()
-    assert said()[0] == "/seed-2: model.safetensors is missing; skipped"
-    second.update(finished=None)
-    assert said()[0] == "/seed-2: training is not finished; skipped"
-    assert said()[1:] == [": seed 3 of its recipe is not here"]
-    (second.path / "manifest.json").unlink()
-    assert said()[1:] == [": seeds 2, 3 of its recipe are not here"]
-    ask(1)
-    assert said()[1:] == []
 
 
 def test_where_nothing_is_found_the_error_says_where(root: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from attnkit.recipe.schema import EvalConfig, SearchConfig
 from attnkit.recipe.search_settings import ALWAYS, OWN, effective, search_text
 from attnkit.runs.json_files import RecordedChange, StoredContexts, StoredSearch
 from attnkit.scoring import Score, ScoreRow, side_by_side
-from attnkit.scoring.comparison import name_systems, reasons
+from attnkit.scoring.comparison import named, reasons
 from attnkit.scoring.results import Budget
 
 VALUES = np.stack([np.random.default_rng(0).random(60), np.ones(60)], 1)
@@ -66,12 +66,12 @@ def entry(variant: str = "a", seed: int = 1, gain: float = 0, **more: Any) -> Sc
     ],
 )
 def test_only_seeds_of_equal_recipes_are_one_system(entries: list[ScoreRow], names: list[str]) -> None:
-    assert name_systems(entries) == names
+    assert [row.name for row in named(entries)] == names
 
 
 def test_names_are_told_apart_by_the_folder_where_settings_do_not_fit() -> None:
     many = [entry(settings={f"k.{i}": "1" for i in range(4)} | {"k.9": str(v)}, run=f"x{v}/seed-1") for v in (1, 2)]
-    names = name_systems([*many, entry()])
+    names = [row.name for row in named([*many, entry()])]
     assert len({*names}) == 3
     assert names[1].endswith("(x2)")
 

@@ -58,8 +58,7 @@ def is_text(name: str) -> bool:
 def expand(names: Sequence[str]) -> tuple[str, ...]:
     """Metric names in order, without repeats; `rouge` stands for the four ROUGE metrics.
 
-    Raises:
-        UsageError: a name is unknown.
+    Raises UsageError: a name is unknown.
     """
     out: list[str] = []
     for name in names:
@@ -107,9 +106,8 @@ def score(
 ) -> dict[str, Score]:
     """Score hypotheses against the references of each line (one or more, their number may vary).
 
-    Metrics that need the model (`TEACHER_FORCED`) are left out.  BLEU by further tokenizers stands
-    behind it, as bleu-intl.  Only plug-ins read `sources`.  Cost: about 0.3 s for 1,000 sentences,
-    TER several times that.
+    Metrics that need the model (`TEACHER_FORCED`) are left out. BLEU by further tokenizers stands behind it, as
+    bleu-intl. Only plug-ins read `sources`. Cost: about 0.3 s for 1,000 sentences, TER several times that.
 
     Raises:
         DataError: the numbers of lines differ, or a line has no reference.

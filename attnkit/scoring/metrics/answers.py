@@ -1,11 +1,10 @@
 """Metrics of short answers and of whole lines that must be right.
 
-Source of answer-match and answer-f1: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016,
-"SQuAD: 100,000+ Questions for Machine Comprehension of Text"), whose numbers these equal: case,
-punctuation and articles do not count, and of several references the best one does.  By `words` of
-unicode, punctuation is that of all scripts and characters of unspaced scripts are words, as in the
-evaluation script of MLQA (Lewis et al. 2020, "MLQA: Evaluating Cross-lingual Extractive Question
-Answering"), which does so for Chinese.
+Source of answer-match and answer-f1: the evaluation script of SQuAD 1.1 (Rajpurkar et al. 2016, "SQuAD: 100,000+
+Questions for Machine Comprehension of Text"), whose numbers these equal: case, punctuation and articles do not count,
+and of several references the best one does. By `words` of unicode, punctuation is that of all scripts and characters
+of unspaced scripts are words, as in the evaluation script of MLQA (Lewis et al. 2020, "MLQA: Evaluating Cross-lingual
+Extractive Question Answering"), which does so for Chinese.
 
 White space is that of `data.tokenizer.clean` on both sides.
 """

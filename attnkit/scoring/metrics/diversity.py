@@ -46,8 +46,7 @@ def distinct(texts: Sequence[Sequence[str]], order: int) -> Statistics:
 def repetition(text: Sequence[str]) -> float:
     """1 - different / all 4-grams of one text; 0 where it has none.
 
-    Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training",
-    section 6.
+    Source: seq-rep-n of Welleck et al. 2020, "Neural Text Generation with Unlikelihood Training", section 6.
     """
     found = ngrams(text, 4)
     return 1 - len(set(found)) / len(found) if found else 0.0

@@ -65,8 +65,7 @@ def scores(
     A word is looked up as it is written, then in lower case; unknown ones are left out, and a text
     without a known word scores 0.  Reading the file takes about 6 s for a GB.
 
-    Raises:
-        DataError: no word of the references is known.
+    Raises DataError: no word of the references is known.
     """
     check(names, eval)
     path, words = Path(str(eval.vectors)), Words(eval, lowercase=False)

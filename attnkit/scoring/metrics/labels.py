@@ -1,8 +1,7 @@
 """Metrics of labels: what a classifier chose against what is right.
 
-Per line the statistics are its cell of the confusion matrix, so that the bootstrap resamples
-Matthews correlation and F1 as functions of summed counts.  An answer that is no label counts as a
-class of its own, which is never right.
+Per line the statistics are its cell of the confusion matrix, so that the bootstrap resamples Matthews correlation and
+F1 as functions of summed counts. An answer that is no label counts as a class of its own, which is never right.
 """
 
 from collections.abc import Sequence
