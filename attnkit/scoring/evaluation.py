@@ -100,9 +100,7 @@ def evaluate(
         UnavailableError: the device, or what a metric or tokenizer needs, is missing.
     """
     recipe, names = run.recipe, _metrics(eval, run.recipe)
-    if why := length_issue(recipe, max(eval.lengths, default=0)):
-        raise RecipeError(f"{run.path}: eval.lengths: {why}")
-    check_rows_fit(recipe.model_copy(update={"eval": eval}))
+    _check_lengths(run, eval)
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec, out = one_best(search or recipe.search), list[ScoreRow]()
     device, what = pick_device(device), f"{run.variant} seed {run.seed}"
@@ -122,9 +120,7 @@ def evaluate(
                 if found := packed_row(run, str(part), eval, names, how):
                     out.append(found)
                     continue
-                name = stored_name(run.scores(), str(part), how)
-                if name is None or run.scores()[name].decode is None:  # there are no outputs to be scored
-                    run.require_weights()
+                _require_outputs(run, part, how)
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
@@ -136,6 +132,20 @@ def evaluate(
 
             out.append(evaluate_lines(lines, eval, names, spec, force=force, tell=tell))
     return out
+
+
+def _check_lengths(run: Run, eval: EvalConfig) -> None:
+    """Refuse lengths of text, or of generated rows, that the model cannot read."""
+    if why := length_issue(run.recipe, max(eval.lengths, default=0)):
+        raise RecipeError(f"{run.path}: eval.lengths: {why}")
+    check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
+
+
+def _require_outputs(run: Run, part: ScoredSplit, search: StoredSearch) -> None:
+    """Raise MissingInputError where a run without weights has no outputs of a split by this search."""
+    name = stored_name(run.scores(), str(part), search)
+    if name is None or run.scores()[name].decode is None:
+        run.require_weights()
 
 
 def corpus_of(
