@@ -7,7 +7,7 @@ settings on the same lines is not computed again.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -104,23 +104,14 @@ def evaluate(
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     spec, out = one_best(search or recipe.search), list[ScoreRow]()
     device, what = pick_device(device), f"{run.variant} seed {run.seed}"
-    how = StoredSearch.of(spec)
-
-    @cache
-    def load() -> Model:
-        if device == "cpu":
-            keep_freed_memory()
-        return run.model(device)
-
+    load = cache(partial(_model, run, device))
     for split in splits:
         rows = list[Row]()
         for length in eval.lengths or [None]:
             part = ScoredSplit(split, length)
-            if run.left_out and not force:
-                if found := packed_row(run, str(part), eval, names, how):
-                    out.append(found)
-                    continue
-                _require_outputs(run, part, how)
+            if run.left_out and not force and (found := _packed(run, part, eval, names, spec)):
+                out.append(found)
+                continue
             if not rows or recipe.task in ("recall", "tagging"):  # of every length its own
                 read = list(corpus.rows(split, length)) if group.is_main_process() else None
                 rows = group.broadcast_object(read)
@@ -141,11 +132,21 @@ def _check_lengths(run: Run, eval: EvalConfig) -> None:
     check_rows_fit(run.recipe.model_copy(update={"eval": eval}))
 
 
-def _require_outputs(run: Run, part: ScoredSplit, search: StoredSearch) -> None:
-    """Raise MissingInputError where a run without weights has no outputs of a split by this search."""
-    name = stored_name(run.scores(), str(part), search)
-    if name is None or run.scores()[name].decode is None:
+def _model(run: Run, device: str) -> Model:
+    if device == "cpu":
+        keep_freed_memory()
+    return run.model(device)
+
+
+def _packed(
+    run: Run, part: ScoredSplit, eval: EvalConfig, names: Sequence[str], search: SearchConfig
+) -> ScoreRow | None:
+    """As `packed_row`; MissingInputError where there are no outputs either, from which metrics could be computed."""
+    how, known = StoredSearch.of(search), run.scores()
+    found, name = packed_row(run, str(part), eval, names, how), stored_name(known, str(part), how)
+    if found is None and (name is None or known[name].decode is None):
         run.require_weights()
+    return found
 
 
 def corpus_of(
