@@ -68,8 +68,7 @@ class Importance:
 def ablated(model: nn.Module, place: HeadPlace) -> Iterator[None]:
     """The model without one head, in a whole pass as in cached steps of any search.
 
-    Raises:
-        UsageError: there is no such head.
+    Raises UsageError: there is no such head.
     """
     chosen = choose_layers(model, [place.kind], [place.layer], [place.head])
     (layer,) = chosen[place.kind][0].values()
@@ -127,8 +126,7 @@ def score_changed(
 ) -> tuple[dict[str, Score], dict[ChangeKey, dict[str, Score]]]:
     """The scores of a finished run's model as it is, and inside each context that changes it.
 
-    The run itself stays.  Metrics of output text decode the rows anew in each context, by the run's
-    own search.
+    The run itself stays. Metrics of output text decode the rows anew in each context, by the run's own search.
 
     Raises:
         UsageError: unknown metric; text metrics of a language model.

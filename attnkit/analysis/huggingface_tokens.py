@@ -13,8 +13,7 @@ from attnkit.data.text_form import MARK
 from attnkit.text import token_texts
 
 STRETCH, BESIDE = 256, 8
-"""Tokens that are decoded together, and on each side of them, so that long texts take no longer
-than their length."""
+"""Tokens that are decoded together, and on each side of them, so that long texts take no longer than their length."""
 OUTSIDE = ("unk_token_id", "mask_token_id")
 """Special tokens that stand for words of the text."""
 

@@ -62,8 +62,7 @@ class HeadEntropy:
 def spread_sums(weights: Float[Tensor, "B H T S"], visible: Bool[Tensor, "B 1 T S"]) -> Float[Tensor, "6 H"]:
     """Sums over queries of entropy (bits), its share of the largest, and the gradient.
 
-    Then how many queries see a key, how many see two or more, and how many rows are no
-    distributions.
+    Then how many queries see a key, how many see two or more, and how many rows are no distributions.
     """
     seen = visible.sum(-1)  # [B, 1, T]
     off = (weights.sum(-1) - 1).abs().masked_fill(seen == 0, 0)  # [B, H, T]

@@ -13,9 +13,8 @@ object:
                      "queries": [[text, id, word, special], ...], "keys": [...],
                      "hidden": [] or, where the first column is left out, [its key]}}}
 
-The same maps give the same bytes, and nothing in them is code.  A csv has a row for each weight;
-keys are numbered from 1 where the first is left out; no token in it is run as a formula by a
-spreadsheet (`_cell`).
+The same maps give the same bytes, and nothing in them is code. A csv has a row for each weight; keys are numbered from
+1 where the first is left out; no token in it is run as a formula by a spreadsheet (`_cell`).
 """
 
 import io
@@ -48,8 +47,7 @@ Arrays = dict[str, Float[NDArray[np.float32], "L H T S"]]
 def check_suffix(path: Path, known: Sequence[str] = SUFFIXES) -> str:
     """The suffix of a file that can be written, one of the known ones, in small letters.
 
-    Raises:
-        UsageError: it is another one.
+    Raises UsageError: it is another one.
     """
     suffix = path.suffix.lower()
     if suffix not in known:

@@ -85,8 +85,7 @@ class AttentionMaps:
     def choose(self, layers: Sequence[int] = (), heads: Sequence[int] = ()) -> "AttentionMaps":
         """The maps of these layers and heads, by number; of all where none is given.
 
-        Raises:
-            UsageError: one is not there.
+        Raises UsageError: one is not there.
         """
         numbers = [layer.number for layer in self.layers]
         rows, columns = choose_indices(self.kind, numbers, self.heads, layers, heads)
@@ -159,8 +158,7 @@ class Capture:
     facts: dict[str, str] = field(default_factory=dict)
     """For the footer: SHA-256 of weights, recipe and tokenizer, versions; `note` is a warning."""
     reference: "Capture | None" = None
-    """If requested: what exact softmax attention makes of the same queries and keys, for the layers
-    that have both."""
+    """If requested: what exact softmax attention makes of the same queries and keys, for the layers that have both."""
 
 
 def check_weights(weights: int, name: str, advice: str) -> None:
@@ -175,8 +173,7 @@ def choose_indices(
 ) -> tuple[list[int], list[int]]:
     """Indices of the wanted layers and heads among the numbers of all, ascending; empty: all.
 
-    Raises:
-        UsageError: one is not there.
+    Raises UsageError: one is not there.
     """
     where = f"{kind} attention"
     rows = indices_of("layer", numbers, layers, where)
@@ -186,8 +183,7 @@ def choose_indices(
 def indices_of(what: str, numbers: Sequence[int], wanted: Sequence[int], where: str) -> list[int]:
     """Indices of the wanted numbers among those of all layers or heads; none wanted: all.
 
-    Raises:
-        UsageError: one is not there.
+    Raises UsageError: one is not there.
     """
     for number in wanted:
         if number not in numbers:

@@ -61,8 +61,7 @@ Use = Callable[[LayerMaps], object]
 def attention_layers(model: nn.Module) -> dict[Kind, list[MultiHead]]:
     """The layers of attention of each kind that the model has, in order.
 
-    Self-attention of a part whose name begins with `encoder` is the encoder's, all other
-    self-attention the decoder's.
+    Self-attention of a part whose name begins with `encoder` is the encoder's, all other self-attention the decoder's.
     """
     found: dict[Kind, list[MultiHead]] = {kind: [] for kind in KINDS}
     for name, part in model.named_modules():
@@ -86,8 +85,7 @@ def choose_layers(
 
     All kinds that the model has when None, all layers and heads when empty.
 
-    Raises:
-        UsageError: the model has no attention, or no such kind, layer or head.
+    Raises UsageError: the model has no attention, or no such kind, layer or head.
     """
     present = attention_layers(model)
     if not present:

@@ -125,8 +125,7 @@ def _parts(
 ) -> dict[NoisyPart, list[MultiHead]]:
     """The chosen layers, in groups that are noisy together.
 
-    Raises:
-        UsageError: there is no such layer, or one forms no scores.
+    Raises UsageError: there is no such layer, or one forms no scores.
     """
     groups: dict[NoisyPart, list[MultiHead]] = {}
     for kind, (parts, _) in choose_layers(model, kinds, layers).items():

@@ -1,8 +1,7 @@
 """Word alignments of sentence pairs from the cross attention of a trained run.
 
-A link i-j says that word i of the source and word j of the target, both from 0, translate each
-other; in text that is the Pharaoh format.  Gold alignments may hold possible links beside sure
-ones, written i?j.
+A link i-j says that word i of the source and word j of the target, both from 0, translate each other; in text that is
+the Pharaoh format. Gold alignments may hold possible links beside sure ones, written i?j.
 
 Source: Och and Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models",
 section 5.1, for the alignment error rate.
@@ -71,8 +70,7 @@ def words(line: str) -> list[str]:
 def heads(run: Run) -> list[Head]:
     """All places where alignments can be taken from, layer by layer, the means last in each.
 
-    Raises:
-        UsageError: the model has no cross attention.
+    Raises UsageError: the model has no cross attention.
     """
     model = run.recipe.model
     if model.shape != "encoder-decoder":
@@ -214,8 +212,7 @@ def gold(line: str, where: str, source: int, target: int) -> Gold:
 
     `where` is file and line, for messages; `source` and `target` are the pair's numbers of words.
 
-    Raises:
-        DataError: it is malformed, or names a word that is not there.
+    Raises DataError: it is malformed, or names a word that is not there.
     """
     sure, possible = set(), set()
     for part in line.split():

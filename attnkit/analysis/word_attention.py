@@ -30,8 +30,7 @@ def rank_heads(maps: AttentionMaps, reader: str, read: str) -> list[HeadReading]
 
     Words are compared without case and without the punctuation around them.
 
-    Raises:
-        UsageError: a word is not on its axis; names the words that are.
+    Raises UsageError: a word is not on its axis; names the words that are.
     """
     words = maps.by_word()
     rows = _places(words.queries, reader, f"--from {reader}")

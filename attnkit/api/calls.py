@@ -59,8 +59,7 @@ def several(names: str | Sequence[str]) -> list[str]:
 def several_texts(texts: str | Sequence[str], what: str = "texts") -> list[str]:
     """Texts as a list; a text is one.
 
-    Raises:
-        UsageError: something is no text.
+    Raises UsageError: something is no text.
     """
     found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
     for one in found:

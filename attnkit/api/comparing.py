@@ -51,8 +51,7 @@ class ComparedRuns(Comparison):
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame, a column for each metric.
 
-        Raises:
-            UnavailableError: pandas is not installed.
+        Raises UnavailableError: pandas is not installed.
         """
         try:
             import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]
@@ -122,8 +121,7 @@ def train(
     Finished runs are kept and interrupted ones resume, as with `attnkit train`.
 
     Args:
-        recipe: name of a shipped recipe, a file, or the keys of one as a dict, which is written to
-            OUT/NAME.yaml.
+        recipe: name of a shipped recipe, a file, or the keys of one as a dict, which is written to OUT/NAME.yaml.
         overrides: KEY=VALUE texts, or a dict of dotted keys: {"train.steps": 200}.
         variants: name or names of those to train; or new ones in place of the recipe's, each with
             its overrides, which are written to OUT/NAME.yaml as well.
@@ -219,8 +217,7 @@ def _written(
 def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
     """The keys of a recipe with names of files from the current folder, also in variants.
 
-    What is not there stays as it is: it may be in the data folder, a data set of Hugging Face, or a
-    shipped recipe.
+    What is not there stays as it is: it may be in the data folder, a data set of Hugging Face, or a shipped recipe.
     """
     if isinstance(value, dict):
         return {

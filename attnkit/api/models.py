@@ -125,8 +125,7 @@ class LoadedModel(ABC):
             search: beam, max_length, min_length, length_penalty, no_repeat_ngram, batch_tokens;
                 what is not given is as the model was trained or saved to be searched.
 
-        Raises:
-            UsageError: an option that does not exist or is out of range.
+        Raises UsageError: an option that does not exist or is out of range.
         """
         return self._generate(several_texts(texts), self._search(search, sample))
 

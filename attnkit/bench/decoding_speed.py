@@ -52,8 +52,7 @@ class Decoded(NamedTuple):
 def trained(run: Run, search: SearchConfig, split: str, rows: int, device: str, *data: Any) -> Decoded:
     """The model of a run, and the first sources of a split; `data` is as for `corpus_of`.
 
-    Raises:
-        MissingInputError, DataError: as `corpus_of`, `Run.model`; or the rows have no source.
+    Raises MissingInputError, DataError: as `corpus_of`, `Run.model`; or the rows have no source.
     """
     sources = _sources(list(islice(corpus_of(run, *data).rows(split), rows)))
     return Decoded(run.model(device), run.tokenizer(), run.recipe, search, sources)
@@ -64,8 +63,7 @@ def untrained(
 ) -> Decoded:
     """A model with random weights, whose outputs are all as long as the references on average.
 
-    Raises:
-        MissingInputError, DataError, UnavailableError: as `prepare`; or rows have no source.
+    Raises MissingInputError, DataError, UnavailableError: as `prepare`; or rows have no source.
     """
     prepared = prepare(recipe, data_dir=data_dir, offline=offline)
     tokenizer, taken = prepared.tokenizer, list(islice(prepared.corpus.rows(split), rows))

@@ -59,8 +59,7 @@ def timed(work: Callable[[], object], device: str) -> tuple[float, int | None]:
 def write_trace(path: Path, work: Callable[[], object], device: str) -> None:
     """Do some work under torch's profiler; its trace is for Chrome's and Perfetto's viewers.
 
-    Raises:
-        OutputError: the trace cannot be written.
+    Raises OutputError: the trace cannot be written.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler talks to stderr
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * device.startswith("cuda")

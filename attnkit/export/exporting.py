@@ -35,8 +35,7 @@ VALID = "valid"
 def check(target: str, folder: Path | None = None) -> None:
     """Refuse a target whose library is not there, or a folder that holds something.
 
-    Raises:
-        UnavailableError, OutputPathError: so it is.
+    Raises UnavailableError, OutputPathError: so it is.
     """
     if target == "huggingface":
         from attnkit.huggingface.opening import require_transformers

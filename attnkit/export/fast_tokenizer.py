@@ -22,8 +22,7 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
 
     `template` is what stands around a text, as `$A EOS`; `options` are arguments of the class.
 
-    Raises:
-        DataError: tokenizers has no counterpart of a setting of the sentencepiece model.
+    Raises DataError: tokenizers has no counterpart of a setting of the sentencepiece model.
     """
     library: Any = importlib.import_module("tokenizers")
     schema: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")

@@ -67,8 +67,7 @@ def compare(
 ) -> Iterator[Agreement]:
     """Compare a model with what it was exported to, on rows with text.
 
-    Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs,
-    and their scores.
+    Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs, and their scores.
     """
     if not reader.bans:
         unbanned = recipe.search.model_copy(update={"min_length": 0, "no_repeat_ngram": 0})

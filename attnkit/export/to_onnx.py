@@ -104,8 +104,7 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
 
     They are traced with rows as long as can be, so that no branch for short rows is taken for all.
 
-    Raises:
-        DataError: torch cannot export what a mechanism does.
+    Raises DataError: torch cannot export what a mechanism does.
     """
     standalone_tokenizer.write(tokenizer, folder)
     longest = max(2, recipe.data.max_length)

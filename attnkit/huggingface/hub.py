@@ -159,9 +159,8 @@ def _refusal(name: str, error: Exception) -> Exception:
         (
             (OSError, errors.LocalEntryNotFoundError),
             UnavailableError,
-            "no such directory, not in "
-            "the local cache of the hub, and the hub cannot be reached (no network, or --offline or "
-            "HF_HUB_OFFLINE): give a local directory",
+            "no such directory, not in the local cache of the hub, and the hub cannot be reached (no network, or "
+            "--offline or HF_HUB_OFFLINE): give a local directory",
         ),
         (Exception, UnavailableError, f"the hub's answer cannot be used ({type(error).__name__})"),
     ]

@@ -89,8 +89,7 @@ class Pretrained:
 def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False) -> Pretrained:
     """Open a local directory, or where there is none a model of the hub.
 
-    The network is used only for a hub name, and not when `offline`, ATTNKIT_OFFLINE or
-    HF_HUB_OFFLINE says so.
+    The network is used only for a hub name, and not when `offline`, ATTNKIT_OFFLINE or HF_HUB_OFFLINE says so.
 
     Args:
         name: directory, or OWNER/MODEL.
@@ -99,8 +98,7 @@ def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32"
         offline: forbid downloads.
 
     Raises:
-        UnavailableError: transformers, another package that the model needs, the device or the
-            network is not there.
+        UnavailableError: transformers, another package that the model needs, the device or the network is not there.
         MissingInputError: there is no such model, or a part of it is missing.
         DataError: its files are damaged, unknown, pickled, or need code of their own.
         UsageError: an unknown dtype.

@@ -24,8 +24,7 @@ def quiet(*, network: bool = False) -> Iterator[None]:
 
     bitsandbytes, which it quantises with, has a line for every product: silent as well.
 
-    Offline mode is set here because `local_files_only` alone still lets the hub's library ask its
-    server for a list.
+    Offline mode is set here because `local_files_only` alone still lets the hub's library ask its server for a list.
     """
     constants: Any = importlib.import_module("huggingface_hub.constants")
     bars: Any = importlib.import_module("huggingface_hub.utils")

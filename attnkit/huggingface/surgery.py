@@ -195,11 +195,9 @@ def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> 
     """Write a converted model into an existing folder.
 
     Args:
-        facts: what `restore` needs (`attention`, `options`, `length`), and what a user may want to
-            know.
+        facts: what `restore` needs (`attention`, `options`, `length`), and what a user may want to know.
 
-    Raises:
-        OSError: writing failed; the caller says what that means.
+    Raises OSError: writing failed; the caller says what that means.
     """
     own = own_weights(model)
     rest = {name: x for name, x in model.state_dict().items() if name not in own}

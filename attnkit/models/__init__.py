@@ -74,11 +74,9 @@ def build_for(recipe: schema.Recipe, sizes: tuple[int, int]) -> Model:
 def check_options(recipe: schema.Recipe, role: str, options: Mapping[str, Any]) -> None:
     """Build the attention of a role (encoder, decoder, cross) with these options, without storage.
 
-    Any failure but a refusal is left to `build`: a mechanism from outside may not know tensors
-    without storage.
+    Any failure but a refusal is left to `build`: a mechanism from outside may not know tensors without storage.
 
-    Raises:
-        UsageError: the mechanism refuses the options.
+    Raises UsageError: the mechanism refuses the options.
     """
     model = recipe.model
     word = getattr(model.attention, role).name

@@ -67,8 +67,7 @@ class LogProbabilities(nn.Module):
 class Model(nn.Module, ABC):
     """A sequence model: it reads no files, prints nothing and keeps no state of a run.
 
-    Source rows end with the end token and are padded with PAD on the right; `ids` begin with the
-    begin token.
+    Source rows end with the end token and are padded with PAD on the right; `ids` begin with the begin token.
     """
 
     limit: int | None = None

@@ -84,12 +84,11 @@ class DecoderLayer(nn.Module):
 class ConvolutionalModel(EncoderDecoder):
     """ConvS2S.
 
-    Layer l of the decoder attends with d = W h + b + g, for its convolution's output h and the
-    target's embedding g, to the encoder's outputs z; values are z + e (equations 1 and 2).  Two
-    things differ from the paper.  Queries, keys, values and contexts are projected, as for every
-    mechanism here; the paper's attention is `dot` with one head and these matrices at the identity.
-    And there is neither weight normalisation nor a smaller gradient for the encoder: both served
-    plain gradient descent, and the size of AdamW's steps does not follow that of the gradients.
+    Layer l of the decoder attends with d = W h + b + g, for its convolution's output h and the target's embedding g,
+    to the encoder's outputs z; values are z + e (equations 1 and 2). Two things differ from the paper. Queries, keys,
+    values and contexts are projected, as for every mechanism here; the paper's attention is `dot` with one head and
+    these matrices at the identity. And there is neither weight normalisation nor a smaller gradient for the encoder:
+    both served plain gradient descent, and the size of AdamW's steps does not follow that of the gradients.
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -1,9 +1,8 @@
 """Naive Bayes with trained vectors, whose weights are attention: what attention alone amounts to.
 
-With p(x | a) ~ exp(v(a) w(x)) and weights that do not depend on x_t,
-sum_j a_tj log p(x_t | x_j) = (sum_j a_tj v(x_j)) w(x_t) + constant.  With the weights
-a = softmax_j q(x_t-1) k(x_j) this is one layer of attention, without positions, residual path,
-feed-forward sublayer or norm.  Here q, k and v are the projections of one table of vectors.
+With p(x | a) ~ exp(v(a) w(x)) and weights that do not depend on x_t, sum_j a_tj log p(x_t | x_j) = (sum_j a_tj v(x_j))
+w(x_t) + constant. With the weights a = softmax_j q(x_t-1) k(x_j) this is one layer of attention, without positions,
+residual path, feed-forward sublayer or norm. Here q, k and v are the projections of one table of vectors.
 
 Source: Su 2023, "Naive Bayes is all you need?" (kexue.fm).
 """

@@ -18,15 +18,13 @@ from attnkit.recipe import schema
 class RecurrentModel(EncoderDecoder):
     """A bidirectional encoder, and a decoder that attends to it behind its last layer.
 
-    Encoder: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and
-    Translate", section 3.2; each direction has half the width.  Every layer of the decoder starts
-    at tanh(W_s h), where h is what the last encoder layer made of the first token, the source read
-    backwards (appendix A.2.2).  The state s_t of the decoder then attends to the encoder, and
-    tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015, "Effective
-    Approaches to Attention-based Neural Machine Translation", equation 5).  Without input feeding
-    no state depends on a context, so the decoder reads whole targets in one call.  With it
-    (section 3.3) the first layer of the decoder also reads that tanh of the token before, zeros at
-    the start, so targets are read token by token.
+    Encoder: Bahdanau et al. 2015, "Neural Machine Translation by Jointly Learning to Align and Translate", section
+    3.2; each direction has half the width. Every layer of the decoder starts at tanh(W_s h), where h is what the last
+    encoder layer made of the first token, the source read backwards (appendix A.2.2). The state s_t of the decoder
+    then attends to the encoder, and tanh(W_c [c_t; s_t]) with the context c_t goes to the output (Luong et al. 2015,
+    "Effective Approaches to Attention-based Neural Machine Translation", equation 5). Without input feeding no state
+    depends on a context, so the decoder reads whole targets in one call. With it (section 3.3) the first layer of the
+    decoder also reads that tanh of the token before, zeros at the start, so targets are read token by token.
 
     `dot` and `additive` attention read projected states here, as every mechanism does: q = W_q s_t
     and k = W_k h_j.  That makes `dot` Luong's form `general`.  It suits the bounded states of LSTM

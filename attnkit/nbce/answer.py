@@ -80,11 +80,10 @@ def ask(
 ) -> list[Reply]:
     """Answer each prompt from its contexts.
 
-    Methods: a pool of `merge.POOLS` merges all contexts at each token; `concat` reads them in one
-    row; `window` lets the prompt see them side by side (Ratner et al. 2023); `cad` contrasts the
-    concatenation with no context (Shi et al. 2024); `best` answers from each context alone and
-    takes the likeliest answer; `retrieval` answers from the one under which the prompt is least
-    surprising; `none` answers without context.
+    Methods: a pool of `merge.POOLS` merges all contexts at each token; `concat` reads them in one row; `window` lets
+    the prompt see them side by side (Ratner et al. 2023); `cad` contrasts the concatenation with no context (Shi et
+    al. 2024); `best` answers from each context alone and takes the likeliest answer; `retrieval` answers from the one
+    under which the prompt is least surprising; `none` answers without context.
 
     `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
     whole); `rule` is for pools, its pool the method's; `choices` are the only answers, of which the

@@ -15,8 +15,7 @@ from attnkit.search.base import score_type
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, list[int]]:
     """The tokens of each choice behind a prompt.
 
-    Raises UsageError: there are fewer than two, one is empty or given twice, or one begins with
-    another.
+    Raises UsageError: there are fewer than two, one is empty or given twice, or one begins with another.
     """
     if len({*choices}) < max(2, len(choices)):
         raise UsageError("choices: give at least two, each once, as in positive,negative")

@@ -84,9 +84,8 @@ def find(names: Iterable[str]) -> list[str]:
 def from_file(path: str, *, lines: bool = False) -> list[Context]:
     """The contexts of a file, or of standard input ("-").
 
-    JSON lines hold a context each (see `_context`), tables one a row, in the column `text` or the
-    only one; any other file is one context.  With `lines` a file is JSON lines or a table whatever
-    its suffix.
+    JSON lines hold a context each (see `_context`), tables one a row, in the column `text` or the only one; any other
+    file is one context. With `lines` a file is JSON lines or a table whatever its suffix.
 
     Raises:
         MissingInputError: the file is not there.
@@ -168,8 +167,7 @@ def prepare(
 def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int, int]]:
     """Stretches (start, end) of a text, one behind the other, that cover it.
 
-    A stretch has at most `size` tokens when it is encoded by itself, and begins and ends between
-    words where it can.
+    A stretch has at most `size` tokens when it is encoded by itself, and begins and ends between words where it can.
 
     Raises UsageError: one character has more than `size` tokens.
     """

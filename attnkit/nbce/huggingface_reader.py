@@ -162,9 +162,8 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         layers = self.empty(1).moving[0].layers if "past_key_values" in known else []
         if not layers or {type(layer).__name__ for layer in layers} - {*GROWING}:
             raise UsageError(
-                f"{self.name}: {self.kind} keeps a running state of what it has read, which "
-                "includes padding and cannot be split by rows: use a model whose layers all attend "
-                "to cached keys and values"
+                f"{self.name}: {self.kind} keeps a running state of what it has read, which includes padding and "
+                "cannot be split by rows: use a model whose layers all attend to cached keys and values"
             )
         try:
             self.size, self.shares, self.window_refusal = self._try_padding()

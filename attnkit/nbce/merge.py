@@ -179,8 +179,7 @@ def mixture(
 def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
     """The smallest set of each row whose mass is at least `top_p`.
 
-    At least one; among equal ones those of lower id.  What has no probability is never kept.  NaN
-    stays, to be noticed.
+    At least one; among equal ones those of lower id. What has no probability is never kept. NaN stays, to be noticed.
 
     Returns:
         Which tokens are kept, and the entropies (nats) of the rows so cut, not renormalised.

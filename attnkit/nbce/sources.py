@@ -30,16 +30,14 @@ class Source(NamedTuple):
 def named_source(contexts: int, tokens: Sequence[Sequence[float]], prompt: Sequence[float] = ()) -> Source:
     """The context under which question and answer are likeliest, where contexts disagree on them.
 
-    A token of the answer gives context k the part p_k / (p_1 + ... + p_n), where p_k is its
-    probability under that context, and counts by how much the contexts disagree: log n minus the
-    entropy of the parts, which is 0 where all find the token equally likely.  The mean over the
-    tokens is the answer's part, that of the whole question is formed likewise, and the share of a
-    context is the mean of both, each again counted by its disagreement.
+    A token of the answer gives context k the part p_k / (p_1 + ... + p_n), where p_k is its probability under that
+    context, and counts by how much the contexts disagree: log n minus the entropy of the parts, which is 0 where all
+    find the token equally likely. The mean over the tokens is the answer's part, that of the whole question is formed
+    likewise, and the share of a context is the mean of both, each again counted by its disagreement.
 
     Args:
         contexts: n.
-        tokens: [T][n], log-probabilities (nats) of the written tokens under each context; () where
-            they are not known.
+        tokens: [T][n], log-probabilities (nats) of the written tokens under each context; () where they are not known.
         prompt: [n], those of the question; () for models that have not learned to predict it.
     """
     answer = _mean([_softmax(row) for row in tokens if row], contexts)

@@ -67,8 +67,7 @@ class Hypothesis(NamedTuple):
 def longest_output(model: Model, source: Int[Tensor, "B S"], max_length: int) -> int:
     """The most tokens that a sentence may get: max_length, or what the model's positions allow.
 
-    Raises:
-        DataError: no position is left after the source of a decoder-only model.
+    Raises DataError: no position is left after the source of a decoder-only model.
     """
     if model.limit is None:
         return max_length
@@ -106,10 +105,9 @@ def top(
 ) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"], Bool[Tensor, ""]]:
     """The k highest of each row in order, equal ones by lowest place: (scores, places, ties left).
 
-    With `before` the W rows of a sentence are one, each with its own addend; a place is then
-    row x V + token.  Without `exact` the choice among equal scores is the device's.  A caller that
-    then learns of ties calls again with it, which spares every other step a second wait for the
-    device.
+    With `before` the W rows of a sentence are one, each with its own addend; a place is then row x V + token. Without
+    `exact` the choice among equal scores is the device's. A caller that then learns of ties calls again with it, which
+    spares every other step a second wait for the device.
     """
     rows = torch.unflatten(scores, 0, (-1, 1) if before is None else before.shape)  # [b, W, V]
     values, places = highest(rows, before, min(k + 1, rows[0].numel()))  # one more shows ties
@@ -234,10 +232,9 @@ def constrain(
 ) -> None:
     """Ban tokens in place, by setting them to -inf; scores stay the model's own log-probabilities.
 
-    PAD, BOS and UNK are never produced: they stand for no text.  Where no_repeat_ngram is n > 0,
-    neither is a token that would complete an n-gram that the `prefix` already has (nothing else
-    needs the prefix).  EOS is banned before min_length tokens are `produced`, unless nothing else
-    is left.
+    PAD, BOS and UNK are never produced: they stand for no text. Where no_repeat_ngram is n > 0, neither is a token
+    that would complete an n-gram that the `prefix` already has (nothing else needs the prefix). EOS is banned before
+    min_length tokens are `produced`, unless nothing else is left.
     """
     scores[:, PAD:EOS] = -math.inf  # with UNK and BOS between them
     if spec.no_repeat_ngram and prefix is not None and prefix.shape[1] >= spec.no_repeat_ngram:

@@ -1,14 +1,12 @@
 """Beam search over a model's start and step.
 
-At each step every sentence has up to 2K candidates (K beams).  The K best that do not end live on;
-those that end among the first K are finished.  2K, because at most K candidates can end, so
-finished ones never starve the beam.
+At each step every sentence has up to 2K candidates (K beams). The K best that do not end live on; those that end among
+the first K are finished. 2K, because at most K candidates can end, so finished ones never starve the beam.
 
-A sentence stops when K of its hypotheses have finished, or when no live one can still enter its
-n-best list.  The latter is exact: a log-probability L only falls, so a hypothesis that ends with n
-tokens scores at most L / n ** length_penalty, which is largest at the longest n for a positive
-penalty and at the shortest for a negative one.  Hypotheses that reach the last step without EOS
-fill the places that finished ones leave empty.
+A sentence stops when K of its hypotheses have finished, or when no live one can still enter its n-best list. The
+latter is exact: a log-probability L only falls, so a hypothesis that ends with n tokens scores at most L / n **
+length_penalty, which is largest at the longest n for a positive penalty and at the shortest for a negative one.
+Hypotheses that reach the last step without EOS fill the places that finished ones leave empty.
 
 The chosen tokens form a trellis of (token, parent beam): nothing is copied when beams
 swap, and sentences that leave keep their column.
@@ -208,8 +206,7 @@ def beam_search(
         longest: the most tokens, EOS included.
         lines: number of each sentence, for messages.
 
-    Raises:
-        DataError: the model answers NaN.
+    Raises DataError: the model answers NaN.
     """
     active = torch.arange(len(ids), device=ids.device)
     prefix = ids[:, :0] if spec.no_repeat_ngram else None

@@ -90,8 +90,7 @@ def translate(
         prompts: the model is a language model and continues each text.
         counts: updated with every block.
 
-    Raises:
-        RecipeError, UsageError, DataError: as `search`.
+    Raises RecipeError, UsageError, DataError: as `search`.
     """
     check_n_best(spec)
     counts = LineCounts() if counts is None else counts
@@ -158,8 +157,7 @@ def search_all(
     No source is empty; each ends with EOS or, where outputs continue them (`prompts`), starts with
     BOS.  For `spec` see `translate`, for `lines` see `search`.
 
-    Raises:
-        RecipeError, UsageError, DataError: as `search`.
+    Raises RecipeError, UsageError, DataError: as `search`.
     """
     if not isinstance(model, Model):
         return model.search_all(sources, spec, lines=lines)

@@ -58,10 +58,9 @@ def classify(
 ) -> Iterator[list[tuple[str, float]]]:
     """For each text, in order, all labels with their log-probabilities (nats), likeliest first.
 
-    A model that writes text is asked for the probability of each label as its whole output, end
-    token included ("rank classification" of Sanh et al. 2021, "Multitask Prompted Training Enables
-    Zero-Shot Task Generalization"): no answer is outside the labels, whatever the model would write
-    freely.  These probabilities need not sum to 1.
+    A model that writes text is asked for the probability of each label as its whole output, end token included ("rank
+    classification" of Sanh et al. 2021, "Multitask Prompted Training Enables Zero-Shot Task Generalization"): no
+    answer is outside the labels, whatever the model would write freely. These probabilities need not sum to 1.
 
     Args:
         model: in any mode; answers as in evaluation.
@@ -73,8 +72,7 @@ def classify(
         block: texts read before the first answer.
         counts: updated with every block.
 
-    Raises:
-        NotFiniteError: the model answers NaN.
+    Raises NotFiniteError: the model answers NaN.
     """
     counts = LineCounts() if counts is None else counts
     remaining = iter(texts)

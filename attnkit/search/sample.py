@@ -1,9 +1,8 @@
 """One token at a time: greedy search and sampling.
 
-Sampling is an exponential race (the Gumbel-max trick without its logarithms): each token of the
-vocabulary gets a waiting time, and the first to arrive wins.  The times of a draw come from PCG64
-seeded by (seed, line, draw), so they depend on nothing else: not on the device, the batch, or the
-other lines.
+Sampling is an exponential race (the Gumbel-max trick without its logarithms): each token of the vocabulary gets a
+waiting time, and the first to arrive wins. The times of a draw come from PCG64 seeded by (seed, line, draw), so they
+depend on nothing else: not on the device, the batch, or the other lines.
 """
 
 import math
