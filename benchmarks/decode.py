@@ -2,7 +2,7 @@
 
     python benchmarks/decode.py RUN INPUT REFERENCES [--lines 1000] [--threads 1] [--rounds 5]
 
-attnkit in fp32, bf16 and int8, as far as the processor has them, and CTranslate2 in float32 and
+attnkit in fp32 and bf16, as far as the processor has them, and CTranslate2 in float32 and
 int8 take turns, round after round, in one process: all lines, and a tenth of the lines one at a
 time, by beam 5 and greedily.  Opening the models is left out.  Writes results/decoding.md with BLEU
 and the lines that differ from attnkit's in fp32, and what the operations of one step of one line
@@ -50,7 +50,7 @@ OURS, PEER = "attnkit, fp32", "CTranslate2, float32"
 def systems(run: Run, threads: int) -> dict[str, Any]:
     """The models by name."""
     ours = {}
-    for precision in ("fp32", "bf16", "int8"):
+    for precision in ("fp32", "bf16"):
         model = run.model()
         with suppress(UnavailableError):
             lower_precision(model, precision)

@@ -22,7 +22,6 @@ from attnkit.analysis.maps import Kind, MapLayer
 from attnkit.analysis.recorder import LayerMaps
 from attnkit.data.rows import Row
 from attnkit.device import pick_device
-from attnkit.errors import MissingInputError
 from attnkit.models.base import Model
 from attnkit.runs import Run
 from attnkit.train import checkpoint
@@ -79,7 +78,6 @@ def probe_entropy(
     run: Run,
     rows: Sequence[Row],
     *,
-    steps: Sequence[int] | None = None,
     kinds: Sequence[Kind] | None = None,
     layers: Sequence[int] = (),
     heads: Sequence[int] = (),
@@ -91,14 +89,13 @@ def probe_entropy(
     Args:
         run: a finished one.
         rows: given sources and targets, cut to the model's length as in training.
-        steps: of checkpoints; all that differ from the chosen weights when None.
         kinds, layers, heads: which maps; all when None or empty.
         device: auto takes a GPU where there is one.
         progress: called with the stage, the rows read, and all rows.
 
     Raises:
         UsageError: no such kind, layer or head; no attention.
-        MissingInputError: no rows; the run is not finished; a checkpoint is not there.
+        MissingInputError: no rows; the run is not finished.
         DataError: a checkpoint is damaged.
     """
     place = pick_device(device)
@@ -109,7 +106,7 @@ def probe_entropy(
 
     return [
         HeadEntropy(stage, layer.kind, layer.layer, head, _means(column, layer.softmax))
-        for stage, model in stages(run, steps)
+        for stage, model in stages(run)
         for layer in sum_over_rows(
             model.to(place),
             encoded,
@@ -133,38 +130,26 @@ def _means(sums: Sequence[float], softmax: bool) -> Spread:
     )
 
 
-def stages(run: Run, steps: Sequence[int] | None = None) -> Iterator[tuple[Stage, Model]]:
-    """The models of a run in the order of training, in evaluation mode on the CPU.
+def stages(run: Run) -> Iterator[tuple[Stage, Model]]:
+    """The models of a finished run in the order of training, in evaluation mode on the CPU.
 
-    The start is left out where training began from another run (`train.init`, `attnkit convert`).
-
-    Args:
-        run: a finished one.
-        steps: of checkpoints; all that differ from the chosen weights when None.
+    The checkpoints are those that differ from the chosen weights. The start is left out where training began from
+    another run (`train.init`, `attnkit convert`).
 
     Raises:
-        MissingInputError: the run is not finished, or a checkpoint is not there (any more).
+        MissingInputError: the run is not finished.
         DataError: a checkpoint is damaged.
     """
     kept, chosen = sorted(run.checkpoint_steps()), run.weights()
-    for step in steps or ():
-        if step not in kept:
-            there = f"it has {', '.join(map(str, kept))}" if kept else "it has none"
-            raise MissingInputError(
-                f"--step {step}: {run.path} has no checkpoint of that step ({there}); a training"
-                " keeps its last two checkpoints, and those that train.average needs"
-            )
-    fresh = run.recipe.train.init is None and run.manifest.converted is None  # else another run's
-    if fresh:
+    if run.recipe.train.init is None and run.manifest.converted is None:  # else another run's
         yield Stage(0, "start"), run.untrained().eval()
         kept = [step for step in kept if step]
-    for step in kept if steps is None else sorted(set(steps)):
+    for step in kept:
         path = run.checkpoints / f"step-{step}"
         stored, _ = checkpoint.load(path, prefix="model.")
         weights = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
         model = run.untrained()
         run.load(model, path, weights)
-        final = all(torch.equal(tensor, weights[name]) for name, tensor in chosen.items())
-        if steps is not None or not final:
+        if not all(torch.equal(tensor, weights[name]) for name, tensor in chosen.items()):
             yield Stage(step, f"step {step}"), model.eval()
     yield Stage(run.outcome.step, "end"), run.model()

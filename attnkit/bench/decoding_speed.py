@@ -3,26 +3,17 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from statistics import mean, median
-from typing import Any, NamedTuple
+from statistics import median
 
 import torch
 
-from attnkit import models
 from attnkit.bench.speed import Speed, peak, timed, write_trace
-from attnkit.data.preparation import prepare
-from attnkit.data.rows import Row
-from attnkit.data.tokenizer import Tokenizer
-from attnkit.errors import DataError
 from attnkit.memory import keep_freed_memory
-from attnkit.models import Model
 from attnkit.ops.operation_count import count_operations
-from attnkit.recipe import Recipe
 from attnkit.recipe.schema import SearchConfig
 from attnkit.runs import Run
-from attnkit.scoring.evaluation import answers, corpus_of
+from attnkit.scoring.evaluation import answers
 
 WARM, PROFILED, SINGLE = 16, 64, 20
 """Lines decoded before the clock starts, under the profiler (and for counting), and one at a time."""
@@ -39,57 +30,21 @@ class DecodingSpeed(Speed):
     """Median of a line by itself."""
 
 
-class Decoded(NamedTuple):
-    """What is decoded by what."""
-
-    model: Model
-    tokenizer: Tokenizer
-    recipe: Recipe
-    search: SearchConfig
-    sources: list[str]
-
-
-def trained(run: Run, search: SearchConfig, split: str, rows: int, device: str, *data: Any) -> Decoded:
-    """The model of a run, and the first sources of a split; `data` is as for `corpus_of`.
-
-    Raises MissingInputError, DataError: as `corpus_of`, `Run.model`; or the rows have no source.
-    """
-    sources = _sources(list(islice(corpus_of(run, *data).rows(split), rows)))
-    return Decoded(run.model(device), run.tokenizer(), run.recipe, search, sources)
-
-
-def untrained(
-    recipe: Recipe, search: SearchConfig, split: str, rows: int, device: str, data_dir: Path | None, offline: bool
-) -> Decoded:
-    """A model with random weights, whose outputs are all as long as the references on average.
-
-    Raises MissingInputError, DataError, UnavailableError: as `prepare`; or rows have no source.
-    """
-    prepared = prepare(recipe, data_dir=data_dir, offline=offline)
-    tokenizer, taken = prepared.tokenizer, list(islice(prepared.corpus.rows(split), rows))
-    sources = _sources(taken)
-    length = 1 + round(mean(map(len, tokenizer.target.encode([row.target for row in taken]))))
-    search = search.model_copy(update={"min_length": length, "max_length": length})
-    model = models.build_for(recipe, tokenizer.sizes).to(device).eval()
-    return Decoded(model, tokenizer, recipe, search, sources)
-
-
-def _sources(rows: Sequence[Row]) -> list[str]:
-    if not any(row.source for row in rows):
-        raise DataError("the rows have no source, so there is nothing to decode from")
-    return [row.source for row in rows]
-
-
 def measure(
-    subject: Decoded, device: str, trace: Path | None = None, note: Callable[[str], object] = lambda _: None
+    run: Run,
+    search: SearchConfig,
+    sources: Sequence[str],
+    device: str,
+    trace: Path | None = None,
+    note: Callable[[str], object] = lambda _: None,
 ) -> DecodingSpeed:
     """Decode the sources: all for the clock, a part of them under the profiler if a trace is wanted.
 
     Raises:
-        DataError: the model answers NaN.
+        DataError: the model answers NaN, or is damaged.
         OutputError: the trace cannot be written.
     """
-    model, tokenizer, recipe, search, sources = subject
+    recipe, model, tokenizer = run.recipe, run.model(device), run.tokenizer()
     if device == "cpu":
         keep_freed_memory()
 

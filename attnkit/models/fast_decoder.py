@@ -107,12 +107,12 @@ def for_heads(biases: Float[Tensor, "B k S"], heads: int) -> Float[Tensor, "n k 
 
 def product_of(*layers: Linear | None) -> Callable[[Tensor], Tensor]:
     """x W^T + b, of one linear layer or of several that read the same, one behind the other."""
-    weight, bias, scale = (
-        joined([getattr(layer, name) for layer in layers if layer is not None]) for name in ("weight", "bias", "scale")
+    weight, bias = (
+        joined([getattr(layer, name) for layer in layers if layer is not None]) for name in ("weight", "bias")
     )
     if weight.dtype == torch.float32 and not WIDER:  # then `quick_product` calls nothing else
         return partial(F.linear, weight=weight, bias=bias)
-    return partial(quick_product, weight=weight, bias=bias, scale=scale)
+    return partial(quick_product, weight=weight, bias=bias)
 
 
 def joined(parts: list[Tensor | None]) -> Any:

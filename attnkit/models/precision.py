@@ -1,10 +1,9 @@
-"""Matrix products in 16 or 8 bits, for decoding with a trained model."""
+"""Matrix products in 16 bits, for decoding with a trained model."""
 
 import torch
 
 from attnkit.errors import UnavailableError, UsageError
 from attnkit.models.base import Model
-from attnkit.ops import int8
 from attnkit.ops.onednn import Linear
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -28,12 +27,10 @@ def lower_precision(model: Model, precision: str) -> None:
     if not layers:
         raise UsageError(f"precision {precision}: this model has no linear layers; use fp32")
     for layer in layers:
-        layer.lower(torch.int8 if precision == "int8" else DTYPES[precision])
+        layer.lower(DTYPES[precision])
 
 
 def _has_products(device: str, precision: str) -> bool:
-    if precision == "int8":
-        return device == "cpu" and int8.available()
     if device == "cpu":
         return bool(getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")())
     return precision != "bf16" or device != "cuda" or torch.cuda.is_bf16_supported()

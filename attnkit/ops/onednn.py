@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.ops.fast_cpu import PRODUCT, WEIGHT_GRADIENTS, operator, usable
-from attnkit.ops.int8 import int8_product, rounded
 
 LEAST_WORK, LEAST_TRAINING_WORK = 2**21, 2**24
 """With fewer multiplications, what a call costs counts for more than its arithmetic."""
@@ -24,36 +23,26 @@ WIDER = torch.backends.cpu.get_cpu_capability() == "AVX512"
 class Linear(nn.Linear):
     """torch's Linear by `product`: the same weights, names and initialisation."""
 
-    scale: Float[Tensor, " O"] | None = None
-    """Of weights in 8 bits: what each row is multiplied by."""
-
     def forward(self, x: Float[Tensor, "*n I"]) -> Float[Tensor, "*n O"]:
-        return product(x, self.weight, self.bias, self.scale)
+        return product(x, self.weight, self.bias)
 
     def lower(self, dtype: torch.dtype) -> None:
         """Keep the weights in fewer bits; they are not trained any more."""
-        weight = self.weight.detach()
-        if dtype == torch.int8:
-            weight, scale = rounded(weight)
-            self.scale = scale.squeeze(1)
-        elif self.bias is not None:
+        if self.bias is not None:
             self.bias = nn.Parameter(self.bias.detach().to(dtype), requires_grad=False)
         # a new one, so that a table of tokens that shares the weights stays as it is
-        self.weight = nn.Parameter(weight.to(dtype), requires_grad=False)
+        self.weight = nn.Parameter(self.weight.detach().to(dtype), requires_grad=False)
 
 
 def product(
-    x: Float[Tensor, "*n I"],
-    weight: Float[Tensor, "O I"],
-    bias: Float[Tensor, " O"] | None = None,
-    scale: Float[Tensor, " O"] | None = None,
+    x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
     """x W^T + b, by oneDNN where it gains; float32 throughout, so answers differ by rounding.
 
     Weights of another type than x are those of a lower precision: the product is made in theirs.
     """
     if x.dtype != weight.dtype and not torch.is_grad_enabled():
-        return quick_product(x, weight, bias, scale)
+        return quick_product(x, weight, bias)
     trained = torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (x, weight, bias))
     needed = (PRODUCT, WEIGHT_GRADIENTS) if trained else (PRODUCT,)
     small = x.numel() * weight.shape[0] < (LEAST_TRAINING_WORK if trained else LEAST_WORK)
@@ -74,14 +63,9 @@ def onednn_product(
 
 
 def quick_product(
-    x: Float[Tensor, "*n I"],
-    weight: Float[Tensor, "O I"],
-    bias: Float[Tensor, " O"] | None = None,
-    scale: Float[Tensor, " O"] | None = None,
+    x: Float[Tensor, "*n I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None
 ) -> Float[Tensor, "*n O"]:
     """`product` without gradients, for those who asked `usable` once for many calls."""
-    if scale is not None:
-        return int8_product(x, weight, scale, bias)
     if weight.dtype != x.dtype:
         # without a bias torch's own product of 16 bits is slow on a CPU
         made = onednn_product if x.device.type == "cpu" else F.linear

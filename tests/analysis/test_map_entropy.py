@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from attnkit.analysis.capture import MapReader
 from attnkit.analysis.map_entropy import probe_entropy, spread_sums, stages
 from attnkit.analysis.map_statistics import statistics
-from attnkit.errors import DataError, MissingInputError
+from attnkit.errors import DataError
 from attnkit.runs import Run
 
 BOUND = 0.474475
@@ -134,7 +134,6 @@ def test_a_checkpoint_that_is_the_end_is_not_shown_twice(copied: Run) -> None:
     weights = {name: tensor for name, tensor in last[0].items() if name in copied.weights()}
     copied.finish(weights, step=4, seconds=1.0)
     assert [stage.name for stage, _ in stages(copied)] == ["start", "step 2", "step 3", "end"]
-    assert [stage.step for stage, _ in stages(copied, [4, 4])] == [0, 4, 4]
 
 
 def test_a_training_that_began_from_another_run_has_no_start(copied: Run) -> None:
@@ -144,15 +143,13 @@ def test_a_training_that_began_from_another_run_has_no_start(copied: Run) -> Non
     assert [stage.name for stage, _ in stages(copied)] == ["step 2", "step 3", "step 4", "end"]
 
 
-def test_checkpoints_that_are_gone_or_damaged_are_refused(copied: Run) -> None:
-    with pytest.raises(MissingInputError, match=r"--step 1: .* no checkpoint .*\(it has 2, 3, 4\)"):
-        probe_entropy(copied, ROWS, steps=[1])
+def test_damaged_checkpoints_are_refused(copied: Run) -> None:
     path = copied.checkpoints / "step-3" / "tensors.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"step-3: damaged checkpoint"):
-        probe_entropy(copied, ROWS, steps=[3])
+        probe_entropy(copied, ROWS)
 
 
 def test_a_language_model_is_read_in_blocks(tmp_path: Path) -> None:

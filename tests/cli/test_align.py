@@ -43,7 +43,7 @@ def test_each_pair_is_a_line_of_links(align: Any) -> None:
         "4",
     ]
     assert len(first.split()) == 3
-    assert done.err == ("layer 0, mean of heads, output; --dev SOURCE TARGET GOLD finds the best\n")
+    assert done.err == ("layer 0, mean of heads, output; --gold FILE scores all\n")
 
 
 def test_standard_input_and_an_output_file_say_the_same(align: Any) -> None:
@@ -86,11 +86,9 @@ def test_links_that_are_their_own_gold_have_no_errors(align: Any) -> None:
     assert "sentences: 3; gold: 8 sure links, 0 only possible" in table
 
 
-def test_the_best_head_of_other_sentences_is_taken(align: Any) -> None:
-    Path("own").write_text(align(*FILES, "--layer", "0", "--head", "1", "--step", "input").out)
-    done = align(*FILES, "--dev", *FILES, "own")
-    assert done.out == Path("own").read_text()
-    assert done.err == ("layer 0, head 1, input: best on a.en, alignment error rate 0.00\n")
-    words = (*SCORED, "--dev", *FILES, "own", "--output", "links", "--format", "csv")
-    assert align(*words).out.split("\n")[1].startswith("0,1,input,8,")
-    assert Path("links").read_text() == Path("own").read_text()
+def test_links_are_written_beside_their_scores(align: Any) -> None:
+    words = ("--layer", "0", "--head", "1", "--step", "input")
+    own = align(*FILES, *words).out
+    done = align(*SCORED, *words, "--output", "links", "--format", "csv")
+    assert done.out.split("\n")[1].startswith("0,1,input,8,")
+    assert Path("links").read_text() == own

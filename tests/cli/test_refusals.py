@@ -34,15 +34,13 @@ TABLE = """
 2 - - :: only one of the
 2 a.en a.de --head 1 :: --head 1 needs --layer
 2 a.en a.de --layer 4 :: --layer 4: cross attention has only layer 0
-2 a.en a.de --layer 0 --dev a b c :: use either --dev or --layer
-2 a.en a.de --gold a.gold --output x :: add --layer and --head, or --dev
+2 a.en a.de --gold a.gold --output x :: add --layer and --head
 2 a.en a.de --method argmin :: '--method': 'argmin': did you mean argmax?
 2 a.en a.de --step outptu :: '--step': 'outptu': did you mean output?
 2 a.en a.de --gold a.gold --format jsn :: --format': 'jsn': did you mean json?
 65 a.en short :: short ends after line 1, but a.en
 65 a.en a.de --gold short :: short: 1 lines for 3 sentence pairs
 65 a.en a.de --gold a.de :: a.de:1: 'ein' is not a valid link: write 0-0 (sure) or 0?0
-65 a.en a.de --dev a.en a.de none :: none: no sure link to choose by
 66 a.en a.de --gold absent :: absent
 65 void void --gold void :: void: no sentence pairs to score
 73 a.en a.de --output no/such/file :: no/such
@@ -64,10 +62,7 @@ TABLE = """
 73 quickstart --profile nowhere/trace.json :: nowhere
 2 language-modeling/naive-bayes --variant trigram :: counted
 # bench decode
-2 classification/sst2 :: classification
-2 language-modeling/length :: decodes no text
-66 quikstart :: quickstart
-66 tiny.yaml --split tset :: did you mean test
+66 quikstart :: quikstart
 # check
 2 dto :: called 'dto'; did you mean dot?
 2 dot key_head=2 :: dot has no option 'key_head'; did you mean key_heads?
@@ -266,7 +261,6 @@ TABLE = """
 # probe
 2 noise :: missing argument
 66 noise nowhere :: nowhere: no such run
-66 entropy run --step 3 --split test :: --step 3: run has no checkpoint of that step
 2 entropy run --head 9 --split test :: --head 9: encoder attention has heads 0, 1
 66 rank no/run :: no/run: no such folder of runs
 2 rank :: missing argument

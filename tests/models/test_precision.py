@@ -1,4 +1,4 @@
-"""Matrix products in 16 and 8 bits."""
+"""Matrix products in 16 bits."""
 
 import pytest
 import torch
@@ -6,7 +6,6 @@ import torch
 from attnkit.errors import UnavailableError, UsageError
 from attnkit.models import build
 from attnkit.models.precision import lower_precision
-from attnkit.ops import int8
 from attnkit.recipe.schema import ModelConfig, SearchConfig
 from attnkit.search import search
 
@@ -19,20 +18,14 @@ def model(**changes: object) -> torch.nn.Module:
     return build(ModelConfig.model_validate(sizes | changes), (40, 40), 30).eval()
 
 
-ABLE = [
-    pytest.param("bf16", marks=pytest.mark.skipif(not BF16, reason="no bf16 products")),
-    pytest.param("int8", marks=pytest.mark.skipif(not int8.available(), reason="no int8 products")),
-]
-
-
-@pytest.mark.parametrize("precision", ABLE)
+@pytest.mark.skipif(not BF16, reason="no bf16 products")
 @pytest.mark.parametrize("type", ["transformer", "recurrent", "convolutional"])
-def test_products_are_rounded_and_nothing_else(type: str, precision: str) -> None:
+def test_products_are_rounded_and_nothing_else(type: str) -> None:
     found = model(type=type, tie="decoder")
     source, ids = torch.randint(4, 40, (3, 7)), torch.randint(4, 40, (3, 5))
     with torch.no_grad():
         whole = found(source, ids)
-        lower_precision(found, precision)
+        lower_precision(found, "bf16")
         rounded = found(source, ids)
     assert rounded.dtype == torch.float32
     assert found.embed_target.tokens.weight.dtype == torch.float32
@@ -50,9 +43,6 @@ def test_what_there_is_not_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_fp16_supported", lambda: False)
     with pytest.raises(UnavailableError, match=r"^this cpu has no fp16 products: use fp32$"):
         lower_precision(model(), "fp16")
-    monkeypatch.setattr(int8, "available", lambda: False)
-    with pytest.raises(UnavailableError, match=r"^this cpu has no int8 products: use fp32$"):
-        lower_precision(model(), "int8")
     if BF16:
         with pytest.raises(UsageError, match="no linear layers"):
             lower_precision(model(type="n-gram", shape="decoder"), "bf16")

@@ -16,7 +16,6 @@ from attnkit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from attnkit.analysis.word_alignment import Gold, Head, HeadLinks, LinkCounts, LinkRule
     from attnkit.data.tokenizer import Tokenizer
-    from attnkit.runs import Run
     from attnkit.show.table import Table
 
 THRESHOLD = 0.2  # minimum weight of a link with --method threshold
@@ -41,10 +40,7 @@ def align(
     step: Literal["output", "input"] | None = value(
         "STEP",
         "Use the weights of the step that predicts a target word (output) or of the next "
-        "step, which reads it (input). [default: output; --gold and --dev try both]",
-    ),
-    dev: tuple[str, str, str] | None = value(
-        "SOURCE TARGET GOLD", "Use the layer and head that align these sentences best."
+        "step, which reads it (input). [default: output; --gold tries both]",
     ),
     gold: str | None = value("FILE", "Score against these gold alignments: 0-0 is a sure link, 2?1 a possible one."),
     method: Literal["argmax", "mutual", "threshold"] = value(
@@ -63,12 +59,10 @@ def align(
 
       attnkit align RUN text.en text.de > links.txt
       attnkit align RUN valid.en valid.de --gold valid.links
-      attnkit align RUN test.en test.de --dev valid.en valid.de valid.links --gold test.links
+      attnkit align RUN test.en test.de --layer 2 --head 1
     """
     if head is not None and layer is None:
         raise UsageError(f"--head {head} needs --layer L as well")
-    if layer is not None and dev is not None:
-        raise UsageError("--dev chooses the layer and head: use either --dev or --layer")
     if gold is None and format not in ("table", "json"):
         raise UsageError(f"--format {format} is for the table of --gold; alignments are Pharaoh lines, or json")
     from attnkit.analysis import word_alignment as alignment
@@ -81,14 +75,12 @@ def align(
     heads = [one for one in alignment.heads(trained) if step in (None, one.step)]
     if layer is not None:
         heads = [alignment.Head(layer, head, step or "output")]
-    elif dev is not None:
-        heads = [_best(trained, dev, heads, rule, device)]
     elif gold is None:
         usual = alignment.default_head(trained)
         heads = [usual._replace(step=step or usual.step)]
-        console.say(f"{heads[0]}; --dev SOURCE TARGET GOLD finds the best")
+        console.say(f"{heads[0]}; --gold FILE scores all")
     if gold is not None and output is not None and len(heads) > 1:
-        raise UsageError("--output takes one head: add --layer and --head, or --dev")
+        raise UsageError("--output takes one head: add --layer and --head")
     unknown = Counter[str]()
     pairs: Iterable[Pair] = _watched(_pairs(source, target), trained.tokenizer(), unknown)
     golds = [] if gold is None else _golds(gold, pairs := list(pairs))
@@ -156,21 +148,6 @@ def _golds(file: str, pairs: Sequence[Pair]) -> "list[Gold]":
         gold(line, f"{file}:{number}", len(words(left)), len(words(right)))
         for number, (line, (left, right)) in enumerate(zip(lines, pairs, strict=True), 1)
     ]
-
-
-def _best(run: "Run", dev: tuple[str, str, str], heads: "Sequence[Head]", rule: "LinkRule", device: str) -> "Head":
-    """The head that aligns the development sentences best."""
-    from attnkit.analysis.word_alignment import align, best, quality
-
-    pairs = list(_pairs(dev[0], dev[1]))
-    golds = _golds(dev[2], pairs)
-    if not any(one.sure for one in golds):
-        raise DataError(f"{dev[2]}: no sure link to choose by")
-    found = align(run, pairs, heads, rule, device=device, warn=console.warn)
-    scores = quality(found, golds)
-    head = best(scores)
-    console.say(f"{head}: best on {dev[0]}, alignment error rate {scores[head].error:.2f}")
-    return head
 
 
 def table(title: str, scores: "dict[Head, LinkCounts]", golds: "Sequence[Gold]", rule: "LinkRule") -> "Table":

@@ -1,15 +1,16 @@
 """`attnkit bench`: what mechanisms, training and decoding cost on this machine."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer import Option
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import argument, flag, value
-from attnkit.errors import UsageError
+from attnkit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from attnkit.bench.schedule import Point
@@ -160,10 +161,8 @@ def train(
 
 @app.command("decode")
 def decode(
-    recipe: str = argument("RECIPE|RUN", "A recipe (path or name), or the folder of a finished run."),
-    overrides: options.Overrides = None,
+    folder: options.RunFolder,
     *,
-    variant: Variant = None,
     split: str = value("S", "Split whose sources are decoded.", default="test"),
     rows: int = value("N", "Decode the first N rows.", default=1000, min=1),
     beam: int | None = value("N", "Beam size; 1 is greedy search. [default: the recipe's]"),
@@ -176,33 +175,26 @@ def decode(
 ) -> None:
     """Measure the speed of decoding.
 
-    A recipe is measured with random weights and outputs as long as the average reference, a run
-    with its own weights and outputs. Decoding one line at a time is measured too.
+    Decoding one line at a time is measured too.
 
       attnkit bench decode runs/quickstart/scaled-dot/seed-1
-      attnkit bench decode translation/multi30k --beam 1
+      attnkit bench decode RUN --beam 1
     """
-    from attnkit.bench import decoding_speed
+    from attnkit.bench.decoding_speed import measure
     from attnkit.device import pick_device
-    from attnkit.runs import Run, is_run
+    from attnkit.runs import Run
+    from attnkit.scoring.evaluation import corpus_of
     from attnkit.show.bench_tables import decoding_table
 
-    run = Run.open(recipe) if is_run(recipe) else None
-    if run is None:
-        title, chosen = _variant(recipe, overrides, variant)
-    elif overrides or variant:
-        raise UsageError(
-            f"{recipe} is a run, whose recipe is fixed: leave out KEY=VALUE and --variant, or name a recipe"
-        )
-    else:
-        title, chosen = f"{run.name}/{run.variant}/seed-{run.seed}", run.recipe
-    if chosen.task in ("classification", "language-modeling"):
-        raise UsageError(f"{title}: {chosen.task} decodes no text; use `attnkit bench train`")
-    spec = options.search_settings(chosen.search, {"beam": beam}, sample=False)
-    asked: Any = (spec, split, rows, place := pick_device(device), data_dir, offline)
-    trained, untrained = decoding_speed.trained, decoding_speed.untrained
-    subject = untrained(chosen, *asked) if run is None else trained(run, *asked)
-    speed = decoding_speed.measure(subject, place, profile, console.say)
+    run = Run.open(folder)
+    title = f"{run.name}/{run.variant}/seed-{run.seed}"
+    if run.recipe.task in ("classification", "language-modeling"):
+        raise UsageError(f"{title}: {run.recipe.task} decodes no text; use `attnkit bench train`")
+    spec = options.search_settings(run.recipe.search, {"beam": beam}, sample=False)
+    sources = [row.source for row in islice(corpus_of(run, data_dir, offline).rows(split), rows)]
+    if not any(sources):
+        raise DataError(f"{title}: the rows of {split} have no source, so there is nothing to decode from")
+    speed = measure(run, spec, sources, pick_device(device), profile, console.say)
     _print(title, speed, decoding_table(title, speed), format, profile)
 
 

@@ -51,10 +51,10 @@ def generate(
         "auto is ctranslate2 for lines one at a time (on a terminal, --block 1) where it can.",
         default="attnkit",
     ),
-    precision: Literal["fp32", "bf16", "fp16", "int8"] = value(
+    precision: Literal["fp32", "bf16", "fp16"] = value(
         "PRECISION",
-        "Precision of matrix products: fp32, or bf16, fp16 or int8 (CPUs only), which are "
-        "faster on some devices and change a few outputs.",
+        "Precision of matrix products: fp32, or bf16 or fp16, which are faster on some devices and change a few "
+        "outputs.",
         default="fp32",
     ),
     nproc: options.Processes = 1,

@@ -145,7 +145,6 @@ def noise(
 def entropy(
     run: options.RunFolder,
     *,
-    step: list[int] | None = value("N", "Only the checkpoint of this step, besides start and end. Repeatable."),
     split: Split = "valid",
     rows: Rows = None,
     kind: Kinds = None,
@@ -171,7 +170,7 @@ def entropy(
     chosen, trained = _chosen(kind, layer, head, device), Run.open(run)
     read = _rows(trained, split, rows, data_dir, offline)
     with progress_bar("rows") as progress:
-        found = probe_entropy(trained, read, steps=step, progress=progress, **chosen)
+        found = probe_entropy(trained, read, progress=progress, **chosen)
     title = f"{_title(trained)}: {split}, entropy of attention"
     from attnkit.show.probe_tables import entropy_table
 
