@@ -7,7 +7,7 @@ import torch
 
 from attnkit import __version__
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.known_source import END, known_source
+from attnkit.data.synthetic.known_source import END, SOURCES
 from attnkit.data.tokenizer import EOS, Tokenizer
 from attnkit.models.base import Model
 from attnkit.recipe.schema import Recipe
@@ -30,8 +30,7 @@ def total_variation(model: Model, tokenizer: Tokenizer, rows: Sequence[Row], rec
         rows: lines of an embedded corpus whose source is known (`line_tokens` of its card).
         recipe: names the corpus and the length of blocks.
     """
-    source, block = known_source(str(recipe.data.corpus)), recipe.data.max_length
-    assert source is not None
+    source, block = SOURCES[str(recipe.data.corpus)], recipe.data.max_length
     encoded = encode_rows(rows, tokenizer, block, stream=True)
     ids, words = {END: EOS}, {EOS: END}
     for word in source.next_words(()):

@@ -9,7 +9,7 @@ import pytest
 
 from attnkit.data.corpus import Corpus
 from attnkit.data.draw import Draw
-from attnkit.data.synthetic.known_source import END, LINE, SOURCES, KnownSource, known_source
+from attnkit.data.synthetic.known_source import END, LINE, SOURCES, KnownSource
 from attnkit.errors import UsageError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.schema import DataConfig
@@ -22,9 +22,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def source(name: str) -> KnownSource:
-    found = known_source(name)
-    assert found is not None
-    return found
+    return SOURCES[name]
 
 
 def stream(name: str, split: str = "test", lines: int = 12) -> list[str]:
@@ -87,10 +85,8 @@ def test_blocks_that_do_not_divide_a_line_are_refused(source: KnownSource) -> No
     ],
 )
 def test_words_that_no_line_has_are_refused(corpus: str, before: list[str]) -> None:
-    found = known_source(corpus)
-    assert found is not None
     with pytest.raises(UsageError, match="no line has these words"):
-        found.next_tokens(before, 32)
+        SOURCES[corpus].next_tokens(before, 32)
 
 
 @pytest.mark.parametrize(

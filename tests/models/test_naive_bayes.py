@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from attnkit.data.batch import Batch
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.known_source import END, LINE, known_source
+from attnkit.data.synthetic.known_source import END, LINE, SOURCES
 from attnkit.models import NaiveBayes, build
 from attnkit.models.counted import add_neighbours, add_pairs, no_counts
 from attnkit.models.naive_bayes import smoothed
@@ -230,8 +230,7 @@ def test_smoothing_adds_to_each_row_as_much_as_it_says() -> None:
 
 def embedded(name: str, split: str, lines: int, block: int) -> tuple[Batch, int]:
     """Blocks of an embedded corpus, and the number of ids; every word is a token."""
-    source = known_source(name)
-    assert source is not None
+    source = SOURCES[name]
     words = {word: number for number, word in enumerate(source.next_words(()), 4)}
     rows: list[Row] = list(source.rows(split, lines, 1))
     stream = [words[word] if word else 3 for row in rows for word in (*row.target.split(), END)]

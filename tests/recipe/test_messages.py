@@ -17,14 +17,10 @@ train: {setps: 3}
   3:9: train.setps: unknown key; did you mean train.steps?
 train: {width: 3}
   3:9: train.width: unknown key: this key belongs under model
-train: {max_length: 3}
-  3:9: train.max_length: unknown key: this key belongs under data or search
 steps: 3
   3:1: steps: unknown key: this key belongs under train
 trian: {}
   3:1: trian: unknown key; did you mean train?
-train.step: 3
-  3:1: train.step: unknown key; did you mean train.steps?
 train.lr.x: 3
   3:1: train.lr.x: unknown key: train.lr has no such keys below it; set it as a whole
 train: {steps:3}
@@ -37,29 +33,17 @@ eval: {margin: -1}
   3:16: eval.margin: must be a number >= 0, got '-1'; did you mean 0.0?
 train: {steps: 1e5}
   3:16: train.steps: must be a whole number >= 1, got '1e5'; did you mean 100000?
-train: {steps: 1_000}
-  3:16: train.steps: must be a whole number >= 1, got '1_000'; did you mean 1000?
-train: {steps: '7'}
-  3:16: train.steps: must be a whole number >= 1, got '7'; did you mean 7?
 train: {steps: many}
   3:16: train.steps: must be a whole number >= 1, got 'many'; the default is 1000
 train: {steps: }
   3:16: train.steps: must be a whole number >= 1, got nothing; the default is 1000
-train: {steps: [3]}
-  3:16: train.steps: must be a whole number >= 1, got [3]; the default is 1000
 train: {steps: 9999999999}
   3:16: train.steps: must be a whole number >= 1, got '9999999999'; did you mean
   2147483647?
 train: {lr: .nan}
   3:13: train.lr: must be a number > 0, got '.nan'; the default is 0.001
-train: {lr: .inf}
-  3:13: train.lr: must be a number > 0, got '.inf'; the default is 0.001
-train: {lr: 1e999}
-  3:13: train.lr: must be a number > 0, got '1e999'; the default is 0.001
 train: {lr: 1:30}
   3:13: train.lr: must be a number > 0, got '1:30'; the default is 0.001
-train: {clip: -1}
-  3:15: train.clip: must be a number >= 0, got '-1'; did you mean 0.0?
 train: {compile: yes}
   3:18: train.compile: must be true or false, got 'yes'; did you mean true?
 train: {precision: bf61}
@@ -67,9 +51,6 @@ train: {precision: bf61}
 train: {betas: [0.9, 2]}
   3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9,
   2]; the default is [0.9, 0.98]
-train: {betas: [0.9]}
-  3:16: train.betas: must be a list of 2: [number >= 0 and < 1, number >= 0 and < 1], got [0.9];
-  the default is [0.9, 0.98]
 train: {seeds: 3}
   3:16: train.seeds: must be a list of seeds, got '3'; write [1] for one training, or [1, 2, 3] for
   three
@@ -86,8 +67,6 @@ model.attention.cross: linear
   4:1: model.attention.cross: is set twice, first at r.yaml:3:9; keep one of
 model: {layers: {encoder: 1, decode: 2}}
   3:30: model.layers.decode: unknown key; did you mean model.layers.decoder?
-model: {layers: many}
-  3:17: model.layers: must be a whole number >= 0, got 'many'; the default is 3
 variants: 3
   3:11: variants: must hold names with their overrides
 variants: {a: 3}
@@ -96,8 +75,6 @@ variants: {../a: {}}
   3:12: variants: '../a' cannot name a run folder; use ASCII letters, digits
 variants: {a: {variants: {}}}
   3:16: variants: stands only at the top of a recipe file
-variants.a.train.lr: 3
-  3:1: variants.a.train.lr: stands only at the top of a recipe file, nested
 variants: {small: {}, large: {}}
 baseline: smal
   4:11: baseline: must be the name of a variant, got 'smal'; did you mean small?
@@ -146,13 +123,11 @@ def test_a_wrong_value_is_named_with_its_place_and_what_would_do(text: str, mess
     [
         ("train.setps=3", "command line: train.setps: unknown key; did you mean train.steps?"),
         ("train.steps", "command line: 'train.steps' must be KEY=VALUE, such as train.steps=200"),
-        ("=3", "command line: '=3' must be KEY=VALUE, such as train.steps=200"),
         ("train.steps=", "command line: train.steps: must be a whole number >= 1, got nothing"),
         ("train.seeds=3", "command line: train.seeds: must be a list of seeds, got '3'; write [1]"),
         ("train.seeds=1,x", "command line: train.seeds: must be a list of at least one: [whole number >= 0"),
         ("train.seeds=1,-2", "[whole number >= 0, ...], got '1,-2'; did you mean [1, 0]?"),
         ("variants.c.train.lr=3", "command line: variants.c.train.lr: no such variant; there are"),
-        ("variants=3", "command line: variants: no such variant; there are base"),
         ("baseline=x", "command line: baseline: must be the name of a variant, got 'x'"),
         ("a..b=3", "command line: a..b: unknown key; at the top there are task, data,"),
         ("train.lr=[1", "command line: not valid YAML: "),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attnkit.data.rows import Row
-from attnkit.data.synthetic.known_source import END, KnownSource, known_source
+from attnkit.data.synthetic.known_source import END, SOURCES, KnownSource
 from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.models import Model, build
 from attnkit.recipe import load
@@ -21,8 +21,7 @@ def parts(request: pytest.FixtureRequest) -> tuple[Recipe, KnownSource, Tokenize
     """A recipe, its source, a vocabulary of its words and an untrained model."""
     overrides = [f"data.corpus={request.param}", f"data.max_length={BLOCK}"]
     recipe = load("language-modeling/tailr", overrides).variants["cross-entropy"]
-    source = known_source(request.param)
-    assert source is not None
+    source = SOURCES[request.param]
     rows = [Row("", " ".join(source.next_words(())))] * 3
     tokenizer = Tokenizer.train(recipe.tokenizer, rows)
     torch.manual_seed(1)
