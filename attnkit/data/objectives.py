@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
 from attnkit.data.marked import mark
@@ -124,8 +124,7 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
     parts = [some for some in texts if some.shape[1] > 1 and len(some)]
     if not parts:
         raise DataError(f"the text has {len(ids)} tokens; span corruption needs 2 at least")
-    source, target = (_space(parts, side, ids.dtype) for side in (0, 1))
-    row = 0
+    sources, targets = list[Ids](), list[Ids]()
     for part in parts:
         rows, length = part.shape
         # First all gaps are drawn, then all spans.
@@ -134,24 +133,17 @@ def corrupt_spans(stream: Encoded, vocabulary: Vocabulary, max_length: int, nois
         of_spans.advance(rows * (length - noise_of(length)[0] - 1))
         step = max(1, CHUNK // length)
         for start in range(0, rows, step):
-            made = _pairs(part[start : start + step], marks, bits, of_spans)
-            here = slice(row, row + len(made[0]) + 1)
-            for side, filled in zip((source, target), made, strict=True):
-                first, *_, end = side.offsets[here]
-                side.ids[first:end] = filled.ravel()
-            row += len(made[0])
+            source, target = _pairs(part[start : start + step], marks, bits, of_spans)
+            sources.append(source)
+            targets.append(target)
         bits = of_spans
-    return replace(stream, source=source, target=target)
+    return replace(stream, source=_rows(sources), target=_rows(targets))
 
 
-def _space(parts: Sequence[Ids], side: int, dtype: DTypeLike) -> Ragged:
-    """Room for the sources (0) or the targets (1) of texts."""
-    widths = []
-    for rows, length in (part.shape for part in parts):
-        noise, spans = noise_of(length)
-        widths += [np.full(rows, (length - noise if side == 0 else noise) + spans + 1)]
-    offsets = np.append(0, np.concatenate(widths).cumsum())
-    return Ragged(np.empty(int(offsets[-1]), dtype), offsets)
+def _rows(parts: Sequence[Ids]) -> Ragged:
+    """Rows of the same length in each part [n, S], one after the other."""
+    widths = np.concatenate([np.full(*part.shape) for part in parts])
+    return Ragged(np.concatenate([part.ravel() for part in parts]), np.append(0, widths.cumsum()))
 
 
 def _pairs(texts: Ids, marks: Ids, of_gaps: Bits, of_spans: Bits) -> tuple[Ids, Ids]:

@@ -57,20 +57,8 @@ class SearchConfig(Section):
 
 Beta = Annotated[float, Field(ge=-1)]
 Eta = Annotated[float, Field(ge=0)]
-Method = Literal[
-    "entropy",
-    "entropy-free",
-    "mean",
-    "mean-whole",
-    "max",
-    "weighted",
-    "concat",
-    "window",
-    "cad",
-    "best",
-    "retrieval",
-    "none",
-]
+Pool = Literal["entropy", "entropy-free", "mean", "mean-whole", "max", "weighted"]
+Method = Literal[Pool, "concat", "window", "cad", "best", "retrieval", "none"]
 
 
 class ContextsConfig(Section):
