@@ -81,10 +81,10 @@ class Decay(Unscored):
         return Out(y.to(kind), state)
 
     def log_decay(self, k: Tensor, gates: Tensor | None) -> Tensor:
-        """log a_t: [B, H, T, 1], or a number for each channel of the keys."""
+        """log a_t: [B, H, T, 1], or a number for each channel of the keys; `fixed`: B is 1."""
         if gates is None:
             heads = torch.arange(self.shape.heads, dtype=k.dtype, device=k.device)
-            return torch.log1p(-(2.0 ** (-5 - heads)))[:, None, None].expand(*k.shape[:3], 1)
+            return torch.log1p(-(2.0 ** (-5 - heads)))[None, :, None, None].expand(-1, -1, k.shape[2], -1)
         gates = gates.to(k.dtype)
         if self.gate == "channel":
             return F.logsigmoid(gates) / 16  # the temperature of the source
