@@ -9,10 +9,11 @@ softplus(.) + 1/4, at first 1.  `decay: none` has a_t = 1 and one gate.
 
 With decay it reads from left to right, and is for decoders.  Without, an encoder fits all tokens of
 a text at once.  Self-attention only.  Pads leave the sums as they are.  Rows of the map need not
-sum to 1, and its entries may be negative.  Systems of D equations are solved exactly, one a token
-(the source's conjugate gradients come near it), in blocks of tokens that training computes again;
-decoding keeps sums of constant size.  Time T*D*D*D a head, memory T*D*(D + E)/16.  The convolutions
-and the output norm of the source's layer are options of the layer (`short_conv`, `output_norm`).
+sum to 1, and its entries may be negative.  Systems of D equations, one a token, are solved to
+rounding: on a CPU by conjugate gradients, as in the source, if 24 steps suffice; else exactly, in
+blocks of 16 tokens, whose systems are formed.  Decoding keeps sums of constant size.  Time T*D*D*D
+a head, memory T*D*(D + E)/64 (/16 where systems are formed).  The convolutions and the output norm
+of the source's layer are options of the layer (`short_conv`, `output_norm`).
 
 Source: von Oswald et al. 2025, "MesaNet: Sequence Modeling by Locally Optimal Test-Time Training";
 gates, L and its bound as in the layer of flash-linear-attention.
@@ -29,11 +30,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Out, Shape, State, Unscored, one_head, real_keys
+from attnkit.ops.conjugate_gradients import Systems, solution
+from attnkit.ops.fast_cpu import usable
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recurrence import scan
 
-BLOCK = 16
-"""Tokens whose systems stand side by side, D x D numbers each."""
+BLOCK, CHUNK = 16, 64
+"""Tokens whose systems stand side by side, D x D numbers each, or of which none is formed."""
+LONG = 256
+"""Tokens between states that training keeps; it computes again what lies between."""
 LEAST, FIRST = 0.25, 1.0
 """Of L: its bound, and where it starts."""
 
@@ -82,9 +87,9 @@ class Mesa(Unscored):
         if not mask.causal:
             sums = (k * strength).transpose(-1, -2) @ torch.cat((k, v), -1)
             return q @ fitted(*split(sums)), sums
-        if state is None:
-            state = v.new_zeros((*k.shape[:2], k.shape[3], k.shape[3] + v.shape[3]))
-        return scan(solved, BLOCK, state, q, k, v, logs, strength)
+        if state is None and k.shape[2] > LONG:
+            state = empty(k, v)
+        return scan(solved, LONG, state, q, k, v, logs, strength)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:
@@ -107,8 +112,59 @@ def fitted(squares: Tensor, right: Tensor) -> Tensor:
     return x
 
 
-def solved(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def empty(k: Tensor, v: Tensor) -> Tensor:
+    """The state before any token."""
+    return v.new_zeros((*k.shape[:2], k.shape[3], k.shape[3] + v.shape[3]))
+
+
+def solved(
+    q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """The recurrence for T tokens, q and k in units of L, log a and b [B, H, T, 1]."""
+    found = None
+    if k.shape[2] > 1 and usable(q, k, v, state):
+        found = by_steps(q, k, v, logs, strength, state)
+    if found is None:
+        found = scan(exactly, BLOCK, empty(k, v) if state is None else state, q, k, v, logs, strength)
+    return found
+
+
+def by_steps(
+    q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor] | None:
+    """`exactly` by conjugate gradients, without a state too; None where they need many steps."""
+    length = k.shape[2]
+    size = -(-length // -(-length // CHUNK))
+    given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
+    q, k, v, logs, strength = (torch.unflatten(x.contiguous(), 2, (-1, size)) for x in given)
+    total = logs.cumsum(-2)  # [B, H, chunks, C, 1]
+    later = torch.ones(size, size, dtype=torch.bool).triu(1)
+    fade = (total - total.transpose(-1, -2)).masked_fill(later, -torch.inf).exp()
+    since, until = total.exp(), (total[..., -1:, :] - total).exp()  # since chunk start, until end
+    fresh = (k * strength * until).transpose(-1, -2) @ torch.cat((k, v), -1)  # [.., D, D + E]
+    weights = fade * strength.transpose(-1, -2)
+    parts, before = [k, weights], None
+    if state is None and size == length:
+        state = fresh[:, :, 0]
+    else:
+        states = list[Tensor]()
+        state = empty(k[:, :, 0], v[:, :, 0]) if state is None else state
+        for new, end in zip(fresh.unbind(2), since[..., -1, :, None].unbind(2), strict=True):
+            states.append(state)
+            state = state * end + new
+        squares, before = split(torch.stack(states, 2))
+        parts += [since, squares]
+    x = solution(Systems(*(x.flatten(0, 2) for x in parts)), q.flatten(0, 2))
+    if x is None:
+        return None
+    x = x.view_as(q)
+    y = (x @ k.transpose(-1, -2) * weights) @ v
+    y = y if before is None else y + (x * since) @ before
+    return y.flatten(2, 3)[:, :, :length], state
+
+
+def exactly(q: Tensor, k: Tensor, v: Tensor, logs: Tensor, strength: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """`solved` by a system of D equations for each token."""
     length, size = k.shape[2], min(BLOCK, k.shape[2])
     given = [F.pad(x, (0, 0, 0, -length % size)) for x in (q, k, v, logs, strength)]
     q, k, v, logs, strength = (torch.unflatten(x, 2, (-1, size)) for x in given)

@@ -5,7 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from attnkit.attention import Mask, Shape
+from attnkit.mechanisms import mesa
 from attnkit.mechanisms.mesa import Mesa
+from attnkit.ops import conjugate_gradients, fast_cpu
 
 
 def drawn(length: int, gates: int = 2) -> list[torch.Tensor]:
@@ -77,3 +79,55 @@ def test_autocast_leaves_the_systems_in_32_bits() -> None:
     plain = mechanism(*given[:3], mask, gates=given[3][..., :1]).y
     with torch.autocast("cpu", torch.bfloat16):
         torch.testing.assert_close(mechanism(*given[:3], mask, gates=given[3][..., :1]).y, plain)
+
+
+@pytest.mark.parametrize("decay", ["scalar", "none"])
+@pytest.mark.parametrize("behind", [False, True])
+@pytest.mark.parametrize(("length", "long"), [(2, 512), (28, 512), (64, 512), (65, 512), (130, 512), (130, 40)])
+def test_conjugate_gradients_agree_forward_and_backward(
+    length: int, long: int, behind: bool, decay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pads, and with what the state of earlier tokens carries."""
+    given = [x.requires_grad_() for x in drawn(length + 3, 1 + (decay == "scalar"))]
+    mechanism, found, calls = made(decay), [], list[int]()
+    taken = mesa.solution
+    monkeypatch.setattr(mesa, "solution", lambda *given: calls.append(1) or taken(*given))
+    monkeypatch.setattr(conjugate_gradients, "BLOCK", 3 * 64 * 64)
+    monkeypatch.setattr(mesa, "LONG", long)
+    valid = torch.ones(2, length + 3, dtype=torch.bool)
+    valid[0, :2], valid[1, length - 1 :] = False, False
+    start = 3 if behind else 0
+    for plain in (True, False):
+        monkeypatch.setattr(fast_cpu, "PLAIN", plain)
+        state = None
+        if behind:
+            first = [x[:, :, :3] for x in given]
+            mask = Mask.of(valid[:, :3], 3, causal=True)
+            state = mechanism(*first[:3], mask, gates=first[3]).state
+        later = [x[:, :, start:] for x in given]
+        mask = Mask.of(valid, length + 3 - start, causal=True, start=start)
+        out = mechanism(*later[:3], mask, state, gates=later[3])
+        y = out.y[valid[:, None, start:].expand(-1, 3, -1)]
+        leaves = [*given, mechanism.ridge]
+        found.append([y, out.state, *torch.autograd.grad(y.sin().sum() + out.state.sin().sum(), leaves)])
+    assert len(calls) >= 1 + behind
+    torch.testing.assert_close(*found, rtol=1e-8, atol=1e-10)
+
+
+def test_systems_that_need_many_steps_are_solved_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v, gates = drawn(20)
+    mechanism, mask = made(), Mask.packed(20, q.device, causal=True)
+    wanted = mechanism(q, k, v, mask, gates=gates).y
+    monkeypatch.setattr(conjugate_gradients, "STEPS", 1)
+    exactly, calls = mesa.exactly, list[int]()
+    monkeypatch.setattr(mesa, "exactly", lambda *given: calls.append(1) or exactly(*given))
+    torch.testing.assert_close(mechanism(q, k, v, mask, gates=gates).y, wanted)
+    assert calls
+
+
+def test_the_gradient_of_conjugate_gradients_is_not_differentiated_again() -> None:
+    q, k, v, gates = drawn(9)
+    q.requires_grad_()
+    y = made()(q, k, v, Mask.packed(9, q.device, causal=True), gates=gates).y
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(y.sum(), q, create_graph=True)
