@@ -51,7 +51,7 @@ COMMANDS = (
     ("probe", "rank", RUN, "--rows", "8"),
     ("align", RUN, "source.txt", "source.txt"),
     ("convert", RUN, "--attention", "linear", "--transfer", "2", "--tune", "2"),
-    ("bench", "decode", RUN, "--threads", "1"),
+    ("bench", "decode", RUN, "--threads", "1", "--rows", "2"),
 )
 PASSAGES = (
     "nbce",
