@@ -73,7 +73,7 @@ SMALL = "train.steps=2 data.size=100 tokenizer.size=200 model.layers=1 search.ma
 COMMANDS = {
     "transformers": f"export {RUN} out-huggingface --to huggingface",
     "ctranslate2": f"generate {RUN} text --engine ctranslate2",
-    "onnxruntime": f"export {RUN} out-onnx --to onnx",
+    "onnxruntime": "export runs/toy/lm/seed-1 out-onnx --to onnx",
     "matplotlib": f"visualize-attn {RUN} dog --save map.png",
     **{
         name: f"train quickstart {SMALL} train.log_to=[{name}] --variant linear --out {name}"
@@ -102,6 +102,7 @@ def test_a_command_that_imports_an_extra_looks_nothing_up(tmp_path: Path) -> Non
     """Nor does onnxruntime, which is imported first, some time later."""
     there = {package: words for package, words in COMMANDS.items() if find_spec(package)}
     make_run(tmp_path)
+    make_run(tmp_path, "lm", task="language-modeling")  # one graph
     (tmp_path / "text").write_text("one red dog\n")
     if "huggingface_hub" in there:
         saved(tmp_path / "model", "llama")
