@@ -4,7 +4,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attnkit.api.calls import for_callers, several_texts
+from attnkit.api.calls import several_texts
 from attnkit.api.models import LoadedModel
 from attnkit.errors import UsageError
 from attnkit.nbce.answer import ask
@@ -34,7 +34,6 @@ class ContextAnswer:
         return f"<p>{html.escape(self.text)}{where}</p>"
 
 
-@for_callers
 def contexts(
     model: LoadedModel,
     contexts: Sequence[str],

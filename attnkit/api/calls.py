@@ -1,48 +1,12 @@
-"""What all functions of the Python API share: plug-ins, and remedies in the caller's terms."""
+"""What all functions of the Python API share: plug-ins, and texts alone or in lists."""
 
-import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from attnkit import mechanisms
-from attnkit.errors import AttnkitError, UsageError
+from attnkit.errors import UsageError
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 Plugins = str | Path | Sequence[str | Path]
-SWITCHES = ("sample", "chat", "fresh", "allow_change", "offline")
-"""Options of the command line without a value."""
-
-
-def in_python(message: str) -> str:
-    """A message whose remedies are options of the command line, as keyword arguments."""
-    message = message.replace("`attnkit train RECIPE`", "attnkit.train(RECIPE)")
-    message = message.replace("--plugin", "--plugins")
-
-    def keyword(found: re.Match[str]) -> str:
-        name, value = found[1].replace("-", "_"), found[2]
-        if value is None:
-            return f"{name}=True" if name in SWITCHES else name
-        number = re.fullmatch("[0-9.]*[0-9]", value)
-        return f"{name}={value}" if number or value.isupper() else f"{name}={value!r}"
-
-    return re.sub(r"--([a-z][a-z-]*)(?: ([A-Z]+\b|[0-9.]*[0-9]\b|\S+\.py\b))?", keyword, message)
-
-
-def for_callers(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The function with errors whose remedies can be typed in Python."""
-
-    @wraps(function)
-    def called(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
-        try:
-            return function(*arguments, **options)
-        except AttnkitError as error:
-            error.args = (in_python(str(error)),)
-            raise
-
-    return called
 
 
 def plug_in(plugins: Plugins) -> None:

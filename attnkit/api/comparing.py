@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from attnkit import models
-from attnkit.api.calls import Plugins, for_callers, plug_in, several
+from attnkit.api.calls import Plugins, plug_in, several
 from attnkit.api.curves import DrawnCurves
 from attnkit.api.progress import plain_text, shown
 from attnkit.errors import RecipeError, UnavailableError, UsageError
@@ -59,7 +59,6 @@ class ComparedRuns(Comparison):
             raise UnavailableError("to_pandas needs pandas: pip install pandas") from error
         return pandas.DataFrame([_record(row) for row in self.rows])
 
-    @for_callers
     def curves(self, *names: str, x: str | None = None) -> DrawnCurves:
         """Learning curves of the runs: training-loss, validation-loss, learning-rate, ...
 
@@ -98,7 +97,6 @@ def _record(row: ScoreRow) -> dict[str, Any]:
     }
 
 
-@for_callers
 def train(
     recipe: str | Path | Mapping[str, Any],
     overrides: Overrides = (),
@@ -232,7 +230,6 @@ def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
     return build.found(value, COMMAND_LINE, key == build.INIT) if isinstance(value, str) else value
 
 
-@for_callers
 def evaluate(
     runs: str | Path | Sequence[str | Path],
     *,

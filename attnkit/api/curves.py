@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attnkit.api.calls import for_callers
 from attnkit.api.progress import plain_text
 from attnkit.errors import UnavailableError
 from attnkit.runs.curves import Curves
@@ -18,7 +17,6 @@ class DrawnCurves:
     def __init__(self, curves: Sequence[Curves]) -> None:
         self.curves = tuple(curves)
 
-    @for_callers
     def save(self, path: str | Path) -> None:
         """Write a picture: .svg, .png or .pdf."""
         write_output(Path(path), picture(self.curves, Path(path).suffix[1:].lower()).data)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from attnkit.analysis.maps import Capture, Kind
-from attnkit.api.calls import Plugins, for_callers, plug_in, several_texts
+from attnkit.api.calls import Plugins, plug_in, several_texts
 from attnkit.device import pick_device
 from attnkit.errors import UsageError
 from attnkit.recipe.schema import SearchConfig
@@ -82,7 +82,6 @@ class TextAttention:
         maps = {kind: one.by_word() for kind, one in self.capture.maps.items()}
         return TextAttention(replace(self.capture, maps=maps))
 
-    @for_callers
     def save(self, path: str | Path) -> None:
         """Write a page (.html) or numbers (.npz, .csv)."""
         from attnkit.analysis import map_files
@@ -115,7 +114,6 @@ class LoadedModel(ABC):
     def __init__(self, name: str, device: str) -> None:
         self.name, self.device = name, device
 
-    @for_callers
     def generate(self, texts: str | Sequence[str], *, sample: bool = False, **search: Any) -> list[str]:
         """The best output of each text, in order.
 
@@ -129,7 +127,6 @@ class LoadedModel(ABC):
         """
         return self._generate(several_texts(texts), self._search(search, sample))
 
-    @for_callers
     def attention(self, text: str, target: str | None = None, *, sample: bool = False, **search: Any) -> TextAttention:
         """The maps of a text and its output: `target`, or what the model writes.
 
@@ -145,7 +142,7 @@ class LoadedModel(ABC):
         spec = self._search(search, sample) if search or sample else None
         found = self._capture(text, target, spec)
         if note := found.facts.get("note"):
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=2)
         return TextAttention(found)
 
     def _search(self, given: dict[str, Any], sample: bool) -> SearchConfig:
@@ -197,7 +194,7 @@ class RunModel(LoadedModel):
         found = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
         written = [outputs[0][0] for outputs in found]
         if note := unlike_note(counts.rare, counts.lines):
-            warnings.warn(note, stacklevel=4)  # of the caller of `generate`
+            warnings.warn(note, stacklevel=3)  # of the caller of `generate`
         return written
 
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
@@ -242,7 +239,6 @@ class PretrainedModel(LoadedModel):
         return pretrained_reader(self.opened, chat=chat, template=template)
 
 
-@for_callers
 def load(model: str | Path, *, device: str = "auto", offline: bool = False, plugins: Plugins = ()) -> LoadedModel:
     """Open a finished run, `demo`, or a Hugging Face model.
 
