@@ -25,7 +25,7 @@ attention/mask.py: (self.q_pos + 1 if self.causal => (self.q_pos if self.causal
 attention/scored.py: return weights.masked_fill(~allowed, 0) => return weights
 mechanisms/dot.py: and q.shape[2] == k.shape[2] =>
 mechanisms/scaled_dot.py: **-0.5 => **-1.0
-mechanisms/sigmoid.py: scores - seen => scores + seen
+mechanisms/sigmoid.py: -self.keys_seen(mask) => self.keys_seen(mask)
 mechanisms/sink.py: k_pos < self.keep => k_pos <= self.keep
 mechanisms/sink.py: logs - total).exp() => logs).exp()
 mechanisms/sink.py: first = keys - 1 - self.window => first = keys - self.window

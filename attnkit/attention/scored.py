@@ -16,6 +16,7 @@ from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.ops.grouped_heads import mix
 from attnkit.ops.recomputed_blocks import RowBlock, recomputed
+from attnkit.ops.score_chunks import Hidden, Weighing, chunked_mix
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
@@ -40,6 +41,8 @@ class Scored(Attention):
     """Scores are proportional to q, so a factor may go into q (and the fused path stays open)."""
     corrected: ClassVar[bool] = False
     """`scores` returns as many numbers more, behind the scores, for `normalise` alone."""
+    fuses_bias: ClassVar[bool] = False
+    """`fused` takes a bias as its last argument."""
     query_blocks: bool = True
     """Whether long texts are answered in blocks of queries.  A table of positions says False: the
     gradient of each block would be as large as the table."""
@@ -87,6 +90,28 @@ class Scored(Attention):
         """
         return None
 
+    def chunked(
+        self,
+        weighing: Weighing,
+        scale: float,
+        q: Sequence[Float[Tensor, "B H T D"]],
+        k: Sequence[Float[Tensor, "B G S D"]],
+        v: Float[Tensor, "B G S E"],
+        mask: Mask,
+        bias: Float[Tensor, "b h T S"] | None = None,
+        **more: Tensor | None,
+    ) -> Float[Tensor, "B H T E"]:
+        """`chunked_mix` of the keys that are allowed; neighbouring heads may share keys and values.
+
+        `more` are a parameter, and an offset of the scores of each query.
+        """
+        heads, queries = q[0].shape[1:3]
+        *keys, values = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (*k, v))
+        causal = mask.causal and queries == v.shape[2]
+        hidden = Hidden(self.allowed(mask), causal, more.pop("offset", None))
+        bias = None if bias is None else bias.expand(-1, -1, queries, v.shape[2])
+        return chunked_mix(weighing, hidden, scale, q, keys, values, bias, **more)
+
     def added(
         self, call: AttentionCall, keys: Float[Tensor, "B H S M"] | None, state: State
     ) -> tuple[Float[Tensor, "b H T S"] | None, State]:
@@ -116,9 +141,9 @@ class Scored(Attention):
         noisy = self.noise > 0 or (self.training and chosen.attention_dropout > 0)
         # a fused kernel has none of these
         plain = noisy or chosen.residual_scores or chosen.logit_cap is not None
-        plain = plain or not (prior is bias is factor is None)
+        plain = plain or not (prior is factor is None) or (bias is not None and not self.fuses_bias)
         if not plain and q is not None and keys is not None:
-            y = self.fused(q, keys, values, mask)
+            y = self.fused(q, keys, values, mask, *(() if bias is None else (bias,)))
             if y is not None:
                 return Out(y, state)
         queries, per_query = mask.q_pos.shape[1], self.shape.heads * values.shape[2]  # scores

@@ -18,6 +18,7 @@ weights are 4/5 (1/4 - 3/20) = .08 and 4/5 (3/4 - 1/20) = .56.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -30,6 +31,7 @@ from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.fast_cpu import few_scores
+from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks, softmax_slopes
 
 PLAIN_UP_TO = 48 * 48
 """Scores a head up to which the plain products beat the fused kernel on a CPU."""
@@ -43,6 +45,31 @@ def halves(x: Float[Tensor, "B H T D"]) -> Float[Tensor, "B 2H T D/2"]:
 def twice(x: Tensor | None, heads: int) -> Tensor | None:
     """What is added to the scores of each head, for both of its maps."""
     return x.repeat(1, 2, 1, 1) if x is not None and x.shape[1] == heads else x
+
+
+class DifferenceOfSoftmaxes(Weighing):
+    """rest (first - factor second), chunk by chunk; the gradient of the factor is summed."""
+
+    masked, tensors = 2, 3
+
+    def __init__(self, rest: float, factor: Float[Tensor, ""]) -> None:
+        self.rest, self.factor = rest, float(factor)
+        self.slope = torch.zeros_like(factor)
+
+    def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor, ...]:
+        first, second = (one.softmax(-1) for one in scores)
+        weights = torch.mul(first, self.rest, out=scores[0])
+        return weights.sub_(second, alpha=self.rest * self.factor), first, second
+
+    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        _, first, second = kept
+        self.slope -= self.rest * torch.dot(grad.flatten(), second.flatten())
+        to_first, to_second = (softmax_slopes(one, grad) for one in (first, second))
+        return [to_first.mul_(self.rest), to_second.mul_(-self.rest * self.factor)]
+
+    def parameter_gradient(self) -> Tensor:
+        slope, self.slope = self.slope, torch.zeros_like(self.slope)  # graphs may be asked again
+        return slope
 
 
 class Differential(ScaledDot):
@@ -79,7 +106,14 @@ class Differential(ScaledDot):
         return super().answer(call._replace(prior=prior, bias=bias))
 
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """Both maps of all heads at once; halves are filled up to the width of the values."""
+        """In chunks of both maps, else by the fused kernel.
+
+        That has both maps of all heads at once; halves are filled up to the width of the values.
+        """
+        if in_chunks(q, k, v):
+            factor, rest = self.factor().to(v.dtype), 1 - self.lambda_init
+            both = DifferenceOfSoftmaxes(rest, factor.detach())
+            return self.chunked(both, k.shape[-1] ** -0.5, q.chunk(2, -1), k.chunk(2, 1), v, mask, parameter=factor)
         if few_scores(q, k, PLAIN_UP_TO):
             return None
         width = k.shape[-1]
@@ -98,10 +132,14 @@ class Differential(ScaledDot):
     def difference(self, both: Float[Tensor, "b 2H T n"]) -> Float[Tensor, "b H T n"]:
         """(1 - l0) (first - l second)."""
         first, second = both.chunk(2, 1)
-        plus, minus = self.vectors.prod(1).sum(-1).exp()  # e^(a1 b1), e^(a2 b2)
-        factor = (plus - minus + self.lambda_init).to(both.dtype)
-        difference: Tensor = (1 - self.lambda_init) * (first - factor * second)
+        difference: Tensor = (1 - self.lambda_init) * (first - self.factor().to(both.dtype) * second)
         return difference
+
+    def factor(self) -> Float[Tensor, ""]:
+        """l."""
+        plus, minus = self.vectors.prod(1).sum(-1).exp()  # e^(a1 b1), e^(a2 b2)
+        factor: Tensor = plus - minus + self.lambda_init
+        return factor
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

@@ -14,13 +14,41 @@ Worked number: D = 1, q = 0, r = 1, keys 0 and 1: p is (1/2, 1/2) and kbar 1/2, 
 1/2 (1 + 1/2 - 0) = 3/4 and 1/2 (1 + 1/2 - 1) = 1/4.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attnkit.attention import Mask, Scored, Shape, dot_scores, one_head, visible_softmax
+from attnkit.attention import Mask, Shape, dot_scores, one_head, visible_softmax
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
+from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
+
+
+class Corrected(Weighing):
+    """p (1 + sum p a - a), p = softmax(s), of scores s and a = r k^T, chunk by chunk."""
+
+    tensors = 4
+
+    def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor, ...]:
+        p, along = scores[0].softmax(-1), scores[1]
+        both = p * along
+        mean = both.sum(-1, keepdim=True)
+        return torch.addcmul(p, p, mean).sub_(both), p, along, mean
+
+    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        """By s p (g - sum p g), where g = G (1 + sum p a - a) + a sum p G and G is that of the weights.
+
+        By a p (sum p G - G).
+        """
+        _, p, along, mean = kept
+        share = grad.mul_(p)
+        total = share.sum(-1, keepdim=True)
+        to_scores = torch.addcmul(share, share, mean).addcmul_(along, share, value=-1)
+        to_scores.addcmul_(p * along, total)
+        to_scores.addcmul_(p, to_scores.sum(-1, keepdim=True), value=-1)
+        return [to_scores, (p * total).sub_(share)]
 
 
 class Parallax(ScaledDot):
@@ -29,7 +57,7 @@ class Parallax(ScaledDot):
     homogeneous = False
     corrected = True
     softmax = False
-    fused = Scored.fused
+    fuses_bias = True
 
     def __init__(self, shape: Shape, *, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)
@@ -39,6 +67,13 @@ class Parallax(ScaledDot):
         """q k^T / sqrt(D), and r k^T behind it."""
         q, r = q.chunk(2, 1)
         return torch.cat((dot_scores(q * self.scale, k), dot_scores(r, k)), 1)
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
+        """In chunks of both maps."""
+        if not in_chunks(q, k, v):
+            return None
+        q, r = q.chunk(2, 1)
+        return self.chunked(Corrected(), 1.0, (q * self.scale, r), (k, k), v, mask, bias)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """p (1 + sum p r k - r k)."""

@@ -12,22 +12,37 @@ Worked number: D = 4, q = (2, 0, 0, 0), keys (0, 0, 0, 0) and (ln 3, 0, 0, 0) sc
 """
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.errors import UsageError
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
+
+
+class Sigmoids(Weighing):
+    """sigmoid(scores), chunk by chunk."""
+
+    bears_empty = True
+
+    def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
+        return (scores[0].sigmoid_(),)
+
+    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        return [torch.ops.aten.sigmoid_backward(grad, kept[0])]
 
 
 class Sigmoid(ScaledDot):
     """sigmoid(q k^T / sqrt(D) + b) v; cost T*S*D.  For `key_heads` see `dot`."""
 
     normalised = False
-    fused = Scored.fused
+    fuses_bias = True
 
     def __init__(
         self, shape: Shape, *, bias: float | Literal["log-n", "learned"] = "log-n", key_heads: int | None = None
@@ -39,6 +54,24 @@ class Sigmoid(ScaledDot):
         if bias == "learned":
             self.bias = nn.Parameter(torch.full((shape.heads,), -math.log(shape.max_length)))
 
+    def log_n(self, mask: Mask, dtype: torch.dtype) -> Float[Tensor, "b 1 T 1"]:
+        """-log n of each query."""
+        return -self.keys_seen(mask).clamp_min(1).to(dtype).log().unsqueeze(-1)  # not log 0
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
+        """In chunks; a learned bias is one more channel of the queries, and 1 of the keys."""
+        if not in_chunks(q, k, v):
+            return None
+        offset = None
+        if isinstance(self.bias, Tensor):
+            more = (self.bias.to(q.dtype) / self.scale)[:, None, None].expand(*q.shape[:3], 1)
+            q, k = torch.cat((q, more), -1), F.pad(k, (0, 1), value=1.0)
+        elif self.bias is None:
+            offset = self.log_n(mask, q.dtype)
+        else:
+            offset = q.new_full((1, 1, q.shape[2], 1), self.bias)
+        return self.chunked(Sigmoids(), self.scale, (q,), (k,), v, mask, bias, offset=offset)
+
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """sigmoid(scores + b), and 0 for keys that may not be seen."""
         allowed = self.allowed(mask)
@@ -47,8 +80,7 @@ class Sigmoid(ScaledDot):
         elif self.bias is not None:
             scores = scores + self.bias
         else:
-            seen = mask.visible() if allowed is None else allowed.sum(-1)
-            scores = scores - seen.clamp_min(1).to(scores.dtype).log().unsqueeze(-1)  # not log 0
+            scores = scores + self.log_n(mask, scores.dtype)
         weights = scores.sigmoid()
         return weights if allowed is None else weights.masked_fill(~allowed, 0)
 

@@ -13,6 +13,7 @@ Worked number: all scores 0, so b = 1/2: the fourth query weighs the three befor
 and with `include_self` itself 1/2 and those 1/16, 1/8, 1/4.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Scored, Shape, one_head
+from attnkit.attention import Mask, Shape, one_head
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.linear_attention import widest
+from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
 
 STRAIGHT = 40.0
 """From this score on, log(1 + e^s) is s to the last digit of float64."""
@@ -55,6 +57,25 @@ class StickWeights(torch.autograd.Function):
         return own.sub_(shared).masked_fill_(hidden, 0), None
 
 
+class Shares(Weighing):
+    """b_ij prod (1 - b_im), chunk by chunk; a key that is hidden has b = 0."""
+
+    tensors, bears_empty = 2, True
+
+    def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor, Tensor]:
+        share = scores[0].sigmoid_()
+        weights = share.flip(-1)  # from the nearest key on
+        left = (1 - weights).cumprod(-1)
+        weights[..., 1:] *= left[..., :-1]
+        return weights.flip(-1), share
+
+    def slopes(self, kept: Sequence[Tensor], grad: Tensor) -> list[Tensor]:
+        """See `StickWeights`."""
+        weights, share = kept
+        own = grad.mul_(weights)
+        return [own.addcmul(own.cumsum(-1), share, value=-1)]
+
+
 class StickBreaking(ScaledDot):
     """Shares of what nearer keys leave; cost T*S*D.  For `key_heads` see `dot`."""
 
@@ -63,7 +84,7 @@ class StickBreaking(ScaledDot):
     by_distance = True
     normalised = False
     why = "the stick is broken from the nearest past key on"
-    fused = Scored.fused
+    fuses_bias = True
 
     def __init__(self, shape: Shape, *, include_self: bool = False, key_heads: int | None = None) -> None:
         super().__init__(shape, key_heads=key_heads)
@@ -75,6 +96,12 @@ class StickBreaking(ScaledDot):
             return mask.dense()
         earlier = mask.k_pos[:, None, None, :] < mask.q_pos[:, None, :, None]
         return earlier & mask.valid[:, None, None, :]
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
+        """In chunks, by products."""
+        if not in_chunks(q, k, v):
+            return None
+        return self.chunked(Shares(), self.scale, (q,), (k,), v, mask, bias)
 
     def normalise(self, scores: Tensor, mask: Mask, raw_scores: Tensor) -> Float[Tensor, "b H T S"]:
         """exp(log b_ij + sum of log (1 - b_im) over the nearer keys)."""
