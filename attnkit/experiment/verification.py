@@ -199,14 +199,14 @@ class _Verification:
         if not stored:
             yield self.check("score", "all", "not checked", "not scored yet")
         for name, entry in stored.items():
-            told = {metric: value.score for metric, value in entry.metrics.items()}
             try:
                 saved = SavedScores.read(self.run, entry.split or name, name)
-                assert saved is not None
             except AttnkitError as error:
                 why = layout.without_path(error, self.run.path)
-                for cell in [f"{name} {metric}" for metric in told] or [name]:
+                for cell in [f"{name} {metric}" for metric in entry.metrics] or [name]:
                     yield self.check("score", cell, "different", why)
+                continue
+            if saved is None:  # removed meanwhile
                 continue
             if saved.stored.weights != self.run.weights_sha256:
                 yield self.check("score", name, "different", "the scores are of other weights")
@@ -219,7 +219,7 @@ class _Verification:
                 yield self.check("score", name, "not checked", f"scores follow from what is kept of each line: {why}")
             except AttnkitError as error:
                 yield self.check("score", name, "different", f"its rows: {layout.without_path(error, self.run.path)}")
-            yield from self._scores(saved, told, made)
+            yield from self._scores(saved, made)
 
     def _scored_again(self, saved: SavedScores) -> dict[str, Score]:
         """The metrics of the kept outputs; AttnkitError where the rows are not those scored, or not at hand."""
@@ -232,19 +232,18 @@ class _Verification:
         sources, references = [line.source for line in lines], [line.references for line in lines]
         return answer_scores(names, saved.texts, sources, references, recipe, eval)
 
-    def _scores(
-        self, saved: SavedScores, told: Mapping[str, float | None], made: Mapping[str, Score]
-    ) -> Iterator[Check]:
+    def _scores(self, saved: SavedScores, made: Mapping[str, Score]) -> Iterator[Check]:
         """Each cell: the stored score beside the same made again."""
-        for metric, value in told.items():
-            state: State = "same"
-            text = ""
-            at: tuple[Any, ...] = (saved.stored.split, metric, value)
+        for metric, told in saved.stored.metrics.items():
+            cell, at = f"{saved.name} {metric}", (saved.stored.split, metric, told.score)
             if metric not in made:
-                state, text, at = "not checked", "a metric of a plug-in that is not there: add --plugin FILE", ()
-            elif not _same(value, new := made[metric].stored.score):
-                state, text = "different", f"{layout.SCORES} says {value}, scored again it is {new}"
-            yield self.check("score", f"{saved.name} {metric}", state, text, *at)
+                why = "a metric of a plug-in that is not there: add --plugin FILE"
+                yield self.check("score", cell, "not checked", why)
+            elif _same(told.score, new := made[metric].stored.score):
+                yield self.check("score", cell, "same", "", *at)
+            else:
+                why = f"{layout.SCORES} says {told.score}, scored again it is {new}"
+                yield self.check("score", cell, "different", why, *at)
 
 
 def _same(one: float | None, other: float | None) -> bool:
