@@ -162,10 +162,6 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
     state = files.read_json(path / _STATE)
-    if not (path / _TENSORS).exists():
-        from attnkit.train.parallel import read_shards
-
-        return read_shards(path, prefix), state
     return tensors.read(path / _TENSORS, prefix=prefix), state
 
 
@@ -186,9 +182,6 @@ def fault_of(path: Path) -> str | None:
                 return f"{name}: must be {entry.size} bytes long, is {size}"
             if files.sha256_file(path / name) != entry.sha256:
                 return f"{name}: its SHA-256 is not the one in {_MANIFEST}"
-        for one in sorted(path.glob("*.safetensors")):  # all that are there are read of shards
-            if one.name not in manifest.files:
-                return f"{one.name}: is not recorded in {_MANIFEST}"
     except (AttnkitError, OSError) as error:
         return str(error).removeprefix(f"{path}/")
     return None

@@ -7,15 +7,10 @@ the target tokens of all of them.
 import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -117,20 +112,3 @@ def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
             f"ranks have different recipes or data: rank {other} and rank 0 do not agree; give all "
             "of them the same files"
         )
-
-
-def read_shards(folder: Path, prefix: str) -> dict[str, Tensor]:
-    """Tensors of a checkpoint in shards, as earlier versions saved them, by the start of names."""
-    reader = HuggingFaceStorageReader(str(folder))
-    found = {
-        name: torch.empty(one.size, dtype=one.properties.dtype)
-        for name, one in dict[str, Any](reader.read_metadata().state_dict_metadata).items()
-        if name.startswith(prefix)
-    }
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that it reads without other ranks
-            load(found, storage_reader=reader, no_dist=True)
-    except CheckpointException as error:
-        raise DataError(f"{folder}: {' '.join(str(error).split())[:200]}") from error
-    return found
