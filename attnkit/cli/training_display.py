@@ -36,7 +36,7 @@ def live_board(board: Board) -> Iterator[Callable[[events.Event], None]]:
         board.update(event)
         lasting = isinstance(event, events.NoteEvent) and not event.passing
         failed = isinstance(event, events.FailedEvent)
-        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent | events.TunedEvent):
+        if lasting or failed or isinstance(event, events.PreparedEvent | events.SkippedEvent):
             for line in log_lines(event):
                 screen.print(Text(line, "red" if failed else "dim"))
 

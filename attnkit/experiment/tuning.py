@@ -188,26 +188,29 @@ def train(
         rows = tuning.rows if group.is_main_process() else ()
         tuned = group.broadcast_object({row: tuning.entry(trials, row) for row in rows})
         for row, entry in tuned.items():
-            tried = [one.model_dump(exclude_none=True) for one in entry.trials]
-            emit(events.TunedEvent(entry.key, entry.value, entry.monitor, tried, variant=row))
-            for note in _notes(row, entry):
-                emit(NoteEvent(note))
+            for note in _notes(entry):
+                emit(NoteEvent(note, variant=row))
         file = tuning.load([tuning.rows[row][entry.value] for row, entry in tuned.items()])
         stop.obey("; run the same command again to resume")
     return training.train(replace(settings, file=file, tuned=tuned), emit, jobs=jobs, notice=notice)
 
 
-def _notes(row: str, entry: Tuned) -> Iterator[str]:
-    """What a reader should know of a choice."""
+def _notes(entry: Tuned) -> Iterator[str]:
+    """A choice, and what a reader should know of it."""
+    tried = (
+        f"{one.value}: {'diverged' if one.score is None else events.score_text(entry.monitor, one.score)}"
+        for one in entry.trials
+    )
+    yield f"chose {entry.key}={entry.value} ({', '.join(tried)})"
     scores = {one.value: (one.score, one.loss) for one in entry.trials}
     same = [value for value, score in scores.items() if score == scores[entry.value]]
     if len(same) > 1:
-        yield f"{row}: {entry.key}: equal scores of {', '.join(same)}; takes the first"
+        yield f"{entry.key}: equal scores of {', '.join(same)}; takes the first"
     with suppress(ValueError):  # words have no ends
         numbers = sorted(scores, key=float)
         if entry.value in (numbers[0], numbers[-1]):
             end = ("smaller", "larger")[entry.value == numbers[-1]]
-            yield (f"{row}: {entry.key}={entry.value} is at the end of the values tried; a {end} one may be better")
+            yield f"{entry.key}={entry.value} is at the end of the values tried; a {end} one may be better"
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:

@@ -11,7 +11,6 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from attnkit.recipe.metrics import metric_facts
 from attnkit.text import one_line
 from attnkit.train import events
 
@@ -77,7 +76,7 @@ class Board:
             case events.ProgressEvent():
                 run.state, run.doing, run.progress = "training", _told(event), event
             case events.ValidatedEvent():
-                run.validation = score_text(event.monitor, event.value)
+                run.validation = events.score_text(event.monitor, event.value)
             case events.FinishedEvent():
                 run.seconds = event.seconds
                 self._end(run, "done", _told(event))
@@ -173,13 +172,6 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
-def score_text(monitor: str, value: float) -> str:
-    """The result of a validation: scores have one decimal, losses three."""
-    if monitor == "loss":
-        return f"validation loss {value:.3f}"
-    return f"validation {metric_facts(monitor).title} {value:.1f}"
-
-
 def log_lines(event: events.Event) -> list[str]:
     """An event as lines of a log; some events are not worth a line."""
     seed = "" if event.seed is None else f" seed {event.seed}"
@@ -216,12 +208,12 @@ def _told(event: events.Event) -> str:
                 f"{gradient}{remaining}"
             )
         case events.ValidatedEvent():
-            best = score_text(event.monitor, event.best).rpartition(" ")[-1]
+            best = events.score_text(event.monitor, event.best).rpartition(" ")[-1]
             best = f" (best {best})" if event.best != event.value else ""
             loss = event.monitor == "loss"
-            monitored = "" if loss else f", {score_text(event.monitor, event.value)}"
+            monitored = "" if loss else f", {events.score_text(event.monitor, event.value)}"
             return (
-                f"step {event.step:,}: {score_text('loss', event.loss)}, "
+                f"step {event.step:,}: {events.score_text('loss', event.loss)}, "
                 f"perplexity {event.perplexity:.2f}{monitored}{best}"
             )
         case events.FinishedEvent():
@@ -231,12 +223,6 @@ def _told(event: events.Event) -> str:
             return f"skipped: {one_line(event.reason)}"
         case events.FailedEvent():
             return f"failed: {one_line(event.reason)}"
-        case events.TunedEvent():
-            tried = ", ".join(
-                f"{one['value']}: " + (score_text(event.monitor, one["score"]) if "score" in one else "diverged")
-                for one in event.trials
-            )
-            return f"chose {event.key}={event.value} ({tried})"
         case events.EvaluatedEvent():
             return f"scored {', '.join(map(one_line, event.splits))}"
     return ""

@@ -6,10 +6,12 @@ case); what JSON cannot hold (NaN, infinities) becomes null.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from attnkit.recipe.metrics import metric_facts
 
 if TYPE_CHECKING:
     from attnkit.scoring import Comparison
@@ -124,19 +126,6 @@ class FailedEvent(Event):
 
 
 @dataclass(frozen=True)
-class TunedEvent(Event):
-    """The value of a key is chosen for a variant; `trials` as in manifest.json, with their scores.
-
-    `monitor` names what the scores measure on validation data.
-    """
-
-    key: str
-    value: str
-    monitor: str
-    trials: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
 class EvaluatedEvent(Event):
     """One run is scored on these splits."""
 
@@ -161,6 +150,13 @@ Emit = Callable[[Event], object]
 
 def ignore(event: Event) -> None:
     """Takes an event, and shows nothing."""
+
+
+def score_text(monitor: str, value: float) -> str:
+    """The result of a validation: scores have one decimal, losses three."""
+    if monitor == "loss":
+        return f"validation loss {value:.3f}"
+    return f"validation {metric_facts(monitor).title} {value:.1f}"
 
 
 def _plain(value: Any) -> Any:

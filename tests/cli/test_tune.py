@@ -92,19 +92,14 @@ def test_a_tuned_comparison_from_plan_to_picture(here: Caller, tmp_path: Path) -
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_trials_side_by_side_score_as_one_after_the_other(here: Caller) -> None:
-    words = ("train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--tune-steps", "6", "--json")
+    words = ("train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--tune-steps", "6")
     one, side = here(*words), here(*words, "--jobs", "2", "--out", "side")
     assert (one.code, side.code) == (0, 0), side.err
-    tuned = [
-        {event["variant"]: event for event in map(json.loads, text.splitlines()) if event["event"] == "tuned"}
-        for text in (one.out, side.out)
-    ]
-    assert tuned[0].keys() == tuned[1].keys() == {"one", "two"}
     for row in ("one", "two"):
-        first, second = (some[row]["trials"] for some in tuned)
-        assert [one["value"] for one in first] == ["0.001", "0.01"]
+        first, second = (Run.open(f"{out}/tiny/{row}/seed-1").manifest.tuned.trials for out in ("runs", "side"))
+        assert [one.value for one in first] == ["0.001", "0.01"]
         for left, right in zip(first, second, strict=True):
-            assert left["score"] == pytest.approx(right["score"], rel=1e-3)
+            assert left.score == pytest.approx(right.score, rel=1e-3)
 
 
 @pytest.mark.slow
