@@ -42,8 +42,6 @@ class Notes(NamedTuple):
     every: tuple[str, ...]
     brief: frozenset[str]
     """Those without which its cells cannot be read."""
-    about: dict[str, str]
-    """The title of the column that a note is about, where it is about one."""
 
 
 def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
@@ -53,18 +51,16 @@ def comparison_notes(comparison: Comparison, axis: Axis = "") -> Notes:
     """
     rows = comparison.rows
     at_once = [row for row in rows if axis != "length" or row.length == rows[0].length]
-    signatures = {}
+    signatures = []
     for metric in scored_metrics(rows):
-        title, found = metric_facts(metric).title, [row.scores.get(metric) for row in at_once]
-        told = joined(score.signature for score in found if score)
-        signatures[f"{title}{direction_note(metric)}: {told}"] = title
+        told = joined(row.scores[metric].signature for row in at_once if metric in row.scores)
+        signatures.append(f"{metric_facts(metric).title}{direction_note(metric)}: {told}")
     columns = {"contexts": _questions, "length": _lengths}[axis](rows) if axis else []
     seeds, significance = _seeds(rows, axis), _significance(comparison, axis)
     notes = [*signatures, *(columns if axis else [_sentences(rows)]), *seeds]
     notes += ([] if axis else _training(rows)) + _tuning(at_once) + _conditions(comparison)
     notes += significance + ([] if axis else _published(comparison)) + run_notes(rows)
-    about = dict.fromkeys({*significance} - {SEPARABLE_NOTE}, "difference") | signatures
-    return Notes(tuple(notes), frozenset([*columns, *seeds, *significance]), about)
+    return Notes(tuple(notes), frozenset([*columns, *seeds, *significance]))
 
 
 def trained(rows: Sequence[ScoreRow]) -> bool:

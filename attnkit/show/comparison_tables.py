@@ -219,8 +219,8 @@ def comparison_table(comparison: Comparison) -> Table:
             form = amount if one.in_bytes else _number
             columns.append(Column(one.title, value, form, one.key, priority=one.priority))
     title = ": ".join(filter(None, (joined(getattr(r, n) for r in rows) for n in IN_TITLE)))
-    notes, brief, about = comparison_notes(comparison)
-    return replace(Table.of(title, keys, columns, notes), brief=brief, about=about)
+    notes, brief = comparison_notes(comparison)
+    return replace(Table.of(title, keys, columns, notes), brief=brief)
 
 
 IN_TITLE = ("recipe", "split")

@@ -96,8 +96,6 @@ class Table:
     how: str = WIDER  # how to see the columns that are left out
     brief: frozenset[str] | None = None
     """Notes without which the cells cannot be read; None: all of them."""
-    about: Mapping[str, str] = field(default_factory=dict)
-    """The title of the column that a note is about, where it is about one."""
 
     @classmethod
     def of(
@@ -152,8 +150,7 @@ class Table:
     def choose(self, names: Sequence[str]) -> "Table":
         """The same table with these columns only, never leaving one out; case does not matter.
 
-        What names the row stays, and so does a score whose difference is asked for.  Notes about
-        other columns go.
+        What names the row stays, and so does a score whose difference is asked for.
         """
         wanted = {name.casefold() for name in names}
         keep = {at for at, column in enumerate(self.columns) if self.is_key(at) or column.word.casefold() in wanted}
@@ -163,9 +160,7 @@ class Table:
         chosen = sorted(keep)
         columns = tuple(replace(self.columns[at], priority=0) for at in chosen)
         rows = tuple(tuple(row[at] for at in chosen) for row in self.rows)
-        gone = {one.title for one in self.columns} - {one.title for one in columns}
-        notes = tuple(note for note in self.notes if self.about.get(note) not in gone)
-        return replace(self, columns=columns, rows=rows, notes=notes)
+        return replace(self, columns=columns, rows=rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:

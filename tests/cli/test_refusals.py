@@ -349,6 +349,8 @@ TABLE = """
 2 --kind crosss :: '--kind': 'crosss': did you mean cross?
 2 --target rote --max-length 0 :: --target fixes the output: leave out
 2 --with other --save a.npz :: a.npz: .npz holds one model
+2 --with other --save a.svg :: a.svg: .svg holds one model
+2 --reference --save a.svg :: a.svg: .svg has no --reference
 2 --save . :: unknown suffix ''
 66 --with nothing/here/at/all :: nothing/here/at/all
 2 --max-length 0 :: --max-length: must be a whole number >= 1

@@ -483,17 +483,6 @@ def test_chosen_columns_are_never_left_out() -> None:
     assert "train_tokens_per_second" not in table_formats.csv_text(chosen)
 
 
-def test_notes_about_columns_that_are_not_chosen_go() -> None:
-    """Signatures of metrics that were not shown stood below the table."""
-    table = comparison_table(comparison())
-    chosen = table.choose(["bleu"])
-    gone = [note for note in table.notes if note not in chosen.notes]
-    assert any(note.startswith("TER") for note in gone)
-    assert {note.partition(":")[0] for note in chosen.notes} >= {"BLEU", "sentences", "seeds"}
-    assert not any(note.startswith(("difference", "TER", "intervals", "[low")) for note in chosen.notes)
-    assert table.choose(["difference"]).notes == table.notes
-
-
 WORDS = st.lists(st.text("abcde-", min_size=1, max_size=9), max_size=8).map(" ".join)
 WORDS = WORDS.filter(lambda text: text != NONE)  # which stands for no value
 

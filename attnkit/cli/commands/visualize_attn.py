@@ -78,8 +78,10 @@ def visualize_attn(
     files = save or []
     for path in files:
         output.check_save(path, (*output.PICTURES, *PAGES, *NUMBERS))
-        if other and path.suffix.lower() in NUMBERS:
-            raise UsageError(f"--save {path}: {path.suffix} holds one model: leave out --with")
+        if other and path.suffix.lower() not in PAGES:
+            raise UsageError(f"--save {path}: {path.suffix} holds one model: leave out --with, or save .html")
+        if reference and path.suffix.lower() in output.PICTURES:
+            raise UsageError(f"--save {path}: {path.suffix} has no --reference: save .html, .npz or .csv")
     if target is not None and max_length is not None:
         raise UsageError("--target fixes the output: leave out --max-length")
     if text == "-":
@@ -103,7 +105,7 @@ def visualize_attn(
         if path.suffix.lower() in output.PICTURES:
             from attnkit.show.map_picture import picture
 
-            output.save_picture(path, picture(drawn, first, path.suffix[1:].lower(), scale=scale))
+            output.save_picture(path, picture(drawn[0], first, path.suffix[1:].lower(), scale=scale))
         else:
             _write(path, captures, adapted, kind, look)
     if reader and read:

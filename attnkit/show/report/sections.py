@@ -28,7 +28,7 @@ from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.map_picture import picture
 from attnkit.show.output_examples import MARKS_NOTE, example_tables
-from attnkit.show.overview import pictures
+from attnkit.show.overview import overview_picture
 from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.blocks import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
@@ -79,10 +79,7 @@ def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
-    sections = {
-        "Results": [*comparison_tables.tables(result), *_differences_drawn(result)],
-        "Learning curves": _curves(runs),
-    }
+    sections = {"Results": [*comparison_tables.tables(result), *_overview(result)], "Learning curves": _curves(runs)}
     if task != LANGUAGE:
         sections["Examples"] = _examples(request, systems)
     if request.maps:
@@ -107,13 +104,15 @@ def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
     return systems
 
 
-def _differences_drawn(result: Comparison) -> list[Block]:
-    """Systems by tasks where there are several columns, and differences with their intervals."""
+def _overview(result: Comparison) -> list[Block]:
+    """The heat map of systems by tasks, where there are several columns."""
     try:
-        drawn = pictures(overview_of([result]), "svg")
+        found = overview_of([result])
+        if len(found.columns) > 1:
+            return [Figure("overview", "overview", overview_picture(found, "svg").data)]
     except (MissingInputError, UnavailableError):  # one system, or no matplotlib
-        return []
-    return [Figure(f"differences-{n}", title, one.data) for n, (title, one) in enumerate(drawn, 1)]
+        pass
+    return []
 
 
 def _curves(runs: Sequence[Run]) -> list[Block]:
@@ -191,7 +190,7 @@ def _maps(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
             captured = capture(run, text, target=given, kinds=here, device="cpu")
             for kind, maps in captured.maps.items():
                 shown = replace(captured, model=name, maps={kind: maps.spread(SHOWN)})
-                drawn = picture([shown], kind, "svg")
+                drawn = picture(shown, kind, "svg")
                 said = [f"{name}: {NAMES[kind]}, {mechanisms(maps)}", *notes(maps), *drawn.warnings]
                 said += [] if target else [f"output: {captured.output} ({captured.how})"]
                 said += filter(None, [captured.facts.get("note")])
