@@ -74,8 +74,7 @@ class Scaled:
     values: Float[Array, "... T S"]  # from 0 to 1; of signed weights 0.5 is none
     low: float
     high: float
-    scale: Scale
-    signed: bool = False
+    scale: Scale = "linear"
     notes: tuple[str, ...] = ()
     """What a reader must know about values that lie outside or were changed."""
 
@@ -109,7 +108,7 @@ def scaled(
     Args:
         weights: any numbers; effective maps have negative ones and ones above 1.
         scale: "linear"; "log", from FLOOR up; "row", each row from 0 to its own maximum.
-        signed: differences: 0 is in the middle, and each side is drawn by its magnitude.
+        signed: differences, on a linear scale: 0 is in the middle.
         bounds: the range of values, for several maps with one colour bar; default: `limits`.
     """
     finite = np.isfinite(weights)
@@ -117,23 +116,20 @@ def scaled(
     notes = [] if finite.all() else [f"{np.sum(~finite):,} values are not finite: drawn as 0"]
     low, high = bounds or limits([clean], signed)
     if scale == "linear":
-        values = (clean - low) / (high - low)
-        return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
-    if not signed and clean.size and clean.min() < 0:
+        return Scaled(_unit((clean - low) / (high - low)), low, high, notes=tuple(notes))
+    if clean.size and clean.min() < 0:
         lowest = f"{FLOOR:g}" if scale == "log" else "0"
         notes.append(f"negative weights (lowest {clean.min():.2g}) are drawn as {lowest}")
-    size = np.abs(clean) if signed else np.maximum(clean, 0)
+    size = np.maximum(clean, 0)
     if scale == "log":
-        high = max(high, 10 * FLOOR)
+        low, high = FLOOR, max(high, 10 * FLOOR)
         share = np.log(np.maximum(size, FLOOR) / FLOOR) / np.log(high / FLOOR)
-        notes.insert(0, f"{'magnitudes' if signed else 'weights'} below {FLOOR:g} look like it")
-        low = -high if signed else FLOOR
+        notes.insert(0, f"weights below {FLOOR:g} look like it")
     else:
+        low, high = 0.0, 1.0
         top = size.max(-1, keepdims=True, initial=0)
         share = np.divide(size, top, out=np.zeros_like(size), where=top > 0)
-        low, high = (-1.0 if signed else 0.0), 1.0
-    values = 0.5 + np.sign(clean) * share / 2 if signed else share
-    return Scaled(_unit(values), low, high, scale, signed, tuple(notes))
+    return Scaled(_unit(share), low, high, scale, tuple(notes))
 
 
 def pooled(

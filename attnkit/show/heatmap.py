@@ -35,7 +35,7 @@ class Heatmap:
     """
 
     matrix: AttentionMatrix
-    scale: Scale = "linear"
+    scale: Scale = "linear"  # of weights; differences are linear
     bounds: tuple[float, float] | None = None  # of the colour bar; None: of this map alone
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

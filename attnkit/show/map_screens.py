@@ -122,4 +122,4 @@ class MapComparison:
                 yield text(note)
             else:
                 yield text(f"{capture.model} minus {name}", "bold")
-                yield Heatmap(replace(one.minus(first), title=""), self.scale)
+                yield Heatmap(replace(one.minus(first), title=""))

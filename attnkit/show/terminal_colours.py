@@ -83,7 +83,7 @@ class TerminalColours(NamedTuple):
         """
         low, high = ("0" if end == 0 else f"{end:.2g}" for end in (scaled.low, scaled.high))
         if scaled.scale == "row":
-            low, high = "-row max" if scaled.signed else "0", "row max"
+            low, high = "0", "row max"
         length = min(LONGEST_BAR, width - len(low) - len(high) - 2)
         yield Segment.line()
         if length < 3:
@@ -98,4 +98,4 @@ class TerminalColours(NamedTuple):
         """What is drawn, on which scale."""
         plain = not self.system
         sides = " (-, =: less; +, #: more)" if plain else " (blue: less, orange: more)"
-        return f"{f'difference{sides}' if scaled.signed else 'weight'}, {_SCALES[scaled.scale]}"
+        return f"{f'difference{sides}' if self.signed else 'weight'}, {_SCALES[scaled.scale]}"
