@@ -44,13 +44,13 @@ def copied(run: Path, root: Path, variant: int, seed: int, data_dir: Path | None
             evaluation.evaluate(Run(folder), [split], recipe.eval, data_dir=data_dir)
 
 
-def measure(root: Path, options: argparse.Namespace, *words: str) -> tuple[float, float, int]:
+def measure(root: Path, options: argparse.Namespace) -> tuple[float, float, int]:
     """Seconds of one report by the clock and of the processor, and bytes of its page."""
     page = root / "report.html"
     data = ["--data-dir", str(options.data_dir)] if options.data_dir else []
     began, spent = time.perf_counter(), children_seconds()
     subprocess.run(
-        attnkit("report", root / "copies", "-o", page, *data, *words),
+        attnkit("report", root / "copies", "-o", page, *data),
         check=True,
         env=environment(options.threads),
         stderr=subprocess.DEVNULL,
@@ -81,12 +81,11 @@ def main() -> None:
             for variant in range(variants):
                 for seed in range(1, seeds + 1):
                     copied(options.run, root, variant, seed, options.data_dir)
-            for what, words in (("", ()), (", without maps", ("--no-maps",))):
-                measured = [measure(root, options, *words) for _ in range(options.repeats)]
-                middle, between = spread([seconds for seconds, _, _ in measured], 1)
-                busy, _ = spread([seconds for _, seconds, _ in measured], 1)
-                name = f"{variants} variants, {variants * seeds} runs{what}"
-                rows.append((name, middle, between, busy, f"{measured[0][2] / 1e6:.2f}"))
+            measured = [measure(root, options) for _ in range(options.repeats)]
+            middle, between = spread([seconds for seconds, _, _ in measured], 1)
+            busy, _ = spread([seconds for _, seconds, _ in measured], 1)
+            name = f"{variants} variants, {variants * seeds} runs"
+            rows.append((name, middle, between, busy, f"{measured[0][2] / 1e6:.2f}"))
             scores = json.loads((root / "copies/variant-0/seed-1/scores.json").read_text())
     splits = ", ".join(f"{one['sentences']:,} of {split}" for split, one in scores.items())
     facts = {

@@ -89,7 +89,7 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
         "visualize-attn RUN dog --save a.npz",
         "plot RUN --save a.svg",
         "visualize-attn RUN dog --save a.csv",
-        "report RUN -o a.html --no-maps",
+        "report RUN -o a.html",
     ],
 )
 def test_a_full_disk_leaves_nothing_of_an_output(
@@ -352,15 +352,7 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "eval RUNS",
-        "report RUNS -o r.md --no-maps",
-        "plot RUNS",
-        "runs RUNS",
-        "runs pack RUNS --results",
-        "verify RUNS",
-    ],
+    "words", ["eval RUNS", "report RUNS -o r.md", "plot RUNS", "runs RUNS", "runs pack RUNS --results", "verify RUNS"]
 )
 def test_what_is_left_out_is_named(words: str, here: Any, tmp_path: Path) -> None:
     for variant in ("base", "other"):

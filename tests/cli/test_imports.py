@@ -65,7 +65,7 @@ def test_commands_that_read_import_nothing_heavy(tmp_path: Path) -> None:
         *((words.split(), 0, most) for words in ("runs", "plot runs", "runs clean --yes")),
         *(
             (words.split(), 0, torch)
-            for words in ("compare runs/toy/one runs/toy/two", "report runs/toy --no-maps -o light.html")
+            for words in ("compare runs/toy/one runs/toy/two", "report runs/toy -o light.html")
         ),
     ]
     done = subprocess.run(

@@ -280,10 +280,7 @@ TABLE = """
 2 runs -o r.txt :: unknown suffix '.txt'; choose from .html .htm .md
 73 runs -o no/r.html :: there is no folder no
 73 runs -o folder.md :: it is a folder
-2 runs --no-maps --sentence a :: leave out --no-maps
-2 runs --sentence ' ' :: the text is empty
-73 runs --no-maps -o r.md :: r-figures is not a folder
-66 results --sentence 'two cats' -o x.html :: results without weights; name the run that they are of
+73 runs -o r.md :: r-figures is not a folder
 # runs
 66 nowhere :: nowhere: no such folder of runs; `attnkit train RECIPE` makes
 66 tiny.yaml :: tiny.yaml: is a file; a folder is needed; `attnkit train

@@ -116,7 +116,7 @@ def test_compare_refuses_another_corpus(here: Caller) -> None:
 
 
 @pytest.mark.slow
-def test_report_has_all_but_maps_and_examples(here: Caller) -> None:
+def test_report_has_all_but_examples(here: Caller) -> None:
     here("report", "results", "-o", "with.md")
     text = Path("with.md").read_text(encoding="utf-8")
     assert "eine sehr rote katze und zwei hunde" in text
@@ -125,15 +125,11 @@ def test_report_has_all_but_maps_and_examples(here: Caller) -> None:
     done = here("report", "results", "-o", "report.md")
     assert done.code == 0, done.err
     text = Path("report.md").read_text(encoding="utf-8")
-    assert "No maps: the results have no weights." in text
     assert "No examples: " in text
     assert "sources and references are not kept with results" in text
     table = here("eval", "results", "--metrics", ",".join(METRICS), "--format", "markdown").out
     assert table.splitlines()[2].partition(" | ")[0] in text
     assert len(list(Path("report-figures").iterdir())) >= 2
-    refused = here("report", "results", "--sentence", "two cats", "-o", "x.html")
-    assert refused.code == 66
-    assert WEIGHTS in refused.refusal
 
 
 def checks(done: Done) -> dict[str, tuple[str, str]]:

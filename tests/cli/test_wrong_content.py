@@ -186,7 +186,7 @@ def test_wrong_content_is_one_line(case: str, root: Path, tmp_path: Path, monkey
     for words in (
         f"verify {run}",
         f"generate {run} {root}/text --device cpu",
-        f"report {run} -o {tmp_path}/r.md --no-maps",
+        f"report {run} -o {tmp_path}/r.md",
         f"plot {run}",
         f"runs {tmp_path}",
         f"runs pack {run} --results -o {tmp_path}/packed",

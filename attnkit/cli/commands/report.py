@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from attnkit.cli import console, options
 from attnkit.cli import output as files
-from attnkit.cli.options import argument, flag, value
-from attnkit.errors import UsageError
+from attnkit.cli.options import argument, value
 
 if TYPE_CHECKING:
     from attnkit.show.report import Report
@@ -26,25 +25,21 @@ def report(
         "-o",
         default=Path("report.html"),
     ),
-    sentence: str | None = value("TEXT", "Draw the attention maps of this sentence. [default: one of the test set]"),
-    no_maps: bool = flag("--no-maps", "Leave out attention maps, for which models are loaded."),
     data_dir: options.DataDir = None,
     offline: options.Offline = False,
 ) -> None:
     """Write a report of scored runs: one page, or Markdown for the appendix of a paper.
 
     It contains the table of `attnkit eval`, learning curves, examples of the largest gains and
-    losses, attention maps of one sentence, how the recipes differ, versions, machines and hashes.
-    The page is one file that needs no network. A picture shows the differences to the baseline,
-    systems by tasks, of runs of any tasks.
+    losses, how the recipes differ, versions, machines and hashes. The page is one file that needs
+    no network. A picture shows the differences to the baseline, systems by tasks, of runs of any
+    tasks.
 
       attnkit report runs/quickstart
-      attnkit report runs/quickstart -o appendix.md --sentence "A man rides a horse."
+      attnkit report runs/quickstart -o appendix.md
       attnkit report runs -o overview.svg
     """
     files.check_save(output, (*PAGES, MARKDOWN, *files.PICTURES), "--output")
-    if no_maps and sentence is not None:
-        raise UsageError("--sentence is for attention maps: leave out --no-maps")
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
 
@@ -58,19 +53,10 @@ def report(
         return
     from attnkit.scoring.results import PublishedFigures
     from attnkit.show.report import report_of
-    from attnkit.show.report.sections import ReportRequest
 
-    contents = ReportRequest(
-        runs,
-        baselines(runs),
-        PublishedFigures.of_runs(runs),
-        maps=not no_maps,
-        sentence=sentence,
-        command=console.again(),
-        data_dir=data_dir,
-        offline=offline,
-    )
-    _write(report_of(contents, console.warn), output)
+    figures, command = PublishedFigures.of_runs(runs), console.again()
+    made = report_of(runs, baselines(runs), figures, command, console.warn, data_dir=data_dir, offline=offline)
+    _write(made, output)
 
 
 def _write(report: "Report", path: Path) -> None:

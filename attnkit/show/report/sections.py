@@ -1,22 +1,16 @@
-"""The sections of a report, from what training and evaluation left in the runs.
-
-A model is loaded for attention maps only; all else reads numbers and texts.
-"""
+"""The sections of a report, from the numbers and texts that training and evaluation left in the runs."""
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from attnkit import __version__
-from attnkit.analysis.maps import Kind
 from attnkit.errors import AttnkitError, DataError, MissingInputError, UnavailableError, UsageError
-from attnkit.recipe import flat, places
+from attnkit.recipe import flat
 from attnkit.recipe.metrics import direction_note, metric_facts
 from attnkit.runs import Run, one_task
 from attnkit.runs.curves import Curves, learning_curves
-from attnkit.runs.run_corpus import RunCorpus
 from attnkit.runs.status import SEEDS, differences
 from attnkit.scoring.comparison import side_by_side
 from attnkit.scoring.output_comparison import QUESTIONS, compare_outputs
@@ -24,9 +18,7 @@ from attnkit.scoring.overview import overview_of
 from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show import comparison_tables, curves_figure
-from attnkit.show.attention_matrix import NAMES, mechanisms, notes
 from attnkit.show.comparison_notes import changes_of
-from attnkit.show.map_picture import picture
 from attnkit.show.output_examples import MARKS_NOTE, example_tables
 from attnkit.show.overview import overview_picture
 from attnkit.show.recipe_tables import read_values
@@ -36,60 +28,52 @@ from attnkit.show.table import NONE, Table
 EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
 """Largest gains, and largest losses, of each system; systems whose examples are open at first; and
 systems that have examples."""
-MOST_MAPS, KINDS_SHOWN, SHOWN = 12, 2, 9
-"""Systems whose maps are drawn (each model is loaded), kinds of attention, maps of each, about."""
-PREFERRED: tuple[Kind, ...] = ("cross", "encoder", "decoder")
-WORDS = 10
-"""Words of the test text whose maps are drawn, about."""
 LANGUAGE = "language-modeling"
 DIGITS = 12
 """Of a hash that are shown."""
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """The runs of a report, and what is to be shown of them."""
+def report_of(
+    runs: Sequence[Run],
+    baselines: dict[str | None, str],
+    published: Sequence[PublishedFigures],
+    command: str,
+    warn: Callable[[str], object],
+    *,
+    data_dir: Path | None = None,
+    offline: bool = False,
+) -> Report:
+    """The whole report.
 
-    runs: Sequence[Run]
-    """Finished ones, the baseline of each recipe first."""
-    baselines: dict[str | None, str]
-    """Recipe -> the variant that others are compared with."""
-    published: Sequence[PublishedFigures]
-    command: str
-    maps: bool = True
-    sentence: str | None = None
-    """What is read for the maps instead of a test sentence."""
-    data_dir: Path | None = None
-    offline: bool = False
-
-
-def report_of(request: ReportRequest, warn: Callable[[str], object]) -> Report:
-    """The whole report; `warn` is called with what looks wrong about the outputs.
+    Args:
+        runs: finished ones, the baseline of each recipe first.
+        baselines: recipe -> the variant that others are compared with.
+        published: figures that stand beside the scores.
+        command: how the report was asked for.
+        warn: is called with what looks wrong about the outputs.
+        data_dir, offline: where test lines are, if the runs do not have them.
 
     Raises:
-        UsageError: runs of different tasks; a sentence that a model cannot read.
+        UsageError: runs of different tasks.
         MissingInputError: a run is not scored, or lacks a file.
         DataError: a file of a run is damaged.
     """
-    runs = request.runs
     one_task(runs, "make a report for each task")
     settings, task = runs[0].recipe.eval, runs[0].recipe.task
     rows = [row for run in runs for row in saved_rows(run)]
-    result = side_by_side(rows, request.baselines, settings, published=request.published)
+    result = side_by_side(rows, baselines, settings, published=published)
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
     sections = {"Results": [*comparison_tables.tables(result), *_overview(result)], "Learning curves": _curves(runs)}
     if task != LANGUAGE:
-        sections["Examples"] = _examples(request, systems)
-    if request.maps:
-        sections["Attention maps"] = _maps(request, systems)
-    sections["Recipes"] = _recipes(systems, request.baselines)
+        sections["Examples"] = _examples(systems, data_dir, offline)
+    sections["Recipes"] = _recipes(systems, baselines)
     sections["Environment"] = _environment(runs, result.rows)
     names = ", ".join(dict.fromkeys(run.name for run in runs))
     counts = {"system": len(systems), "run": len(runs)}
     said = (f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
-    made_by = f"attnkit {__version__}: {request.command}"
+    made_by = f"attnkit {__version__}: {command}"
     return Report(f"attnkit report: {names}", f"{task}: {', '.join(said)}", sections, made_by)
 
 
@@ -139,13 +123,13 @@ def _curves(runs: Sequence[Run]) -> list[Block]:
     return [*figures, *dict.fromkeys(said)]
 
 
-def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
+def _examples(systems: dict[str, Run], data_dir: Path | None, offline: bool) -> list[Block]:
     """Largest gains and losses of every system against the first."""
     runs = list(systems.values())
     if len(runs) == 1 and runs[0].recipe.task != QUESTIONS:
         return ["No examples: there is one system only."]
     try:
-        comparison = compare_outputs(runs, data_dir=request.data_dir, offline=request.offline)
+        comparison = compare_outputs(runs, data_dir=data_dir, offline=offline)
     except (UsageError, MissingInputError, DataError) as error:
         return [f"No examples: {error}"]
     title = metric_facts(comparison.metric).title + direction_note(comparison.metric)
@@ -162,75 +146,6 @@ def _examples(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
     if left_out := comparison.names[MOST_EXAMPLES + 1 :]:
         blocks.append(f"left out: {', '.join(left_out)} (attnkit compare)")
     return blocks
-
-
-def _maps(request: ReportRequest, systems: dict[str, Run]) -> list[Block]:
-    """Maps of the kinds of attention in which the systems differ, one figure a system."""
-    from attnkit.analysis.capture import capture
-
-    runs = list(systems.values())
-    if request.sentence is None and all(run.left_out for run in runs):
-        return ["No maps: the results have no weights."]
-    try:
-        text, target = (request.sentence, None) if request.sentence is not None else _test_text(request, runs[0])
-    except AttnkitError as error:
-        return [f"No maps: {error}"]
-    found = {
-        kind: {repr(getattr(run.recipe.model.attention, kind)) for run in runs if kind in places(run.recipe)}
-        for kind in PREFERRED
-    }
-    kinds = [kind for kind, some in found.items() if len(some) > 1]
-    kinds = (kinds or [kind for kind, some in found.items() if some][:1])[:KINDS_SHOWN]
-    figures: dict[Kind, list[Block]] = {kind: [] for kind in kinds}
-    faults: list[tuple[str, AttnkitError]] = []
-    for number, (name, run) in enumerate(list(systems.items())[:MOST_MAPS], 1):
-        here = [kind for kind in kinds if kind in places(run.recipe)] or None
-        given = None if run.recipe.model.shape == "encoder" else target  # which writes nothing
-        try:
-            captured = capture(run, text, target=given, kinds=here, device="cpu")
-            for kind, maps in captured.maps.items():
-                shown = replace(captured, model=name, maps={kind: maps.spread(SHOWN)})
-                drawn = picture(shown, kind, "svg")
-                said = [f"{name}: {NAMES[kind]}, {mechanisms(maps)}", *notes(maps), *drawn.warnings]
-                said += [] if target else [f"output: {captured.output} ({captured.how})"]
-                said += filter(None, [captured.facts.get("note")])
-                figures.setdefault(kind, []).append(
-                    Figure(f"maps-{kind}-{number}", said[0], drawn.data, "; ".join(said))
-                )
-        except AttnkitError as error:
-            faults.append((name, error))
-    if request.sentence is not None and len(faults) == min(MOST_MAPS, len(systems)):
-        raise faults[0][1]
-    blocks: list[Block] = [f"Sentence: {text}"]
-    blocks += [f"Output, given to every model: {target}"] if target else []
-    blocks += [f"{name}: no maps: {error}" for name, error in faults]
-    if left_out := list(systems)[MOST_MAPS:]:
-        blocks.append(f"Left out: maps of {', '.join(left_out)} (attnkit visualize-attn)")
-    folds = (Fold(NAMES[kind].capitalize(), some, True) for kind, some in figures.items() if some)
-    return [*blocks, *folds]
-
-
-def _test_text(request: ReportRequest, run: Run) -> tuple[str, str]:
-    """A line of the test set of about so many words, and its reference.
-
-    Of a language model the line is its first word, and the rest follows; of a masked one it is all.
-    """
-    task = run.recipe.task
-    if task == QUESTIONS:  # their contexts belong to them
-        raise UsageError("choose a text by --sentence")
-    corpus = RunCorpus(run, request.data_dir, request.offline)
-    texts = [
-        (row.target, "") if task == LANGUAGE else (row.source, row.target)
-        for row in corpus.rows(run.recipe.eval.splits[0])
-    ]
-    usable = [pair for pair in texts if pair[0].split()[task == LANGUAGE :]]
-    if not usable:
-        raise UsageError("choose a text by --sentence")
-    source, target = min(usable, key=lambda pair: abs(len(pair[0].split()) - WORDS))
-    if task != LANGUAGE:
-        return source, target
-    words, first = source.split()[: 2 * WORDS], 2 * WORDS if run.recipe.masks else 1
-    return " ".join(words[:first]), " ".join(words[first:])
 
 
 def _recipes(systems: dict[str, Run], baselines: dict[str | None, str]) -> list[Block]:
