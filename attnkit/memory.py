@@ -3,19 +3,11 @@
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
 _LARGEST = 2**31 - 1, 32 << 20  # the highest thresholds that newer and older glibc take
-
-CGROUP, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-CGROUP_FILES = {
-    "": ("memory.max", "memory.current", "memory.stat"),
-    "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat"),
-}
-"""Files with the limit, the use and the kinds of use of a control group, of both its versions."""
 
 
 def keep_freed_memory() -> None:
@@ -57,36 +49,10 @@ def _library(name: str) -> Any:
     return getattr(ctypes.CDLL(None), name, None)
 
 
-def _control_groups() -> Iterator[tuple[Path, tuple[str, str, str]]]:
-    """The folders of the control groups that count this process's memory, and their files."""
-    try:
-        lines = OWN_CGROUPS.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in CGROUP_FILES:
-            root = CGROUP / controllers
-            own = root / path.lstrip("/")
-            for group in (own, *own.parents):
-                if group.is_relative_to(root):
-                    yield group, CGROUP_FILES[controllers]
-
-
 def free_memory() -> int | None:
-    """Bytes that a new process could take: of the machine, and of its control groups."""
-    limits = []
+    """Bytes that a new process could take, by what Linux tells of the machine; None elsewhere."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        limits.append(next(int(x.split()[1]) * 1024 for x in lines if x.startswith("MemAvailable")))
-    except (OSError, StopIteration):
-        pass
-    for group, names in _control_groups():
-        try:
-            limit, used, kinds = ((group / name).read_text() for name in names)
-            # files that were read a while ago: the system gives their memory to whoever needs it
-            cached = dict(line.split() for line in kinds.splitlines()).get("inactive_file", "0")
-            limits.append(int(limit) - int(used) + int(cached))
-        except (OSError, ValueError):
-            continue
-    return max(0, min(limits)) if limits else None
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)

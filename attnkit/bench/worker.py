@@ -169,7 +169,7 @@ def probe(workload: Workload, candidate: Candidate, length: int, kind: str) -> I
 
 
 def _limit_memory() -> None:
-    """Let allocations fail where memory ends, instead of having the system kill processes."""
+    """Let allocations fail where the machine's memory ends, instead of having the system kill processes."""
     import resource
 
     free, used = free_memory(), process_memory("VmData")
