@@ -6,11 +6,12 @@ the transition of the delta rule does.  w_m has length 1 and b_m = 2 sigmoid(.) 
 come from the token by the layer's gate projection, D + 1 numbers for each head.  With b = 0 it is
 scaled-dot.  Pads have b = 0.
 
-Decoder only: the product runs from the past to the query.  Chunks of 64 tokens solve one triangular
-system each (the WY form of the product), and carry all earlier keys on to their end; a state keeps
-keys as the last token sees them.  Time T*S*D a head.  The short convolution on w, its low-rank
-projection and the forget gate of the source's layer are not part of it.  Source: Yang et al. 2025,
-"PaTH Attention: Position Encoding via Accumulating Householder Transformations", equations 2 to 5.
+Decoder only: the product runs from the past to the query.  Chunks of 64 tokens (32 of short texts
+on a CPU) solve one triangular system each (the WY form of the product), and carry all earlier keys
+on to their end; a state keeps keys as the last token sees them.  Time T*S*D a head.  The short
+convolution on w, its low-rank projection and the forget gate of the source's layer are not part of
+it.  Source: Yang et al. 2025, "PaTH Attention: Position Encoding via Accumulating Householder
+Transformations", equations 2 to 5.
 
 Worked number: D = 1, q = w = 1, b = 1/2, both keys 2 ln 2: the first is halved on its way, so the
 scores of the second query are ln 2 and ln 4 and its weights 1/3, 2/3.
@@ -26,13 +27,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnkit.attention import AttentionCall, Mask, Out, Scored, Shape, append, one_head, real_keys
+from attnkit.attention.mask import readable
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.recomputed_blocks import RowBlock
 from attnkit.ops.recomputed_chunks import recomputed
 
-CHUNK = 64
-"""Tokens of one triangular system."""
+CHUNK, SHORT_CHUNK = 64, 32
+"""Tokens of one triangular system, and of one in texts that a CPU does not answer in blocks: layers
+of 64 and 128 tokens take four fifths of the time."""
 
 
 class Chunk(NamedTuple):
@@ -78,8 +81,8 @@ class Path(ScaledDot):
         values = append(None if state is None else state[1], v, total)
         factor = self._factor(mask, wide)
         if not self.in_blocks(call, q.shape[2], total):
-            rows = []
-            for own in zip(*(torch.split(x, CHUNK, 2) for x in (q, k, w, strength)), strict=True):
+            rows, size = [], SHORT_CHUNK if readable(mask.valid) else CHUNK
+            for own in zip(*(torch.split(x, size, 2) for x in (q, k, w, strength)), strict=True):
                 scores, past = carried(Chunk(*own), past)
                 rows.append(F.pad(scores, (0, total - scores.shape[3])))  # later keys: masked
             state = past.to(v.dtype), values

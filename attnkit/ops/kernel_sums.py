@@ -156,22 +156,26 @@ class _KernelSums(torch.autograd.Function):
             torch.sum(du[..., :-1] * y, -1, keepdim=True, out=du[..., -1:]).neg_()
         du, after = du.flatten(0, 1), None if dsums is None else dsums.flatten(0, 1)
         if ctx.causal:
-            found = list[Sequence[Tensor]]()
+            shape = phi_q.shape[:2]
+            dq, dk = (k.new_empty(*shape, k.shape[3]) for _ in range(2))
+            dvalues, end = torch.empty_like(values), shape[1]
             chunks = list(zip(*parts(y.shape[2], phi_q, phi_k, values, du), strict=True))
             for number in reversed(range(len(chunks))):
                 phi, keys, own, above = chunks[number]
                 dsquare = torch.bmm(above, own.mT).tril_()
                 dphi, dkeys = torch.bmm(dsquare, keys), torch.bmm(dsquare.mT, phi)
-                dvalues = torch.bmm(squares[number].mT, above)
+                down = torch.bmm(squares[number].mT, above)
                 if after is not None:
                     dkeys.baddbmm_(own, after.mT)
-                    dvalues.baddbmm_(keys, after)
+                    down.baddbmm_(keys, after)
                 if number:
                     dphi.baddbmm_(above, states[number - 1].mT)
                     read = torch.bmm(phi.mT, above)
                     after = read if after is None else read.add_(after)
-                found.append((features.backward(phi, dphi), features.backward(keys, dkeys), dvalues))
-            dq, dk, dvalues = (x[0] if len(x) == 1 else torch.cat(x[::-1], 1) for x in zip(*found, strict=True))
+                here = slice(end - phi.shape[1], end)
+                end = here.start
+                dq[:, here], dk[:, here] = features.backward(phi, dphi), features.backward(keys, dkeys)
+                dvalues[:, here] = down
         else:
             read = torch.bmm(phi_q.mT, du)
             after = read if after is None else read.add_(after)
