@@ -1,6 +1,5 @@
 """Which context each token of an answer came from, with the text that it adds."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,9 @@ from attnkit.nbce.merged_search import TracedToken
 from attnkit.nbce.sources import Source
 from attnkit.text import token_texts
 
-FORMAT, VERSION = "attnkit nbce trace", 4
+FORMAT, VERSION = "attnkit nbce trace", 5
 """Of `Trace.json`; the number grows when something that was there changes its meaning."""
-DIGITS = 4  # of entropies and weights, which are float32 or less to begin with
+DIGITS = 4  # of entropies, which are float32 or less to begin with
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -42,18 +41,6 @@ class Trace:
         """Whether one context is selected at each token."""
         return self.rule.pool == "entropy"
 
-    def weights(self, token: TracedToken) -> tuple[float, ...] | None:
-        """Of each context in the mixture; None where the pool has none."""
-        if self.rule.pool == "mean":
-            return (1 / len(self.contexts),) * len(self.contexts)
-        if self.rule.pool != "weighted":
-            return None
-        if self.rule.weights is not None:
-            return self.rule.weights
-        least = min(token.entropies)
-        powers = [math.exp(least - entropy) for entropy in token.entropies]
-        return tuple(power / sum(powers) for power in powers)
-
     def selected_contexts(self) -> list[int]:
         """The selected contexts, in the order in which they first were."""
         if not self.selects_contexts:
@@ -63,10 +50,9 @@ class Trace:
     def json(self) -> dict[str, Any]:
         """All of it as JSON's types; contexts are counted from 1, entropies are in nats.
 
-        `format` and `version` say how to read it.  A token has `context` null where the pool mixes
-        contexts; `weights` are there for pools "mean" and "weighted" only.  `agreed`: the model has
-        the same likeliest token without any context.  `source` is the named context, null where
-        none leads, and `share` each context's share of the answer (`attnkit.nbce.sources`).
+        `format` and `version` say how to read it.  A token has `context` null where the pool mixes contexts; `agreed`:
+        the model has the same likeliest token without any context.  `source` is the named context, null where none
+        leads, and `share` each context's share of the answer (`attnkit.nbce.sources`).
         """
         rule = self.rule._asdict()
         contexts = [
@@ -88,20 +74,18 @@ class Trace:
             "source": None if self.source.context is None else self.source.context + 1,
             "rule": rule | {"weights": rule["weights"] and list(rule["weights"])},
             "contexts": contexts,
-            "tokens": [self._token(token) for token in self.tokens],
+            "tokens": [
+                {
+                    "text": token.text,
+                    "context": None if token.chosen is None else token.chosen + 1,
+                    "entropy": round(token.entropies[token.main_context], DIGITS),
+                    "agreed": token.agreed,
+                    "end": token.end,
+                    "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
+                }
+                for token in self.tokens
+            ],
         }
-
-    def _token(self, token: TracedToken) -> dict[str, Any]:
-        weights = self.weights(token)
-        fields = {
-            "text": token.text,
-            "context": None if token.chosen is None else token.chosen + 1,
-            "entropy": round(token.entropies[token.main_context], DIGITS),
-            "agreed": token.agreed,
-            "end": token.end,
-            "entropies": [round(entropy, DIGITS) for entropy in token.entropies],
-        }
-        return fields | ({"weights": [round(w, DIGITS) for w in weights]} if weights else {})
 
 
 def trace(

@@ -1,10 +1,8 @@
 """What a trace holds, and texts of tokens that break no characters."""
 
 import json
-import math
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,18 +79,6 @@ def test_selected_contexts_of_a_trace() -> None:
     assert [token.main_context for token in found.tokens] == [1, 1, 2, 0]
 
 
-def test_weights_are_those_of_the_pool() -> None:
-    assert made("mean", MIXED).weights(made("mean", MIXED).tokens[0]) == (1 / 3,) * 3
-    given_ones = made("weighted", MIXED, (0.2, 0.3, 0.5))
-    assert given_ones.weights(given_ones.tokens[0]) == (0.2, 0.3, 0.5)
-    soft = made("weighted", MIXED)
-    powers = [math.exp(-entropy) for entropy in STEPS[0].entropies]
-    assert soft.weights(soft.tokens[0]) == pytest.approx([p / sum(powers) for p in powers])
-    highest = made("max", MIXED)
-    assert highest.weights(highest.tokens[0]) is None
-    assert highest.selected_contexts() == []
-
-
 def test_contexts_are_numbered_from_1_in_json() -> None:
     tokens = made("entropy", STEPS).json()["tokens"]
     assert [token["context"] for token in tokens] == [2, 2, 3, 1]
@@ -104,7 +90,6 @@ def test_json_has_every_step_and_says_how_to_read_it() -> None:
     assert (found["format"], found["version"]) == (FORMAT, VERSION)
     assert [token["context"] for token in found["tokens"]] == [None] * 4
     assert found["tokens"][0]["entropies"] == [0.9, 0.5, 0.7]
-    assert sum(found["tokens"][0]["weights"]) == pytest.approx(1, abs=1e-3)
     assert found["contexts"][2] | {"share": 0} == {
         "number": 3,
         "name": "2.txt",
@@ -112,7 +97,6 @@ def test_json_has_every_step_and_says_how_to_read_it() -> None:
         "share": 0,
         "parts": [{"name": "2.txt", "start": 0, "end": 6}],
     }
-    assert "weights" not in made("entropy", STEPS).json()["tokens"][0]
 
 
 def test_an_empty_answer_has_the_step_that_ended_it() -> None:
