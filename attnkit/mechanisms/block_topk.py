@@ -19,6 +19,7 @@ the third token: it sees the first and itself, with scores ln 2 and 0, so 2/3, 0
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -26,13 +27,27 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import Mask, Shape, at_least, one_head, visible_softmax
-from attnkit.attention.mask import readable, with_pads_last
+from attnkit.attention import Mask, Shape, at_least, dot_scores, one_head, visible_softmax
+from attnkit.attention.mask import pads_last, readable, with_pads_last
 from attnkit.errors import UsageError
 from attnkit.mechanisms.scaled_dot import ScaledDot
+from attnkit.ops.fast_cpu import usable
+from attnkit.ops.score_chunks import ScoreChunk, Softmax, in_chunks
 
 PLAIN_UP_TO = 256 * 256
 """Scores a head up to which the plain products beat the blocks."""
+
+
+class SoftmaxOverBlocks(Softmax):
+    """Softmax over the keys of chosen blocks, chunk by chunk."""
+
+    def __init__(self, added: Float[Tensor, "B H T n"], block: int) -> None:
+        self.added, self.block = added, block  # 0 for a block that is seen, else -inf
+
+    def weigh(self, scores: Sequence[Tensor], chunk: ScoreChunk) -> tuple[Tensor]:
+        added = self.added[chunk.rows, :, chunk.queries, :, None]
+        of_keys = added.expand(-1, -1, -1, -1, self.block).flatten(3)[..., : scores[0].shape[3]]
+        return super().weigh([scores[0].add_(of_keys)], chunk)
 
 
 class BlockTopk(ScaledDot):
@@ -83,9 +98,28 @@ class BlockTopk(ScaledDot):
         near = place[:, None, None, :] == (mask.q_pos // self.block)[:, None, :, None]
         return visible_softmax(scores, allowed & (near | seen.gather(-1, at)))
 
+    @torch.no_grad()
+    def seen_blocks(self, q: Tensor, k: Tensor, mask: Mask) -> Float[Tensor, "B H T n"]:
+        """0 for the blocks that queries see, else -inf; columns are positions."""
+        spare = -k.shape[2] % self.block
+        size = torch.unflatten(F.pad(mask.valid, (0, spare)), 1, (-1, self.block)).sum(-1)  # [b, n]
+        keys = F.pad(k * mask.valid[:, None, :, None], (0, 0, 0, spare))
+        sums = torch.unflatten(keys, 2, (-1, self.block)).sum(3) / size.clamp_min(1)[:, None, :, None]
+        means = dot_scores(q, sums)
+        chosen, counts = self.gate(means, mask, size > 0)
+        seen = torch.zeros_like(means, dtype=torch.bool).scatter_(-1, chosen, counts)
+        own = (mask.q_pos // self.block)[:, None, :, None] == torch.arange(means.shape[3])
+        return torch.zeros_like(means).masked_fill_(~(seen | own), -torch.inf)
+
     def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor | None:
-        """Block by block, for a long sequence."""
+        """As scaled-dot where all blocks are chosen, in chunks, or block by block for a long sequence."""
         queries, keys = q.shape[2], k.shape[2]
+        if usable(q, k, v) and -(-keys // self.block) <= self.blocks + 1:
+            return super().fused(q, k, v, mask)
+        short = queries == keys and queries * keys <= PLAIN_UP_TO and self.blocks
+        if short and in_chunks(q, k, v) and pads_last(mask) is None:
+            weighing = SoftmaxOverBlocks(self.seen_blocks(q, k, mask), self.block)
+            return self.chunked(weighing, self.scale, (q,), (k,), v, mask)
         if queries != keys or queries * keys <= PLAIN_UP_TO or v.shape[3] != q.shape[3]:
             return None
         if torch.compiler.is_compiling() or (mask.layout == "any" and not readable(mask.valid)):

@@ -23,9 +23,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from attnkit.attention import AttentionCall, Mask, Scored, Shape, State, one_head
+from attnkit.attention import AttentionCall, Mask, Shape, State, one_head
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
+from attnkit.ops.score_chunks import Softmax, in_chunks
 
 
 class Selective(ScaledDot):
@@ -36,7 +37,7 @@ class Selective(ScaledDot):
     by_distance = True
     remembers_queries = True
     why = "a token selects for the queries behind it"
-    fused = Scored.fused
+    fuses_bias = True
 
     def _extend_cache(
         self, k: Tensor | None, v: Tensor | None, state: State, total: int
@@ -58,6 +59,12 @@ class Selective(ScaledDot):
         bias = -sums[:, :, :-1]
         bias = bias if call.bias is None else call.bias + bias
         return bias, (*state, sums[:, :, -1:])
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, bias: Tensor | None = None) -> Tensor | None:
+        """In chunks of scores and of what is taken from them."""
+        if not in_chunks(q, k, v):
+            return None
+        return self.chunked(Softmax(), self.scale, (q,), (k,), v, mask, bias)
 
     @classmethod
     def worked_number(cls) -> tuple[Tensor, Tensor]:

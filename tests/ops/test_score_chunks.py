@@ -9,6 +9,7 @@ from attnkit.layers import MultiHead
 from attnkit.ops import score_chunks
 
 WORDS = {"differential": {}, "parallax": {}, "sigmoid": {}, "stick-breaking": {"include_self": True}}
+WORDS |= {"selective": {}, "block-topk": {"block": 4, "blocks": 1}}
 CAUSAL_ONLY = {"stick-breaking", "selective"}
 
 
@@ -26,17 +27,17 @@ def with_gradients(
     return [y, *first]
 
 
-def both_ways(monkeypatch: pytest.MonkeyPatch, *given: object) -> None:
-    """In chunks as without."""
+def both_ways(monkeypatch: pytest.MonkeyPatch, *given: object, chunked: bool = True) -> None:
+    """In chunks, where they are taken, as without."""
     found, taken = [], []
     apply = score_chunks.ChunkedMix.apply
     monkeypatch.setattr(score_chunks.ChunkedMix, "apply", lambda *each: (taken.append(1), apply(*each))[1])
     for least in (1, 10**12):
         monkeypatch.setattr(score_chunks, "LEAST", least)
         found.append(with_gradients(*given))  # type: ignore[arg-type]
-    assert len(taken) == 1
-    for chunked, whole in zip(*found, strict=True):
-        torch.testing.assert_close(chunked, whole, rtol=1e-9, atol=1e-12)
+    assert len(taken) == chunked
+    for one, whole in zip(*found, strict=True):
+        torch.testing.assert_close(one, whole, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("chunk", [600, 2**18])
@@ -63,10 +64,12 @@ def test_chunks_answer_as_whole_maps(
         valid[1, side] = valid[2] = False  # the third row has nothing
         mask = Mask.of(valid, length, causal=causal)
     bias = torch.randn(1, 1, length, length).double().requires_grad_() if layer.mechanism.fuses_bias else None
-    both_ways(monkeypatch, layer, x, None, mask, bias)
+    # two tokens are one block, and blocks of rows padded on the left are not columns
+    chunked = word != "block-topk" or (length > 2 and pads != "left")
+    both_ways(monkeypatch, layer, x, None, mask, bias, chunked=chunked)
 
 
-@pytest.mark.parametrize("word", [word for word in WORDS if word not in CAUSAL_ONLY])
+@pytest.mark.parametrize("word", [word for word in WORDS if word not in {*CAUSAL_ONLY, "block-topk"}])
 def test_chunks_answer_for_another_sequence(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer = MultiHead.build(word, 24, 4, 100, cross=True, **WORDS[word]).double()
@@ -79,8 +82,8 @@ def test_chunks_answer_for_another_sequence(word: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("word", WORDS)
 def test_a_second_derivative_through_chunks_is_refused(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_chunks, "LEAST", 1)
-    layer, x = MultiHead.build(word, 8, 2, 9), torch.randn(1, 5, 8, requires_grad=True)
-    y = layer(x, Mask.packed(5, x.device, causal=True)).y
+    layer, x = MultiHead.build(word, 8, 2, 9, **WORDS[word]), torch.randn(1, 9, 8, requires_grad=True)
+    y = layer(x, Mask.packed(9, x.device, causal=True)).y
     with pytest.raises(RuntimeError, match="differentiable once"):
         torch.autograd.grad(y.sum(), x, create_graph=True)
 
