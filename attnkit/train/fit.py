@@ -38,7 +38,7 @@ from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import Weights, snapshot, weights_of
+from attnkit.train.averaging import Averaging, Weights, snapshot, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
@@ -150,7 +150,8 @@ class Training(TrainingState):
             if group.is_main_process():
                 self.job.run.log.truncate(None)
             if self.job.initial is not None:
-                self.adopt(self.job.initial())
+                self.model.load_state_dict(self.job.initial(), strict=False)
+                self.averaging = Averaging(self.train, self.model)
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
             # weights and the two moments of Adam, the moving average and the best weights
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")

@@ -106,11 +106,6 @@ class TrainingState:
         self.part = self.interval[0].clone() if group.is_distributed() else self.interval[0]
         self.sharded = group.is_distributed() and train.parallel == "fsdp"
 
-    def adopt(self, weights: Weights) -> None:
-        """Start from these weights (`train.init`)."""
-        self.model.load_state_dict(weights, strict=False)
-        self.averaging = Averaging(self.train, self.model)
-
     def sync_stats(self, number: int = 0) -> int:
         """The sum of a number over ranks; what each has in `part` is added to every `interval`."""
         if not group.is_distributed():

@@ -50,13 +50,8 @@ class MonitoredScore(NamedTuple):
         """
         if self.value == other.value:
             return self.loss < other.loss
-        lower = lower_is_better(monitor)
+        lower = monitor == "loss" or METRICS[monitor].better == "lower"
         return self.value < other.value if lower else self.value > other.value
-
-
-def lower_is_better(monitor: str) -> bool:
-    """Whether a lower value of `train.monitor` is better."""
-    return monitor == "loss" or METRICS[monitor].better == "lower"
 
 
 class Validator:
