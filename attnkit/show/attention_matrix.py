@@ -83,7 +83,7 @@ def maps_of(capture: Capture, kind: Kind) -> AttentionMaps:
     return capture.maps[kind]
 
 
-def axes_difference(first: AttentionMatrix | AttentionMaps, other: AttentionMatrix | AttentionMaps) -> str | None:
+def axes_difference(first: AttentionMatrix, other: AttentionMatrix) -> str | None:
     """Why maps with these axes have no difference; None where they have one."""
     pairs = {"queries": (first.queries, other.queries), "keys": (first.keys, other.keys)}
     for what, sides in pairs.items():

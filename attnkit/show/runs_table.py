@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from attnkit.runs.status import RunStatus, title_of
@@ -11,16 +12,10 @@ from attnkit.show.table import NONE, Column, Table, Value
 
 def runs_tables(runs: Sequence[RunStatus], now: float, *, by_folder: bool = True) -> list[Table]:
     """A table for each folder of variants, or one of all runs; the notes are below the last."""
-    folders = list(dict.fromkeys(_folder(run) for run in runs))
-    if not by_folder or not folders:
-        return [_table("", runs, now, _notes(runs), None)]
-    tables = []
-    for folder in folders:
-        group = [run for run in runs if _folder(run) == folder]
-        notes = _notes(runs) if folder == folders[-1] else ()
-        title = "" if folder == Path() else folder.as_posix()
-        tables.append(_table(title, group, now, notes, folder))
-    return tables
+    folders = list(dict.fromkeys(map(_folder, runs))) if by_folder else []
+    tables = [_table([run for run in runs if _folder(run) == folder], now, folder) for folder in folders]
+    tables = tables or [_table(runs, now, None)]
+    return [*tables[:-1], replace(tables[-1], notes=_notes(runs))]
 
 
 def _folder(run: RunStatus) -> Path:
@@ -28,7 +23,9 @@ def _folder(run: RunStatus) -> Path:
     return run.path.parent.parent
 
 
-def _table(title: str, runs: Sequence[RunStatus], now: float, notes: Sequence[str], folder: Path | None) -> Table:
+def _table(runs: Sequence[RunStatus], now: float, folder: Path | None) -> Table:
+    """Runs of one folder, or of any."""
+    title = "" if folder in (None, Path()) else folder.as_posix()
     measured = {(run.metric, run.split) for run in runs if run.metric is not None}
     monitors = {run.monitor for run in runs if run.validation is not None}
     (metric, split) = next(iter(measured)) if len(measured) == 1 else (None, None)
@@ -61,7 +58,7 @@ def _table(title: str, runs: Sequence[RunStatus], now: float, notes: Sequence[st
             wrap=True,
         ),
     )
-    return Table.of(title, runs, fields, notes, record=_record)
+    return Table.of(title, runs, fields, record=_record)
 
 
 def _record(run: RunStatus) -> Mapping[str, Value]:

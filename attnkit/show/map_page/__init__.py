@@ -184,6 +184,12 @@ def _record(capture: Capture, every: Sequence[AttentionMaps], axes: _TokenAxes) 
 
 
 def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
+    effective = "effective map: what the mechanism amounts to, not a matrix that it forms"
+
+    def label(layer: MapLayer) -> str:
+        parts = (safe_text(layer.mechanism), STATIC * layer.static, effective * (not layer.exact))
+        return " \u00b7 ".join(filter(None, parts))
+
     return {
         "kind": maps.kind,
         "layers": [
@@ -192,7 +198,7 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
                 "mechanism": safe_text(layer.mechanism),
                 "exact": layer.exact,
                 "static": layer.static,
-                "label": _layer_label(layer),
+                "label": label(layer),
                 "distance": layer.distance and _rounded(layer.distance),
             }
             for layer in maps.layers
@@ -203,15 +209,6 @@ def _describe(maps: AttentionMaps, axes: _TokenAxes) -> dict[str, Any]:
         "lost": int(maps.weights.size - np.isfinite(maps.weights).sum()),
         "numbers": [[_rounded(head) for head in layer] for layer in statistics(maps)],
     }
-
-
-def _layer_label(layer: MapLayer) -> str:
-    parts = [safe_text(layer.mechanism)]
-    if layer.static:
-        parts.append(STATIC)
-    if not layer.exact:
-        parts.append("effective map: what the mechanism amounts to, not a matrix that it forms")
-    return " \u00b7 ".join(parts)
 
 
 def _rounded(numbers: Iterable[float | None]) -> list[float | None]:
