@@ -152,7 +152,7 @@ def test_kill_9_leaves_no_process(write: Callable[..., Encoded], tokenizer: Toke
         stdout=subprocess.PIPE,
         text=True,
         cwd=root,
-        env=os.environ | {"PYTHONPATH": root},
+        env=os.environ | {"PYTHONPATH": f"{root}:{root}/tests"},
         start_new_session=True,
     )
     assert process.stdout is not None
