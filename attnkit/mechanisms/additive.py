@@ -25,6 +25,8 @@ from attnkit.ops.linear_attention import widest
 
 BLOCK, LARGE_BLOCK = 2**19, 2**25
 """Hidden units at once: on a CPU what its second caches hold, elsewhere what fills the device."""
+PARTS, SHORTEST = 8, 8
+"""On a CPU causal texts are cut into so many blocks of queries, none shorter: first ones need fewer keys."""
 REACH = 40.0
 """Up to here e^(2 x) and products of two are positive in float32, infinity included."""
 
@@ -34,12 +36,16 @@ class QueryBlock(NamedTuple):
 
     rows: slice
     queries: slice
-    units: Float[Tensor, "b t S u"]
+    seen: slice
+    """The first keys, which these queries may see."""
+    units: Float[Tensor, "b t s u"]
     """sigmoid(2 (left + right)), which is (1 + tanh(left + right)) / 2."""
 
 
-def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) -> Iterator[QueryBlock]:
-    """The hidden units of one head, block by block.
+def hidden_units(
+    left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"], causal: bool = False
+) -> Iterator[QueryBlock]:
+    """The hidden units of one head, block by block; where `causal`, without keys behind a block.
 
     On a CPU as 1 / (1 + e^(-2 left) e^(-2 right)), which spares an exponential a unit, else by
     sigmoids; torch's tanh takes ten times as long there.
@@ -54,53 +60,62 @@ def hidden_units(left: Float[Tensor, "B T u"], right: Float[Tensor, "B S u"]) ->
     left, right = left[:, :, None], right[:, None]  # [B, T, 1, u] and [B, 1, S, u]
     room = max(1, (BLOCK if cpu else LARGE_BLOCK) // (keys * width))  # queries at once
     height = min(room, queries)
+    if causal and cpu:
+        height = min(height, max(SHORTEST, -(-queries // PARTS)))
     depth = max(1, min(rows, room // height))  # rows of the batch at once
     buffer, one = left.new_empty(depth * height * keys * width), left.new_ones(())
     for row in range(0, rows, depth):
         for first in range(0, queries, height):
             part = slice(row, row + depth), slice(first, first + height)
-            above, below = left[part], right[part[0]]
-            units = buffer[: above.shape[0] * above.shape[1] * keys * width]
-            units = units.view(*above.shape[:2], keys, width)
+            seen = slice(min(first + height, queries) if causal else keys)
+            above, below = left[part], right[part[0], :, seen]
+            shape = *above.shape[:2], seen.stop, width
+            units = buffer[: math.prod(shape)].view(shape)
             if split:
                 torch.addcmul(one, above, below, out=units).reciprocal_()
             else:
                 torch.add(above, below, out=units).sigmoid_()
-            yield QueryBlock(*part, units)
+            yield QueryBlock(*part, seen, units)
 
 
 class TanhScores(torch.autograd.Function):
     """sum_u weight_u tanh(left_tu + right_su), without keeping the hidden units."""
 
     @staticmethod
-    def forward(ctx: Any, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
-        """Left [H, B, T, u], right [H, B, S, u], weight [H, u] -> scores [H, B, T, S]."""
+    def forward(ctx: Any, left: Tensor, right: Tensor, weight: Tensor, causal: bool = False) -> Tensor:
+        """Left [H, B, T, u], right [H, B, S, u], weight [H, u] -> scores [H, B, T, S].
+
+        Where `causal`, T = S, and scores of keys that stand behind a block of queries are 0.
+        """
         ctx.save_for_backward(left, right, weight)
-        scores = left.new_empty(*left.shape[:3], right.shape[2])
+        ctx.causal = causal
+        shape = left.shape[1], left.shape[0], left.shape[2], right.shape[2]
+        scores = left.new_zeros(shape).transpose(0, 1)  # in memory as softmax reads them
         for head, w in enumerate(weight):
-            for rows, queries, units in hidden_units(left[head], right[head]):
+            for rows, queries, seen, units in hidden_units(left[head], right[head], causal):
                 sums = torch.mv(units.flatten(0, 2), 2 * w) - w.sum()  # tanh = 2 unit - 1
-                scores[head, rows, queries] = sums.view(units.shape[:3])
+                scores[head, rows, queries, seen] = sums.view(units.shape[:3])
         return scores
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, grad: Float[Tensor, "H B T S"]) -> tuple[Tensor | None, ...]:
         """tanh' = 4 h (1 - h) for h = (1 + tanh) / 2."""
         left, right, weight = ctx.saved_tensors
         to_left, to_right, to_weight = map(torch.zeros_like, (left, right, weight))
         room = None
         for head in range(len(weight)):
-            for rows, queries, units in hidden_units(left[head], right[head]):
-                g = grad[head, rows, queries]
+            for rows, queries, seen, units in hidden_units(left[head], right[head], ctx.causal):
+                g = grad[head, rows, queries, seen]
                 to_weight[head] += 2 * torch.mv(units.flatten(0, 2).t(), g.flatten()) - g.sum()
-                room = torch.empty_like(units).flatten() if room is None else room
-                slopes = room[: units.numel()].view_as(units)  # the first block is the largest
+                if room is None or room.numel() < units.numel():
+                    room = torch.empty_like(units).flatten()
+                slopes = room[: units.numel()].view_as(units)
                 torch.addcmul(units, units, units, value=-1, out=slopes).mul_(g.unsqueeze(-1))
                 to_left[head, rows, queries] = slopes.sum(2)  # a query is in one block alone
-                to_right[head, rows] += slopes.sum(1)  # a key is in all blocks of its row
+                to_right[head, rows, seen] += slopes.sum(1)  # a key may be in all blocks of its row
         factor = 4 * weight[:, None, None]
-        return to_left * factor, to_right * factor, to_weight
+        return to_left * factor, to_right * factor, to_weight, None
 
 
 class Additive(Scored):
@@ -129,7 +144,7 @@ class Additive(Scored):
             units = torch.add(2 * left, right, alpha=2).sigmoid_().mul_(2 * weight[:, None])
             return (units.sum(-1) - weight.sum(-1)[:, None])[:, :, None]  # [B, H, 1, S]
         scores: Tensor = TanhScores.apply(  # type: ignore[no-untyped-call]
-            left.transpose(0, 1), right.transpose(0, 1), weight
+            left.transpose(0, 1), right.transpose(0, 1), weight, mask.causal and left.shape[2] == right.shape[2]
         )
         return scores.transpose(0, 1)
 

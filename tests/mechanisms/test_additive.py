@@ -35,6 +35,21 @@ def test_blocks_of_any_size_equal_the_formula_forward_and_backward(
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("block", [1, 200, 2**18])
+@pytest.mark.parametrize("length", [5, 33, 70])
+def test_causal_blocks_leave_out_the_keys_behind_them(
+    length: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(additive, "BLOCK", block)
+    inputs, seen = parts(queries=length, keys=length), torch.ones(length, length).tril().double()
+    expected = plain(*inputs) * seen
+    scores = additive.TanhScores.apply(*inputs, True) * seen
+    torch.testing.assert_close(scores, expected)
+    slope = torch.randn_like(expected)
+    ours, theirs = (torch.autograd.grad(y, inputs, slope) for y in (scores, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("largest", [39.0, 41.0, 300.0])
 def test_products_of_exponentials_and_sigmoids_equal_the_formula(largest: float) -> None:
     """Beyond a reach the exponentials would overflow, so the sigmoids take over."""
