@@ -46,7 +46,7 @@ SCORE = "score"
 """The word for the first metric of the evaluation; the name of a metric is that metric."""
 FRONT = "front"
 """The series of those scores that none beats with as small a state."""
-OVERVIEW = "overview"
+VIEWS = ("overview", "differences")
 """What `attnkit plot` draws of whole recipes."""
 AXES = {
     "updates": "updates",
@@ -170,7 +170,7 @@ def _check(name: str, x: str | None, runs: Sequence[Run]) -> None:
     if name not in known:
         why = f"no run here is scored by it; `attnkit eval RUNS --metrics {name}` does that; "
         why = why if name in METRICS else ""
-        raise UsageError(f"--y {quoted(name)}: {why}{hint(name, [*known, OVERVIEW])}")
+        raise UsageError(f"--y {quoted(name)}: {why}{hint(name, [*known, *VIEWS])}")
 
 
 def _nothing(name: str, x: str | None, runs: Sequence[Run]) -> str:

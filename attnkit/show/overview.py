@@ -1,7 +1,8 @@
-"""Systems by tasks and costs: a heat map, and a table of the same."""
+"""Systems by tasks and costs: a heat map, a table of the same, and differences with intervals."""
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +13,14 @@ from attnkit.show.figure import Picture, matplotlib_defaults, rendered, require
 from attnkit.show.table import NONE, Cell, Column, Table
 from attnkit.text import safe_text
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 UNDECIDED = "~"
 """After a difference whose interval covers 0, in tables."""
 TYPE, SMALL = 8.0, 6.5  # points
 CELL = (0.62, 0.24)  # inches
+ROW = 0.21  # inches of a line of a forest plot
 HATCH = "////"
 
 
@@ -31,6 +36,31 @@ def overview_table(found: Overview) -> Table:
         *found.notes,
     ]
     return Table.of("overview", found.systems, columns, notes)
+
+
+def forest_table(found: Overview) -> Table:
+    """A row for each task and system: its difference with the 95 % interval."""
+    rows = [
+        (one, name, one.cells[name])
+        for one in found.columns
+        if one.score is not None
+        for name in sorted(one.cells, key=lambda name: -(one.gain(name) or 0.0))
+    ]
+
+    def interval(row: tuple[OverviewColumn, str, OverviewCell]) -> str | None:
+        low, high = row[2].low, row[2].high
+        return None if low is None or high is None else f"{signed(low)} to {signed(high)}"
+
+    fields = (
+        Column("task", lambda row: row[0].title, align="left", key=True),
+        Column("system", lambda row: row[1], align="left", key=True),
+        Column("difference", lambda row: row[2].value, signed),
+        Column("interval", interval),
+        Column("of", lambda row: row[0].unit, align="left", priority=2),
+        Column("baseline", lambda row: row[0].baseline, align="left", priority=1),
+        Column("seeds", lambda row: _seeds(row[2].seeds), priority=1),
+    )
+    return Table.of("differences", rows, fields, [*_provisional(found), *found.notes])
 
 
 def _provisional(found: Overview) -> list[str]:
@@ -112,3 +142,72 @@ def _number(column: OverviewColumn, name: str, gain: float) -> tuple[str, dict[s
         return "", {}
     text = _text(column.cells[name]).replace("-", "\u2212")
     return text, {"color": "white" if abs(gain) > 0.75 else "black"}
+
+
+def forest_picture(found: Overview, format: str) -> Picture:
+    """Differences with their 95 % intervals, a panel for each task, the best systems first.
+
+    Beside each the number of seeds of system and baseline; the band is the margin of equivalence.
+
+    Raises:
+        UsageError: no such format.
+        UnavailableError: matplotlib is not installed.
+    """
+    require(format)
+    from matplotlib.figure import Figure
+
+    panels = [one for one in found.columns if one.score is not None]
+    down = [len(one.cells) for one in panels]
+    with matplotlib_defaults([*found.systems, *(one.title for one in panels)]) as missing:
+        figure = Figure((5.6, sum(down) * ROW + 0.9 * len(panels)), layout="constrained")
+        drawn = figure.subplots(len(panels), 1, squeeze=False, height_ratios=[n + 3 for n in down])
+        for axes, one in zip(drawn.flat, panels, strict=True):
+            _forest(axes, one)
+        data = rendered(figure, format, "differences with 95 % intervals")
+    return Picture(data, (*missing, *found.notes))
+
+
+def _forest(axes: "Axes", column: OverviewColumn) -> None:
+    """One panel."""
+    better = -1 if column.better == "lower" else 1
+    order = sorted(column.cells, key=lambda name: better * column.cells[name].value)
+    if column.margin is not None:
+        axes.axvspan(-column.margin, column.margin, color="0.9", zorder=0)
+    axes.axvline(0, color="0.3", linewidth=0.7, zorder=1)
+    for row, name in enumerate(order):
+        one = column.cells[name]
+        style: dict[str, Any] = {"color": "black", "markersize": 3.5, "linewidth": 1.0}
+        if one.low is not None and one.high is not None:
+            axes.plot([one.low, one.high], [row, row], **style)
+        filled = "white" if one.undecided else "black"
+        axes.plot(one.value, row, marker="o", markerfacecolor=filled, **style)
+    seeds = {name: column.cells[name].seeds for name in order}
+    several = len({*seeds.values()}) > 1
+    names = [safe_text(name) + (f" ({_seeds(seeds[name])})" if several else "") for name in order]
+    axes.set_yticks(range(len(order)), names, fontsize=TYPE)
+    axes.set_ylim(-0.7, len(order) - 0.3)
+    axes.tick_params(length=2, labelsize=TYPE)
+    alike = f"; seeds {_seeds(seeds[order[0]])}" if not several else "; seeds in parentheses"
+    axes.set_title(f"{safe_text(column.title)}{alike}", fontsize=TYPE, loc="left")
+    unit = safe_text(column.unit)
+    what = f"difference in {unit} to {safe_text(column.baseline)} ({column.score:.2f})"
+    band = "" if column.margin is None else f"; band: within {column.margin:g}"
+    which = "; lower is better" if better < 0 else ""
+    axes.set_xlabel(f"{what}{which}{band}", fontsize=SMALL)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _seeds(seeds: tuple[int, int] | None) -> str:
+    """Of the system, and of the baseline where it has another number."""
+    if seeds is None:
+        return "?"
+    return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
+
+
+def pictures(found: Overview, format: str) -> Sequence[tuple[str, Picture]]:
+    """Both with their titles; the heat map only where there is more than one column."""
+    out = [("differences with 95 % intervals", forest_picture(found, format))]
+    if len(found.columns) > 1:
+        out.insert(0, ("overview", overview_picture(found, format)))
+    return out

@@ -238,7 +238,7 @@ TABLE = """
 2 hf --context a.en --prompt x --chat --offline :: has no chat template
 2 hf --context a.en --prompt x --template {prompt} --offline :: a template needs {context} once
 # plot
-2 logged --y overview,score :: overview stands alone
+2 logged --y overview,score :: overview and differences stand alone
 2 logged --save p.svg --size 3 :: --size '3': must be two numbers
 66 nowhere :: nowhere: no such folder of runs
 2 logged --x hours :: --x 'hours': there are updates, tokens, time, parameters

@@ -1,4 +1,4 @@
-"""The one picture of many recipes, and its table."""
+"""The one picture of many recipes, its table, and the forest plot."""
 
 from xml.etree import ElementTree
 
@@ -6,7 +6,7 @@ import pytest
 from helpers.screens import drawn
 
 from attnkit.scoring.overview import Overview, OverviewCell, OverviewColumn
-from attnkit.show.overview import overview_picture, overview_table
+from attnkit.show.overview import forest_picture, forest_table, overview_picture, overview_table
 
 CELLS = {"good": OverviewCell(5.0, 4.0, 6.0, (3, 3)), "<b>": OverviewCell(-0.5, -1.5, 0.5, (1, 3))}
 FOUND = Overview(
@@ -41,10 +41,23 @@ def test_only_what_is_undecided_is_hatched() -> None:
     assert b"<pattern" not in overview_picture(sure, "svg").data
 
 
-def test_the_table_says_the_same() -> None:
+def test_the_forest_names_seeds_margin_and_baseline() -> None:
+    pytest.importorskip("matplotlib")
+    found = texts(forest_picture(FOUND, "svg").data)
+    assert "<b> (1 to 3)" in found
+    assert "difference in BLEU to base (20.00); band: within 1" in found
+    assert "memory" not in " ".join(found)
+
+
+def test_tables_say_the_same() -> None:
     lines = drawn(overview_table(FOUND), 100).splitlines()
     assert [line.split() for line in lines[3:6]] == [
         ["base", "20.00", "-"],
         ["good", "+5.00", "+12"],
         ["<b>", "-0.50\u00b9", "~", "-"],
+    ]
+    rows = forest_table(FOUND).records()
+    assert [(row["system"], row["difference"], row["interval"]) for row in rows] == [
+        ("good", 5.0, "+4.00 to +6.00"),
+        ("<b>", -0.5, "-1.50 to +0.50"),
     ]

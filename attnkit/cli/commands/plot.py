@@ -15,8 +15,9 @@ def plot(
         "NAME,...",
         "training-loss, validation-loss, validation-metric (train.monitor), learning-rate, "
         "gradient-norm, tokens-per-second; score (first metric of the evaluation), or a metric "
-        "by its name; overview (differences to the baseline, systems by tasks, of runs of any "
-        "tasks). [default: training-loss and what is validated]",
+        "by its name; overview (differences to the baseline, systems by tasks) or differences "
+        "(with their intervals), of runs of any tasks. [default: training-loss and what is "
+        "validated]",
     ),
     x: str | None = value(
         "AXIS",
@@ -41,15 +42,15 @@ def plot(
       attnkit plot runs --y overview --save overview.svg
     """
     from attnkit.runs import find_runs
-    from attnkit.runs.curves import OVERVIEW, learning_curves
+    from attnkit.runs.curves import VIEWS, learning_curves
 
     if save is not None:
         output.check_save(save, output.PICTURES)
     names = [name.strip() for name in y.split(",")] if y is not None else []
-    if OVERVIEW in names:
+    if {*names} & {*VIEWS}:
         if len(names) > 1 or x is not None:
-            raise UsageError(f"--y {y}: {OVERVIEW} stands alone, without --x")
-        _overview(folders, save)
+            raise UsageError(f"--y {y}: {' and '.join(VIEWS)} stand alone, without --x")
+        _view(names[0], folders, save)
         return
     of_values = x is not None and "." in x
     runs = find_runs(folders, unfinished=True, trials=of_values, note=console.warn)
@@ -66,19 +67,21 @@ def plot(
     output.save_picture(save, made)
 
 
-def _overview(folders: list[Path], save: Path | None) -> None:
-    """Systems by tasks."""
+def _view(name: str, folders: list[Path], save: Path | None) -> None:
+    """Systems by tasks, or their differences with intervals."""
     from attnkit.runs import find_runs
     from attnkit.runs.find import baselines
     from attnkit.scoring.overview import overview
-    from attnkit.show.overview import overview_picture, overview_table
+    from attnkit.show import overview as shown
 
     runs = find_runs(folders, note=console.warn)
-    view = overview(runs, baselines(runs))
+    view, whole = overview(runs, baselines(runs)), name == "overview"
     if save is None:
-        output.write_tables([overview_table(view)], "table")
+        table = (shown.overview_table if whole else shown.forest_table)(view)
+        output.write_tables([table], "table")
     else:
-        output.save_picture(save, overview_picture(view, save.suffix[1:].lower()))
+        draw = shown.overview_picture if whole else shown.forest_picture
+        output.save_picture(save, draw(view, save.suffix[1:].lower()))
 
 
 def _inches(size: str) -> tuple[float, float]:

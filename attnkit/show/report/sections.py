@@ -20,7 +20,7 @@ from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show import comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
 from attnkit.show.output_examples import MARKS_NOTE, example_tables
-from attnkit.show.overview import overview_picture
+from attnkit.show.overview import pictures
 from attnkit.show.recipe_tables import read_values
 from attnkit.show.report.blocks import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
@@ -65,7 +65,10 @@ def report_of(
     for text in comparison_tables.warning_lines(result):
         warn(text)
     systems = _systems(result.rows, runs)
-    sections = {"Results": [*comparison_tables.tables(result), *_overview(result)], "Learning curves": _curves(runs)}
+    sections = {
+        "Results": [*comparison_tables.tables(result), *_differences(result)],
+        "Learning curves": _curves(runs),
+    }
     if task != LANGUAGE:
         sections["Examples"] = _examples(systems, data_dir, offline)
     sections["Recipes"] = _recipes(systems, baselines)
@@ -88,15 +91,13 @@ def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
     return systems
 
 
-def _overview(result: Comparison) -> list[Block]:
-    """The heat map of systems by tasks, where there are several columns."""
+def _differences(result: Comparison) -> list[Block]:
+    """Systems by tasks where there are several columns, and differences with their intervals."""
     try:
-        found = overview_of([result])
-        if len(found.columns) > 1:
-            return [Figure("overview", "overview", overview_picture(found, "svg").data)]
+        drawn = pictures(overview_of([result]), "svg")
     except (MissingInputError, UnavailableError):  # one system, or no matplotlib
-        pass
-    return []
+        return []
+    return [Figure(f"differences-{n}", title, one.data) for n, (title, one) in enumerate(drawn, 1)]
 
 
 def _curves(runs: Sequence[Run]) -> list[Block]:
