@@ -20,6 +20,8 @@ CHUNK = 2**18
 """Scores at once, over all maps: in smaller chunks the calls of torch take longer than the sums."""
 PARTS, SHORTEST = 2, 32
 """Causal texts are cut into so many chunks of queries, none shorter, as first ones need fewer keys."""
+LONG_HEIGHT = 32
+"""Queries at once of long texts, however many scores: each chunk adds to the gradients of all keys."""
 KEPT = 2**24
 """Scores of a call, over all maps, up to which what gradients need is kept: up to 64 MB a map in
 float32, which takes a tenth to a fifth less time than making it again."""
@@ -138,7 +140,7 @@ class ChunkPlan:
         self.heads = heads
         self.keeps = torch.is_grad_enabled() and maps * rows * heads * queries * keys <= KEPT
         room = max(1, CHUNK // (maps * heads * keys))  # queries at once
-        height = min(queries, room)
+        height = min(queries, max(room, LONG_HEIGHT))
         if hidden.causal:
             height = min(height, max(SHORTEST, -(-queries // PARTS)))
         depth = max(1, room // height)

@@ -51,6 +51,7 @@ def test_chunks_answer_as_whole_maps(
     if word in CAUSAL_ONLY and not causal:
         pytest.skip("it hides the future")
     monkeypatch.setattr(score_chunks, "CHUNK", chunk)
+    monkeypatch.setattr(score_chunks, "LONG_HEIGHT", 1)
     monkeypatch.setattr(score_chunks, "KEPT", 0 if chunk == 600 else 2**24)
     torch.manual_seed(length)
     heads = {} if word == "differential" else {"key_heads": 2}
