@@ -15,7 +15,8 @@ from torch import Tensor
 from attnkit.ops.autograd import once_differentiable
 
 STEPS, MORE = 24, 4
-"""Steps within which systems are solved or left to another method; times more for gradients."""
+"""Steps within which systems are solved or left to another method; times more for gradients,
+which are solved exactly where these do not suffice either."""
 BLOCK = 2**17
 """Weights of a block of chunks, which goes through all steps while it is in the cache."""
 
@@ -44,6 +45,18 @@ class Systems(NamedTuple):
                 return None
             blocks.append(x)
         return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+    def solve_exactly(self, right: Float[Tensor, "n C D"]) -> Float[Tensor, "n C D"]:
+        """The solutions by a system of D equations for each token; NaN where numbers are not finite."""
+        identity, solutions = torch.eye(right.shape[2], dtype=right.dtype), list[Tensor]()
+        for number, own in enumerate(right):
+            keys = self.keys[number]
+            squares = (self.weights[number] @ (keys.unsqueeze(2) * keys.unsqueeze(1)).flatten(1)).view(*keys.shape, -1)
+            if self.since is not None and self.sums is not None:
+                squares = squares + self.since[number].unsqueeze(2) * self.sums[number]
+            # unchecked, as the plain form
+            solutions.append(torch.linalg.solve_ex(squares + identity, own.unsqueeze(2)).result.squeeze(2))
+        return torch.stack(solutions)
 
     def _solve(self, right: Tensor, steps: int) -> Tensor | None:
         tiny, eps = torch.finfo(right.dtype).tiny, torch.finfo(right.dtype).eps
@@ -84,9 +97,10 @@ class _Solution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         found, *parts = ctx.saved_tensors
-        by_right = Systems(*parts).solve(grad.contiguous(), MORE * STEPS)
-        if by_right is None:
-            raise RuntimeError("the gradient of a system of equations did not converge")
+        systems, tiny = Systems(*parts), torch.finfo(grad.dtype).tiny
+        unit = grad.abs().amax(-1, keepdim=True).clamp_min_(tiny)  # squares of small numbers would be 0
+        by_right = systems.solve(grad / unit, MORE * STEPS)
+        by_right = systems.solve_exactly(grad) if by_right is None else by_right * unit
         leaves = [None if x is None else x.detach().requires_grad_() for x in parts]
         with torch.enable_grad():
             y = Systems(*leaves).times(found)  # type: ignore[arg-type]

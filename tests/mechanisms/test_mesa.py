@@ -1,5 +1,7 @@
 """The mesa layer: ridge regression of values on keys."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -123,6 +125,29 @@ def test_systems_that_need_many_steps_are_solved_exactly(monkeypatch: pytest.Mon
     monkeypatch.setattr(mesa, "exactly", lambda *given: calls.append(1) or exactly(*given))
     torch.testing.assert_close(mechanism(q, k, v, mask, gates=gates).y, wanted)
     assert calls
+
+
+@pytest.mark.parametrize("length", [20, 90])
+def test_gradients_that_need_many_steps_are_solved_exactly(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [x.requires_grad_() for x in drawn(length)]
+    y = made()(*given[:3], Mask.packed(length, given[0].device, causal=True), gates=given[3]).y.sin().sum()
+    wanted = torch.autograd.grad(y, given, retain_graph=True)
+    monkeypatch.setattr(conjugate_gradients, "STEPS", 0)
+    torch.testing.assert_close(torch.autograd.grad(y, given), wanted)
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-25, math.inf, math.nan])
+def test_gradients_of_any_size_pass_through_the_systems(size: float) -> None:
+    """An overflow under fp16 or a loss that is NaN comes as such to who looks for it."""
+    given = [x.float().requires_grad_() for x in drawn(28)]
+    y = made().float()(*given[:3], Mask.packed(28, given[0].device, causal=True), gates=given[3]).y
+    plain = torch.autograd.grad(y.sum(), given, retain_graph=True)
+    found = torch.autograd.grad((y * size).sum(), given)
+    for one, wanted in zip(found, plain, strict=True):
+        if math.isfinite(size):
+            torch.testing.assert_close(one / size, wanted, rtol=1e-3, atol=1e-4)
+        else:
+            assert not one.isfinite().any()
 
 
 def test_the_gradient_of_conjugate_gradients_is_not_differentiated_again() -> None:
