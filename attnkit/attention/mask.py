@@ -83,6 +83,11 @@ class Mask(NamedTuple):
             first=self.start + first,
         )
 
+    def of_rows(self, rows: slice) -> Self:
+        """The mask of some rows."""
+        q_pos, k_pos, valid = (x if len(x) == 1 else x[rows] for x in (self.q_pos, self.k_pos, self.valid))
+        return self._replace(q_pos=q_pos, k_pos=k_pos, valid=valid)
+
     def visible(self) -> Int[Tensor, "b 1 T"]:
         """The number of keys that each query may see."""
         if self.layout == "packed":

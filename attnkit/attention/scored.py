@@ -16,7 +16,7 @@ from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
 from attnkit.ops.grouped_heads import mix
 from attnkit.ops.recomputed_blocks import RowBlock, recomputed
-from attnkit.ops.score_chunks import Hidden, Weighing, chunked_mix
+from attnkit.ops.score_chunks import Hidden, ScoreChunk, Weighing, chunked_mix
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
@@ -108,7 +108,14 @@ class Scored(Attention):
         heads, queries = q[0].shape[1:3]
         *keys, values = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (*k, v))
         causal = mask.causal and queries == v.shape[2]
-        hidden = Hidden(self.allowed(mask), causal, more.pop("offset", None))
+
+        def allowed(chunk: ScoreChunk) -> Tensor | None:
+            return self.allowed(
+                mask.part(chunk.queries.start, chunk.queries.stop, chunk.seen.stop).of_rows(chunk.rows)
+            )
+
+        alike = all(len(x) == 1 for x in mask[:3])
+        hidden = Hidden(allowed, alike, causal, more.pop("offset", None))
         bias = None if bias is None else bias.expand(-1, -1, queries, v.shape[2])
         return chunked_mix(weighing, hidden, scale, q, keys, values, bias, **more)
 

@@ -25,6 +25,9 @@ from attnkit.errors import UsageError
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.score_chunks import ScoreChunk, Weighing, in_chunks
 
+COUNTED = 256
+"""Queries of a long text whose keys are counted at once, which takes 8 bytes a pair."""
+
 
 class Sigmoids(Weighing):
     """sigmoid(scores), chunk by chunk."""
@@ -67,7 +70,9 @@ class Sigmoid(ScaledDot):
             more = (self.bias.to(q.dtype) / self.scale)[:, None, None].expand(*q.shape[:3], 1)
             q, k = torch.cat((q, more), -1), F.pad(k, (0, 1), value=1.0)
         elif self.bias is None:
-            offset = self.log_n(mask, q.dtype)
+            length, keys = mask.q_pos.shape[1], mask.k_pos.shape[1]
+            parts = [mask.part(at, min(at + COUNTED, length), keys) for at in range(0, length, COUNTED)]
+            offset = torch.cat([self.log_n(part, q.dtype) for part in parts], 2)
         else:
             offset = q.new_full((1, 1, q.shape[2], 1), self.bias)
         return self.chunked(Sigmoids(), self.scale, (q,), (k,), v, mask, bias, offset=offset)

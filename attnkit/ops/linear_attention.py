@@ -3,7 +3,8 @@
 Letters as in `attention.base`.  A value gets one more column of ones, so that numerator and
 denominator are one product: u = phi(q) S with S [B, H, M, E + 1], and y = u[..., :E] / u[..., E].
 
-Ordinary differentiable code for every device.
+Ordinary differentiable code for every device; the first tokens on a CPU go to `ops.kernel_sums`
+where their features have a gradient by hand.
 
 Exponentials of large logarithms: a product phi(q)_m phi(k)_m is e^(q_m + k_m), and neither factor
 need be near 1 where their product is the largest.  So every feature m of the keys has a shift of

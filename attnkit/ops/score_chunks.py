@@ -6,7 +6,7 @@ need is kept, or of large maps made again in the backward pass.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,6 +25,8 @@ LONG_HEIGHT = 32
 KEPT = 2**24
 """Scores of a call, over all maps, up to which what gradients need is kept: up to 64 MB a map in
 float32, which takes a tenth to a fifth less time than making it again."""
+SIGHTS = 2**22
+"""Numbers that say which keys are seen, up to which they are kept between chunks and for gradients."""
 LEAST = 2**17
 """Scores of a call from which on chunks beat whole maps."""
 
@@ -42,8 +44,11 @@ class ScoreChunk(NamedTuple):
 class Hidden(NamedTuple):
     """Which keys are hidden from which queries."""
 
-    allowed: Bool[Tensor, "b 1 T S"] | None
-    """True where a key may be seen; None where all may."""
+    allowed: Callable[[ScoreChunk], Bool[Tensor, "b 1 t s"] | None]
+    """True where a key of a chunk may be seen; None where all may.  A text of T tokens has T x S of
+    them, more than anything else that is kept of a long one, so they are made chunk by chunk."""
+    alike: bool
+    """Whether that is the same for all rows."""
     causal: bool = False
     """Whether keys in columns behind a query are hidden from it, as many as there are queries."""
     offset: Float[Tensor, "b 1 T 1"] | None = None
@@ -140,6 +145,7 @@ class ChunkPlan:
         self.heads = heads
         self.keeps = torch.is_grad_enabled() and maps * rows * heads * queries * keys <= KEPT
         room = max(1, CHUNK // (maps * heads * keys))  # queries at once
+        # a chunk of a lone query is the last one: `Scored.allowed` takes it for that
         height = min(queries, max(room, LONG_HEIGHT))
         if hidden.causal:
             height = min(height, max(SHORTEST, -(-queries // PARTS)))
@@ -149,21 +155,24 @@ class ChunkPlan:
         for first in reversed(range(0, queries, height)):
             last = min(first + height, queries)
             self.blocks.append((slice(first, last), slice(last if hidden.causal else keys)))
-        self._common = list[Sight]()
-        if all(x is None or len(x) == 1 for x in (hidden.allowed, hidden.offset)):
-            self._common = [self._sight(ScoreChunk(slice(None), *block)) for block in self.blocks]
+        self._alike = hidden.alike and (hidden.offset is None or len(hidden.offset) == 1)
+        self._remembers = (1 if self._alike else rows) * queries * keys <= SIGHTS
+        self._sights = dict[tuple[int, int], Sight]()
 
     def of_rows(self, rows: slice) -> Iterator[tuple[ScoreChunk, Sight]]:
         """Chunks of some rows, and what their queries see."""
         for number, block in enumerate(self.blocks):
-            chunk = ScoreChunk(rows, *block, first=number == 0)
-            yield chunk, self._common[number] if self._common else self._sight(chunk)
+            chunk, key = ScoreChunk(rows, *block, first=number == 0), (0 if self._alike else rows.start, number)
+            sight = self._sights.get(key) or self._sight(chunk)
+            if self._remembers:
+                self._sights[key] = sight
+            yield chunk, sight
 
     def _sight(self, chunk: ScoreChunk) -> Sight:
-        allowed, offset = (_part(x, chunk) for x in (self.hidden.allowed, self.hidden.offset))
+        allowed, offset = self.hidden.allowed(chunk), _part(self.hidden.offset, chunk)
         if allowed is None:
             return Sight(offset, None)
-        allowed, shown = allowed[..., chunk.seen], None
+        shown = None
         if not self.weighing.bears_empty:
             shown = allowed.any(-1, keepdim=True)
             if shown.all():

@@ -80,6 +80,23 @@ def test_chunks_answer_for_another_sequence(word: str, monkeypatch: pytest.Monke
     both_ways(monkeypatch, layer, x, memory, Mask.cross(valid, 9), None)
 
 
+@pytest.mark.parametrize("word", ["sigmoid", "differential", "stick-breaking"])
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_long_text_never_has_a_whole_map(word: str, packed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of which keys may be seen."""
+    monkeypatch.setattr(score_chunks, "LEAST", 1)
+    monkeypatch.setattr(score_chunks, "CHUNK", 1)
+    monkeypatch.setattr(score_chunks, "SIGHTS", 0)
+    length, sizes, dense = 600, list[int](), Mask.dense
+    monkeypatch.setattr(Mask, "dense", lambda mask: (found := dense(mask), sizes.append(found.numel()))[0])
+    valid = torch.ones(2, length, dtype=torch.bool)
+    valid[0, 500:] = False
+    mask = Mask.packed(length, valid.device, causal=True) if packed else Mask.of(valid, length, causal=True)
+    x = torch.randn(2, length, 8, requires_grad=True)
+    MultiHead.build(word, 8, 2, length)(x, mask).y.sum().backward()
+    assert max(sizes, default=0) <= 256 * length * len(mask.valid)
+
+
 @pytest.mark.parametrize("word", WORDS)
 def test_a_second_derivative_through_chunks_is_refused(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_chunks, "LEAST", 1)
