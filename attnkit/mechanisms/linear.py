@@ -27,6 +27,7 @@ Worked number: q = k = v = rows (1, 0), (0, 1), (1, 1) give with `elu` the simil
 (4, 5, 6), (6, 6, 8); the first answer is (.7333, .6667), and causally the second is (.4444, .5556).
 """
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -89,7 +90,7 @@ class LinearAttention(Kernel):
     def maps(self) -> FeatureMaps:
         """See `Kernel.maps`."""
         known = self.feature_map == "elu" and self.wide_q is None
-        return super().maps()._replace(by_hand=Features(None) if known else None)
+        return super().maps()._replace(by_hand=partial(Features, None) if known else None)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
         """Features of the queries up to a factor each, or their logarithms as `phi_k`."""

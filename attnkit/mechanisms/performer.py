@@ -99,11 +99,7 @@ class Performer(Kernel):
         if projection is not None and self.training and self.redraw_every:
             projection = projection.clone()  # `directions` are drawn in place
         q, k = partial(self._along, projection=projection), partial(self._map_k, projection)
-        by_hand = None
-        if projection is not None and self.exponent:
-            signs = (1, -1) if self.kernel == "hyperbolic" else (1,)
-            scale: float = self.shape.head_width**-0.25
-            by_hand = Features(torch.cat([sign * scale * projection for sign in signs]))
+        by_hand = partial(self._features, projection) if projection is not None and self.exponent else None
         return linear_attention.FeatureMaps(q, lambda x, _: k(x), self.exponent, by_hand)
 
     def phi_q(self, q: Float[Tensor, "B H T D"]) -> Float[Tensor, "B H T M"]:
@@ -113,6 +109,11 @@ class Performer(Kernel):
     def phi_k(self, k: Tensor, valid: Tensor) -> Float[Tensor, "B H S M"]:
         """Logarithms of the features of the keys; the relu kernel's features themselves."""
         return self._map_k(self.projection, k)
+
+    def _features(self, projection: Tensor) -> Features:
+        scale: float = self.shape.head_width**-0.25
+        along = projection * scale
+        return Features(torch.cat((along, -along)) if self.kernel == "hyperbolic" else along)
 
     def _map_k(self, projection: Tensor | None, k: Tensor) -> Tensor:
         along = self._along(k, projection)

@@ -34,8 +34,8 @@ class FeatureMaps(NamedTuple):
     k: Callable[[Tensor, Tensor], Tensor]
     exponent: bool
     """Whether both answer the logarithms of the features."""
-    by_hand: Features | None = None
-    """What the features are, where they have a gradient by hand."""
+    by_hand: Callable[[], Features] | None = None
+    """What the features are, where they have a gradient by hand; made where it is taken."""
 
 
 def widest(dtype: torch.dtype) -> torch.dtype:
@@ -84,12 +84,12 @@ def quick(
     maps: FeatureMaps, causal: bool, q: Tensor, k: Tensor, v: Tensor, real: Tensor | None
 ) -> tuple[Tensor, Sums] | None:
     """The first tokens by the form that has its gradient by hand, or None where it cannot."""
-    if maps.by_hand is None:
+    if maps.by_hand is None or not usable(q, k, v):
         return None
     if real is not None:
         # where, not a product: garbage in pads may be infinite, and infinity times zero is NaN
         k, v = (x.masked_fill(~real[:, None, :, None], 0) for x in (k, v))
-    found = kernel_sums(maps.by_hand, causal, q, k, v, real)
+    found = kernel_sums(maps.by_hand(), causal, q, k, v, real)
     if found is None:
         return None
     y, sums = found
