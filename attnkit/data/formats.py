@@ -39,6 +39,8 @@ RATIO = 100
 """Largest ratio of text to compressed bytes, once the text exceeds FREE; prose has 2 to 5."""
 FREE = 16 << 20
 """Bytes of text that any compressed file may hold."""
+XZ_MEMORY = 256 << 20
+"""Memory that unpacking xz data may take; what `xz -9` makes takes 65 MiB."""
 
 XZ = b"\xfd7zXZ\x00"
 BOM = "\ufeff"
@@ -238,7 +240,7 @@ def _opened(path: Path | Stream) -> Iterator[tuple[BinaryIO, "_Counted | None"]]
             if start.startswith(GZIP):
                 text, kind = gzip.GzipFile(fileobj=packed), "gzip"
             elif start.startswith(XZ):
-                text, kind = lzma.LZMAFile(packed), "xz"  # noqa: SIM115
+                text, kind = _XzFile(packed), "xz"
             if kind:  # lines are found faster in a buffer
                 text = io.BufferedReader(text, LONGEST)
             yield text, packed if kind else None
@@ -258,3 +260,34 @@ class _Counted:
         data = self.file.read(size)
         self.taken += len(data)
         return data
+
+
+class _XzFile(io.RawIOBase):
+    """Text packed in xz streams; `lzma.LZMAFile` leaves out what follows a damaged header, and takes any memory."""
+
+    def __init__(self, file: _Counted) -> None:
+        self._file, self._rest = file, b""
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            data, self._rest = self._rest, b""
+            if not data and (self._stream.eof or self._stream.needs_input):
+                data = self._file.read(LONGEST)
+                if not data and self._stream.eof:
+                    return 0
+                if not data:
+                    raise EOFError("it ends too early")
+            if self._stream.eof:
+                data = data.lstrip(b"\0")  # padding, which may follow a stream
+                if not data:
+                    continue
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, XZ_MEMORY)
+            block = self._stream.decompress(data, len(buffer))
+            self._rest = self._stream.unused_data
+            if block:
+                buffer[: len(block)] = block
+                return len(block)

@@ -25,6 +25,8 @@ STDIN = "-"  # the name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
 """What is read of a folder; a file that is named may have any other suffix, and is then text."""
+CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {".pdf": "pdftotext"}
+"""Files that are no plain text, and what makes text of them."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -89,9 +91,10 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
 
     Raises:
         MissingInputError: the file is not there.
-        DataError: it is not UTF-8 (file:line:byte), or not of its format (file:line).
+        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line), or no plain text.
     """
-    suffix = Path(path).suffix.lower()
+    if (suffix := Path(path).suffix.lower()) in CONVERTERS:
+        raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {CONVERTERS[suffix]} {path}")
     try:
         if suffix in (".csv", ".tsv"):
             return _rows(path, suffix[1:])

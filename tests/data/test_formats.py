@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tracemalloc
+import zlib
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -135,12 +136,14 @@ def test_packed_text_is_known_by_its_bytes_not_its_name(tmp_path: Path, pack: Ca
     assert list(read_lines(path)) == list(map(str, range(600_000)))
 
 
-@pytest.mark.parametrize("fault", ["cut", "flipped", "header"])
+@pytest.mark.parametrize("fault", ["cut", "flipped", "header", "tail"])
 @pytest.mark.parametrize(("kind", "pack"), [("gzip", gzip.compress), ("xz", lzma.compress)])
 def test_damaged_packed_text_is_refused(tmp_path: Path, kind: str, pack: Callable[[bytes], bytes], fault: str) -> None:
     packed = bytearray(pack(os.urandom(5000).hex().encode()))
     if fault == "cut":
         del packed[-9:]
+    elif fault == "tail":
+        packed += b"junk"
     else:
         packed[3000 if fault == "flipped" else {"gzip": 2, "xz": 6}[kind]] ^= 0x55
     path = write(tmp_path, bytes(packed))
@@ -160,6 +163,24 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
         assert pipe.stdout
         with pytest.raises(DataError, match="^pipe: .*grows more than 100-fold"):
             deque(read_lines(Stream(pipe.stdout, "pipe")), 0)
+
+
+def test_xz_data_that_needs_much_memory_is_refused(tmp_path: Path) -> None:
+    filters = [
+        {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 32}
+    ]
+    small = lzma.compress(b"a\n", filters=[filters[0] | {"dict_size": 1 << 20}])
+    assert list(read_lines(write(tmp_path, small))) == ["a"]
+    monstrous = bytearray(small)
+    # The size of the dictionary stands in the header of the block, which its CRC-32 covers.
+    head = 12
+    size = (monstrous[head] + 1) * 4
+    place = monstrous.index(b"\x21\x01", head, head + size) + 2
+    monstrous[place] = 38
+    monstrous[head + size - 4 : head + size] = zlib.crc32(bytes(monstrous[head : head + size - 4])).to_bytes(
+        4, "little"
+    )
+    assert "damaged xz data (Memory usage limit" in fails(write(tmp_path, bytes(monstrous)))
 
 
 def test_a_line_over_a_mebibyte_is_refused(tmp_path: Path) -> None:

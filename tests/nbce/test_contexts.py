@@ -93,9 +93,11 @@ def test_tables_hold_a_context_a_row(tmp_path: Path) -> None:
         ("a.csv", "x,y\n1,2\n", "a.csv:1: no column is named text, and there are several: 'x, y'"),
         ("a.csv", "text,y\n1,2\n3\n", "a.csv:3: 1 cells where the first line has 2"),
         ("a.csv", 'text\n"a', "a.csv:2: not CSV: a quote is not closed"),
+        ("a.pdf", "%PDF", "a .pdf file is no plain text; convert it first: pdftotext "),
+        ("a.html", "<p>", "convert it first: pandoc -t plain "),
     ],
 )
-def test_what_is_no_table_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_what_is_no_text_and_no_table_is_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as caught:
         from_file(str(tmp_path / name))
