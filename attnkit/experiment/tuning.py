@@ -56,6 +56,8 @@ class Tuning:
     """Row -> the words KEY=VALUE by value, in the order of the values."""
     was: Mapping[str, Mapping[str, str]]
     """Row -> the values of the recipe itself for the keys that differ among its trials."""
+    tried: Mapping[str, set[tuple[object, ...]]]
+    """Row -> the values of these keys in each trial."""
     file: RecipeFile
     """The trials as variants."""
     trials: Mapping[str, Trial]
@@ -83,6 +85,7 @@ class Tuning:
         inner = key.removeprefix(f"variants.{_owner(key, file)}.")
         files = {text: load((f"{key}={text}",)) for text in values}
         rows, was = dict[str, Mapping[str, str]](), dict[str, Mapping[str, str]]()
+        tried = dict[str, set[tuple[object, ...]]]()
         for name in names:
             found = [flat(files[text].variants[name]) for text in values]
             told = [
@@ -92,7 +95,8 @@ class Tuning:
             ]
             if not told:
                 continue
-            if len({tuple(some.get(one) for one in told) for some in found}) < len(found):
+            tried[name] = {tuple(some.get(one) for one in told) for some in found}
+            if len(tried[name]) < len(found):
                 raise UsageError(f"--tune {word}: some values make the same recipe of {name}")
             rows[name] = {text: f"variants.{name}.{inner}={text}" for text in values}
             own = flat(file.variants[name])
@@ -113,15 +117,15 @@ class Tuning:
                 trials[name] = Trial(row, folder, inner, text)
         made = file.swept or {row: [row] for row in rows}
         swept = {base: [name for name, one in trials.items() if one.row in some] for base, some in made.items()}
-        tried = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
-        return Tuning(word, inner, steps, rows, was, tried, trials, load)
+        short = RecipeFile(file.name, file.path, variants, None, origins, swept=swept)
+        return Tuning(word, inner, steps, rows, was, tried, short, trials, load)
 
     def settings(self, of: TrainingSettings) -> TrainingSettings:
         """Those of the trials."""
         return replace(of, file=self.file, variants=None, seeds=None, trials=self.trials)
 
-    def check(self, recorded: Mapping[str, Tuned]) -> None:
-        """Refuse, before trials, other ones than those that chose the values of runs that are there.
+    def check(self, settings: TrainingSettings, recorded: Mapping[str, Tuned]) -> None:
+        """Refuse, before trials, runs that are there with values that none of these trials can choose.
 
         Raises RecipeError.
         """
@@ -134,6 +138,15 @@ class Tuning:
                     "start over, --allow-change to keep a finished run as it is, another --out, or leave out --tune "
                     "to go on with that value"
                 )
+        for row, seed in settings.runs():
+            run = Run(settings.folder(row, seed))
+            if row in self.rows and row not in recorded and run.exists:
+                own = flat(Run.open(run.path).recipe)
+                if tuple(own.get(key) for key in self.was[row]) not in self.tried[row]:
+                    raise RecipeError(
+                        f"{run.path}: was trained by none of these values of {self.key}; use --fresh to start over, "
+                        "--allow-change to keep it as it is, or another --out"
+                    )
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
         """What the trials of a row came to.  Raises DivergedError where none has a score."""

@@ -129,6 +129,9 @@ def test_rows_that_were_not_tuned_say_so(here: Caller) -> None:
     done = here("train", "tiny.yaml", "train.steps=2", "-q")
     assert "lr not tuned: one learning rate serves all rows, 1e-3" in on_one_line(done.out)
     assert "lr not tuned" not in here("eval", "runs/tiny/one").out
+    late = here("train", "tiny.yaml", "train.steps=2", "--tune", "train.lr=1e-2,1e-1")
+    assert (late.code, "was trained by none of these values of train.lr" in late.refusal) == (78, True)
+    assert not [*Path("runs/tiny").glob("*/tune")]  # before any trial
     words = ("variants.one.train.lr=2e-3", "--out", "other")
     other = here("train", "tiny.yaml", "train.steps=2", "-q", *words)
     assert "lr not tuned, but set by the recipe: 2e-3 (one); 1e-3 (two)" in on_one_line(other.out)

@@ -160,8 +160,8 @@ def _tuning(
     from attnkit.experiment.tuning import Tuning
 
     plan = Tuning.plan(partial(_load, recipe, words), tune, names, steps)
-    if not how.allow_change:
-        plan.check(found)
+    if not (how.fresh or how.allow_change):
+        plan.check(how, found)
     return how, plan
 
 
