@@ -22,8 +22,8 @@ from attnkit.recipe.score_options import EntropyScale, ScoreOptions
 LONG, BLOCK, DEVICE_BLOCK = 2**23, 2**20, 2**24
 """From LONG scores a text on (8 heads of 1,024 tokens), queries are answered in blocks with so many
 scores on a CPU, or on a device, and training computes a block again for its gradients.  For a text
-of 2,048 tokens entmax, stick-breaking, sigmoid and the Synthesizers without a table hold 56 to
-126 MB then (benchmarks/results/every-mechanism.md), instead of 420 to 1,090; causal ones take half
+of 2,048 tokens entmax and the Synthesizers without a table hold 52 to 99 MB then
+(benchmarks/results/every-mechanism.md), instead of 420 to 1,090; causal ones take half
 the time, since a block leaves out the keys behind it.  Shorter texts, and blocks half as large,
 would take longer."""
 
