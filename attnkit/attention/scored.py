@@ -14,7 +14,7 @@ from attnkit.attention.base import Attention, AttentionCall, Out, Shape
 from attnkit.attention.cache import State, append
 from attnkit.attention.mask import Mask
 from attnkit.errors import UsageError
-from attnkit.ops.grouped_heads import mix
+from attnkit.ops.grouped_heads import mix, repeat_heads
 from attnkit.ops.recomputed_blocks import RowBlock, recomputed
 from attnkit.ops.score_chunks import Hidden, ScoreChunk, Weighing, chunked_mix
 from attnkit.recipe.score_options import EntropyScale, ScoreOptions
@@ -99,14 +99,16 @@ class Scored(Attention):
         v: Float[Tensor, "B G S E"],
         mask: Mask,
         bias: Float[Tensor, "b h T S"] | None = None,
-        **more: Tensor | None,
+        *,
+        offset: Float[Tensor, "b 1 T 1"] | None = None,
+        parameter: Tensor | None = None,
     ) -> Float[Tensor, "B H T E"]:
         """`chunked_mix` of the keys that are allowed; neighbouring heads may share keys and values.
 
-        `more` are a parameter, and an offset of the scores of each query.
+        `offset` is added to all scores of a query; `parameter` is the one that `weighing` has a gradient for.
         """
         heads, queries = q[0].shape[1:3]
-        *keys, values = (x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1) for x in (*k, v))
+        *keys, values = (repeat_heads(x, heads) for x in (*k, v))
         causal = mask.causal and queries == v.shape[2]
 
         def allowed(chunk: ScoreChunk) -> Tensor | None:
@@ -115,9 +117,9 @@ class Scored(Attention):
             )
 
         alike = all(len(x) == 1 for x in mask[:3])
-        hidden = Hidden(allowed, alike, causal, more.pop("offset", None))
+        hidden = Hidden(allowed, alike, causal, offset)
         bias = None if bias is None else bias.expand(-1, -1, queries, v.shape[2])
-        return chunked_mix(weighing, hidden, scale, q, keys, values, bias, **more)
+        return chunked_mix(weighing, hidden, scale, q, keys, values, bias, parameter)
 
     def added(
         self, call: AttentionCall, keys: Float[Tensor, "B H S M"] | None, state: State

@@ -107,8 +107,17 @@ def _ask(request: NbceRequest, method: str, prompts: Sequence[str]) -> "list[Rep
         longest = max(reader.row("", text).longest for text in prompts)
         limit = max(reader.trained + 1, longest) + request.spec.max_length
     contexts = [[one.text for one in request.contexts]] * len(prompts)
-    how: dict[str, Any] = {"alpha": request.alpha, "limit": limit, "choices": request.choices}
-    return ask(reader, method, contexts, prompts, request.spec, request.rule, **how)
+    return ask(
+        reader,
+        method,
+        contexts,
+        prompts,
+        request.spec,
+        request.rule,
+        alpha=request.alpha,
+        limit=limit,
+        choices=request.choices,
+    )
 
 
 def _trace(request: NbceRequest, prompt: str, reply: "Reply") -> "Trace | None":
@@ -116,9 +125,8 @@ def _trace(request: NbceRequest, prompt: str, reply: "Reply") -> "Trace | None":
 
     if not (request.trace and reply.steps and reply.source):
         return None
-    ids = reply.hypotheses[0].ids
-    how = (reply.steps, reply.source, request.decode)
-    return trace(request.reader.name, prompt, request.contexts, request.rule, ids, *how)
+    name, ids = request.reader.name, reply.hypotheses[0].ids
+    return trace(name, prompt, request.contexts, request.rule, ids, reply.steps, reply.source, request.decode)
 
 
 def _show_methods(title: str, answers: Sequence[MethodReply], request: NbceRequest) -> None:

@@ -28,6 +28,7 @@ from attnkit.attention import Attention, Mask
 from attnkit.errors import UsageError, out_of_memory
 from attnkit.huggingface.quiet import quiet, transformers
 from attnkit.layers import MultiHead
+from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.runs import json_files
 from attnkit.storage import tensors as stored
 from attnkit.storage.files import atomic_write
@@ -166,8 +167,7 @@ def _attend(
     """An attention function of transformers: the queries are those of the last t of S tokens."""
     mechanism: Attention = getattr(module, ATTRIBUTE)
     new, length, width = query.shape[2], key.shape[2], query.shape[3]
-    if (groups := query.shape[1] // key.shape[1]) > 1:
-        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
+    key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
     if scaling is not None:  # mechanisms divide by the root of the width themselves
         query = query * (scaling * math.sqrt(width))
     if mechanism.state == "constant":  # it reads all tokens anew, which does not change the last

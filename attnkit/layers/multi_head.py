@@ -13,6 +13,7 @@ from attnkit.attention.cache import rows_of
 from attnkit.errors import UsageError
 from attnkit.layers.positions import Rotary
 from attnkit.layers.short_convolution import ShortConvolution
+from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.onednn import Linear
 from attnkit.recipe.score_options import LayerOptions, ScoreOptions, score_options
 
@@ -262,7 +263,7 @@ class MultiHead(nn.Module):
         `v` are the values of x, for the option exclusive.
         """
         if self.exclusion is not None and v is not None:
-            v = v[:, -self.key_heads :].repeat_interleave(self.heads // self.key_heads, 1)
+            v = repeat_heads(v[:, -self.key_heads :], self.heads)
             unit = F.normalize(v, dim=-1)
             along = (y * unit).sum(-1, keepdim=True) * self.exclusion.tanh()[:, None, None]
             y = y - (along * unit).to(y.dtype)

@@ -32,6 +32,7 @@ from attnkit.attention.mask import pads_last, readable, with_pads_last
 from attnkit.errors import UsageError
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.fast_cpu import usable
+from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.score_chunks import ScoreChunk, Softmax, in_chunks
 
 PLAIN_UP_TO = 256 * 256
@@ -124,7 +125,7 @@ class BlockTopk(ScaledDot):
             return None
         if torch.compiler.is_compiling() or (mask.layout == "any" and not readable(mask.valid)):
             return None
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
         answer = partial(self._by_blocks, mask.causal)
         y = with_pads_last(answer, mask, q * q.shape[-1] ** -0.5, k, v)
         return y.masked_fill(~mask.valid[:, None, :, None], 0)  # the junk of pads

@@ -27,6 +27,7 @@ from attnkit.errors import UsageError
 from attnkit.mechanisms.dot import fused_dot
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.fast_cpu import PLAIN_ELSEWHERE, few_scores
+from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.linear_attention import widest
 from attnkit.recipe.score_options import ScoreOptions
 
@@ -86,7 +87,7 @@ class Forgetting(ScaledDot):
         minus their own sums, and of the queries 1.
         """
         kind, given, width = sums.dtype, v.dtype, v.shape[-1]
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1).to(kind) for x in (k, v))
+        k, v = (repeat_heads(x, q.shape[1]).to(kind) for x in (k, v))
         late = sums[:, :, -1:] - sums  # nearly 0 for the last keys, so that no digits are lost
         q = torch.cat((q.to(kind) * self.scale, torch.ones_like(q[..., :1], dtype=kind)), -1)
         with torch.autocast(q.device.type, enabled=False):  # 16 bits would round the sums

@@ -30,6 +30,7 @@ from attnkit.attention.mask import readable, with_pads_last
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.autograd import once_differentiable
 from attnkit.ops.fast_cpu import FLASH, FLASH_BACKWARD, few_scores, operator, usable
+from attnkit.ops.grouped_heads import repeat_heads
 from attnkit.ops.sliding_window import SMALLEST, Band
 
 PLAIN_UP_TO = 32 * 32
@@ -127,7 +128,7 @@ class Sink(ScaledDot):
         bias = None
         if not causal and not (mask.layout == "packed" and not mask.causal):
             bias = torch.zeros((), dtype=q.dtype).masked_fill(~mask.dense(), -torch.inf)
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (repeat_heads(x, q.shape[1]) for x in (k, v))
         y: Tensor = SunkSoftmax.apply(  # type: ignore[no-untyped-call]
             q, k, v, self.sink(q), bias, causal
         )
@@ -155,7 +156,7 @@ class Sink(ScaledDot):
         """Rows without pads before their tokens: their columns are positions."""
         assert self.window is not None
         length, keep = q.shape[2], self.keep
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = (repeat_heads(x, q.shape[1]).contiguous() for x in (k, v))  # one layout: products round alike
         band = Band.of(self.window, length, causal=causal)
         spare = -length % band.step
         around = (0, 0, band.before, spare + band.after)

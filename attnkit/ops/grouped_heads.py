@@ -1,8 +1,13 @@
-"""Products in which neighbouring query heads share a head of keys and values, without copies."""
+"""Neighbouring query heads that share a head of keys and values: products without copies, and copies."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+
+def repeat_heads(x: Float[Tensor, "B G S D"], heads: int) -> Float[Tensor, "B H S D"]:
+    """Keys or values once for each of so many query heads; as they are where each head has its own."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
 
 
 def dot_scores(q: Float[Tensor, "B H T D"], k: Float[Tensor, "B G S D"]) -> Float[Tensor, "B H T S"]:

@@ -3,7 +3,7 @@
 import base64
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from jaxtyping import Float
@@ -16,11 +16,23 @@ SIDES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8)
 """Cells of a map's longer side to try, where not all are there in full."""
 
 
-def fitted(every: Sequence[AttentionMaps], room: int) -> list[dict[str, Any]]:
+class CodedWeights(TypedDict):
+    """Maps as the page reads them."""
+
+    rows: int
+    columns: int
+    pool: tuple[int, ...]
+    """How many queries and keys each value stands for."""
+    step: float
+    data: str
+    """Values as multiples of the step, 16-bit little endian, deflated, as base64."""
+
+
+def fitted(every: Sequence[AttentionMaps], room: int) -> list[CodedWeights]:
     """All layers and heads of each, coded in full, or as finely as takes no more than `room` characters."""
     stacks = [maps.weights.reshape(-1, *maps.weights.shape[2:]) for maps in every]
     longest = max(max(stack.shape[1:]) for stack in stacks)
-    coded: list[dict[str, Any]] = []
+    coded: list[CodedWeights] = []
     for side in (longest, *(side for side in SIDES if side < longest)):
         pools = [tuple(-(-length // side) for length in stack.shape[1:]) for stack in stacks]
         cells = sum(stack.size / (pool[0] * pool[1]) for stack, pool in zip(stacks, pools, strict=True))
@@ -32,13 +44,10 @@ def fitted(every: Sequence[AttentionMaps], room: int) -> list[dict[str, Any]]:
     return coded
 
 
-def encode(weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)) -> dict[str, Any]:
-    """Code finite maps [maps, queries, keys] as the page reads them.
+def encode(weights: Float[NDArray[np.float32], "N T S"], pool: tuple[int, ...] = (1, 1)) -> CodedWeights:
+    """Code finite maps [maps, queries, keys].
 
-    Returns:
-        shape, `pool` (how many queries and keys each value stands for), `step` and `data`: values
-        as multiples of the step, 16-bit little endian, deflated, as base64.  They are within half
-        a step, which is 1/65,534 of the largest weight, of pooled maps 1/510.
+    Values are within half a step, which is 1/65,534 of the largest weight, of pooled maps 1/510.
     """
     cells = pooled(weights, *pool)
     step = float(np.abs(cells).max()) / (32767 if pool == (1, 1) else 255) or 1.0
