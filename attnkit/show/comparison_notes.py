@@ -1,5 +1,6 @@
 """The notes below a comparison of variants: what a reader needs to reproduce and to trust it."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ text, or generated rows, for `length`."""
 FROM = {"run": "the recipe of each run", "recipe": "the recipe named here", "command line": "the command line"}
 """Who decided on the search."""
 LEARNING_RATE = "train.lr"
+RUN_OF_A_SEED = re.compile(r"(.*/)?([^/]+)/seed-(\d+)(.*)")
 
 
 def scored_metrics(rows: Sequence[ScoreRow]) -> list[str]:
@@ -84,12 +86,23 @@ def changes_of(system: System) -> str:
 
 def run_notes(rows: Sequence[ScoreRow]) -> list[str]:
     """Runs by their folders, as a shell would expand them; [] without runs."""
-    folders: dict[str, list[str]] = {}
+    seeds: dict[tuple[str, str, str], list[str]] = {}  # of folder, variant and end of the name
     for run in dict.fromkeys(row.run for row in rows if row.run is not None):
-        folder, seed, name = run.rpartition("/seed-")
-        folders.setdefault(folder + seed or run, []).append(name if seed else "")
-    out = [f"{folder}{{{','.join(names)}}}" if names[1:] else folder + names[0] for folder, names in folders.items()]
+        parts = RUN_OF_A_SEED.fullmatch(run)
+        folder, variant, seed, end = parts.groups() if parts else (run, "", "", "")
+        seeds.setdefault((folder or "", variant, end), []).append(seed)
+    variants: dict[tuple[str, str, str], list[str]] = {}
+    for (folder, variant, end), numbers in seeds.items():
+        own = variant if "," in variant else ""  # which braces would cut
+        variants.setdefault((folder + own, f"/seed-{_braced(numbers)}{end}" if variant else "", own), []).append(
+            "" if own else variant
+        )
+    out = [folder + _braced(names) + seed for (folder, seed, _), names in variants.items()]
     return [f"runs: {' '.join(out)}"] if out else []
+
+
+def _braced(names: Sequence[str]) -> str:
+    return f"{{{','.join(names)}}}" if names[1:] else names[0]
 
 
 def _grouped(names: Sequence[object], texts: Sequence[str], *, always: bool = False) -> str:

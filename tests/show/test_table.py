@@ -241,11 +241,7 @@ def test_notes_tell_signatures_sentences_seeds_test_and_runs() -> None:
     )
     assert notes[6] == "intervals and p cover other test sentences and other training seeds"
     assert notes[7].startswith("^: not separable from the best: ")
-    assert notes[8] == (
-        "runs: runs/translation/multi30k/vanilla/seed-{1,2} "
-        "runs/translation/multi30k/synthesizer-random/seed-{1,2} "
-        "runs/translation/multi30k/linear/seed-{1,2}"
-    )
+    assert notes[8] == "runs: runs/translation/multi30k/{vanilla,synthesizer-random,linear}/seed-{1,2}"
 
 
 def test_scores_that_cannot_be_compared_say_so() -> None:
@@ -452,6 +448,8 @@ def test_the_note_of_runs_is_what_a_shell_expands() -> None:
     result = comparison()
     names = ["vanilla,lr=0.1", "vanilla,lr=0.2", "linear"]
     paths = [f"runs/a/{name}/seed-{seed}" for name in names for seed in (1, 2)]
+    paths += [f"{name}/seed-{seed}.results.tar.xz" for name in ("runs/a/linear", "runs/a/dot") for seed in (1, 2)]
+    paths += ["runs/a/wide/seed-1", "runs/b"]
     row = result.rows[0]
     (note,) = run_notes([changed(row, run=path) for path in paths])
     command = ["bash", "-c", f"printf '%s\\n' {note.removeprefix('runs: ')}"]
