@@ -27,6 +27,7 @@ from attnkit.attention import AttentionCall, Mask, Shape, State, one_head
 from attnkit.mechanisms.scaled_dot import ScaledDot
 from attnkit.ops.linear_attention import widest
 from attnkit.ops.score_chunks import Softmax, in_chunks
+from attnkit.ops.selected_sums import selected_sums
 
 
 class Selective(ScaledDot):
@@ -49,6 +50,10 @@ class Selective(ScaledDot):
         assert call.q is not None
         assert keys is not None
         mask = call.mask
+        if call.state is None and in_chunks(call.q, keys, state[1]):
+            sums, total = selected_sums(call.q[:, 0], keys[:, 0], mask.q_pos, mask.k_pos, self.scale)
+            bias = sums[:, None] if call.bias is None else call.bias + sums[:, None]
+            return bias, (*state, total[:, None, None])
         # pads have position 0: they select nothing, and need not be selected
         q_pos, k_pos = mask.q_pos[:, None, :, None], mask.k_pos[:, None, None, :]
         taken = self.scores(call.q[:, :1], keys[:, :1], mask).relu()  # [B, 1, T, S]
