@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 import typer
 
 from attnkit import __version__
-from attnkit.cli import streams
-from attnkit.errors import AttnkitError, StoppedError, UsageError, understood
+from attnkit.errors import AttnkitError, StoppedError, understood
 from attnkit.text import hint, safe_text
 
 if TYPE_CHECKING:
@@ -59,20 +58,23 @@ ParserError: Any = typer.BadParameter.__base__
 signalled: list[int] = []
 """Signals that told this process to end, in the order in which they came."""
 _arguments: list[str] = []
+_colour_allowed = True
 
 
 def stdout() -> "Printer":
     """The console of results."""
-    from attnkit.cli.printer import Printer
-
-    return Printer(sys.stdout)
+    return _printer(sys.stdout)
 
 
 def stderr() -> "Printer":
     """The console of everything else."""
+    return _printer(sys.stderr)
+
+
+def _printer(stream: TextIO) -> "Printer":
     from attnkit.cli.printer import Printer
 
-    return Printer(sys.stderr)
+    return Printer(stream, terminal(stream), coloured(stream))
 
 
 def write(text: str) -> None:
@@ -91,11 +93,14 @@ def warn(text: str) -> None:
     _complain(f"{PROGRAM}: {paint('warning:', '33', sys.stderr)} {safe_text(text)}")
 
 
-def confirmed(question: str, refusal: str) -> bool:
-    """Ask a question on the terminal; raises UsageError where there is none."""
-    if not sys.stdin.isatty():
-        raise UsageError(f"{refusal}; add --yes, since no terminal is here to ask")
-    return typer.confirm(question, err=True)
+def terminal(stream: TextIO) -> bool:
+    """Whether a person watches this stream on a screen that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether colour is wanted: a terminal, no NO_COLOR, no --no-color."""
+    return _colour_allowed and not os.environ.get("NO_COLOR") and terminal(stream)
 
 
 def again(*, without: Sequence[str] = ()) -> str:
@@ -156,15 +161,31 @@ def run(command: Callable[[], Any], arguments: Sequence[str]) -> int:
         command: builds the parser's root command.
         arguments: the words after the program's name.
     """
+    global _arguments, _colour_allowed
+    words = _arguments = list(arguments)
+    end = words.index("--") if "--" in words else len(words)
+    _colour_allowed = "--no-color" not in words[:end]
+    words = [word for word in words[:end] if word != "--no-color"] + words[end:]  # it is meant for every command
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: warn(" ".join(str(message).split()))
         try:
             _open_streams()
-            code = _invoke(command(), _global_options(arguments))
+            root = command()
+            if COMPLETE in os.environ:
+                root.main(words, prog_name=PROGRAM, complete_var=COMPLETE)
+            # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
+            with root.make_context(PROGRAM, words) as context:
+                code = int(root.invoke(context) or 0)  # a command returns None or an exit code
             sys.stdout.flush()
         except BaseException as error:
             code = _report(error)
-    _close_quietly()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # what is left goes nowhere, so that the interpreter's exit is silent
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
     return code
 
 
@@ -174,24 +195,6 @@ def silence() -> None:
     for descriptor in (1, 2):
         os.dup2(null, descriptor)
     os.close(null)
-
-
-def _invoke(root: Any, arguments: list[str]) -> int:
-    """Parse and run; a command returns None or an exit code."""
-    if COMPLETE in os.environ:
-        root.main(arguments, prog_name=PROGRAM, complete_var=COMPLETE)
-    # Not root.main(): it turns a broken pipe and an end of file into exit codes of its own.
-    with root.make_context(PROGRAM, arguments) as context:
-        return int(root.invoke(context) or 0)
-
-
-def _global_options(arguments: Sequence[str]) -> list[str]:
-    """Take --no-color out wherever it stands before `--`: it is meant for every command."""
-    global _arguments
-    words = _arguments = list(arguments)
-    end = words.index("--") if "--" in words else len(words)
-    streams.allow_colour("--no-color" not in words[:end])
-    return [word for word in words[:end] if word != "--no-color"] + words[end:]
 
 
 def _report(error: BaseException) -> int:
@@ -237,7 +240,7 @@ def _usage(error: Any) -> Outcome:
 
 def paint(text: str, style: str, stream: TextIO) -> str:
     """Text in an ANSI style where the stream shows colours."""
-    return f"\x1b[{style}m{text}\x1b[0m" if streams.coloured(stream) else text
+    return f"\x1b[{style}m{text}\x1b[0m" if coloured(stream) else text
 
 
 def _complain(line: str) -> None:
@@ -264,14 +267,3 @@ def _open_streams() -> None:
             reconfigure(errors="backslashreplace")
     if closed:
         raise AttnkitError("standard output is closed: redirect it to a file or to /dev/null")
-
-
-def _close_quietly() -> None:
-    """Send what is left nowhere if it cannot be sent, so that the interpreter's exit is silent."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, stream.fileno())
-            os.close(null)

@@ -4,8 +4,6 @@ from typing import TextIO
 
 from rich.console import Console
 
-from attnkit.cli import streams
-
 
 class Printer(Console):
     """A rich console on one stream: no markup, no emoji codes, no guessing of links or numbers.
@@ -13,12 +11,12 @@ class Printer(Console):
     Text that comes from files goes through `attnkit.text.safe_text` before it gets here.
     """
 
-    def __init__(self, stream: TextIO) -> None:
-        self.live = streams.terminal(stream)
+    def __init__(self, stream: TextIO, live: bool, coloured: bool) -> None:
+        self.live = live  # whether a person watches
         super().__init__(
             file=stream,
-            force_terminal=self.live,
-            color_system="auto" if streams.coloured(stream) else None,
+            force_terminal=live,
+            color_system="auto" if coloured else None,
             markup=False,
             emoji=False,
             highlight=False,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnkit.cli import console, streams
+from attnkit.cli import console
 from attnkit.text import safe_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def say_loading(model: str) -> None:
 @contextmanager
 def progress_bar(unit: str) -> Iterator[Progress]:
     """A function to call as the work goes on, in units such as "heads"."""
-    if not streams.terminal(sys.stderr):
+    if not console.terminal(sys.stderr):
         last = time.monotonic()
 
         def print_line(task: str, done: int, total: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from attnkit.cli import console, output, streams
+from attnkit.cli import console, output
 from attnkit.errors import AttnkitError, StoppedError, understood
 from attnkit.show.training_board import Board, log_lines
 from attnkit.train import events
@@ -65,7 +65,7 @@ def follow(board: Board, start: Callable[..., object], spec: "TrainConfig", *, a
     """
     from attnkit.train.signals import StopSignals
 
-    live = None if as_json or quiet or not streams.terminal(sys.stderr) else live_board(board)
+    live = None if as_json or quiet or not console.terminal(sys.stderr) else live_board(board)
     scored: list[events.ScoredEvent] = []
     failed: list[str] = []
 

@@ -65,7 +65,12 @@ class Settings:
             self._issues.add(place, key, partial(unknown, key, known))
         elif isinstance(kind, FieldInfo) or (below and below != ("name",)):
             self._claim(key, place)
-            self._supersede(key, place, node)
+            # Training files take the place of a corpus that was set earlier, and a corpus of files: in an extended
+            # file, above the variants, or before on the command line.  In one place both stay, and are refused.
+            for other in SUPERSEDED.get(key, ()) if not is_null(node) else ():
+                setting, here = self.values.get(other), place == COMMAND_LINE
+                if setting and (setting.place != place if here else other not in self._claimed):
+                    del self.values[other]
             self.values[key] = Setting(node, place)
         elif kind in (Layers, Roles, AttentionConfig):
             self._claim(key, place)
@@ -122,18 +127,6 @@ class Settings:
         if first is not None:
             self._issues.add(place, key, f"is set twice, first at {first}; keep one of them")
         self._claimed.setdefault(key, place)
-
-    def _supersede(self, key: Key, place: Position, node: Node) -> None:
-        """Training files take the place of a corpus that was set earlier, and a corpus of files.
-
-        Earlier is in an extended file, above the variants, or before the command line; in one place
-        both stay, and are refused.
-        """
-        for other in SUPERSEDED.get(key, ()) if not is_null(node) else ():
-            setting = self.values.get(other)
-            here = place == COMMAND_LINE
-            if setting and (setting.place != place if here else other not in self._claimed):
-                del self.values[other]
 
 
 def _walk(

@@ -216,7 +216,11 @@ def _conditions(comparison: Comparison) -> list[str]:
         notes.append(f"search: {searches}; set by {chosen}")
     if data := _grouped(names, [_data(row) for row in rows]):
         notes.append(f"data: {data}")
-    budgets = [_budget(row.system) for row in rows]
+    budgets = [""] * len(rows)  # how much each may learn from
+    for at, row in enumerate(rows):
+        if row.system.budget is not None:
+            steps, tokens, accumulate = row.system.budget
+            budgets[at] = f"{steps:,} steps of {tokens * accumulate:,} tokens"
     if len({*budgets}) > 1:
         notes.append(f"training budget: {_grouped(names, budgets)}")
     changes = [changes_of(row.system) for row in rows]
@@ -242,14 +246,6 @@ def _data(row: ScoreRow) -> str:
     if corpus_cards.row_length(row.system.corpus):
         return f"{name}, generated"  # with other digests at every length
     return f"{name} (SHA-256: source {row.source[:8]}, references {row.references[:8]})"
-
-
-def _budget(system: System) -> str:
-    """How much a system may learn from."""
-    if system.budget is None:
-        return ""
-    steps, tokens, accumulate = system.budget
-    return f"{steps:,} steps of {tokens * accumulate:,} tokens"
 
 
 def _significance(comparison: Comparison, axis: Axis) -> list[str]:

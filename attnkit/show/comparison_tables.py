@@ -255,15 +255,11 @@ def _axis_table(rows: Sequence[ScoreRow], scores: ScoresByKey, axis: Axis) -> Ta
         if any(scores.values(metric, key._replace(place=at)) for at in places)
     ]
     recipes, splits = (joined(getattr(row, name) for row in rows) for name in IN_TITLE)
-    return Table.of(f"{recipes}: {splits}, by {_along(axis, rows)}", systems, columns)
-
-
-def _along(axis: str, rows: Sequence[ScoreRow]) -> str:
-    """What the columns of a table are numbers of."""
-    if axis == "contexts":
-        return "number of contexts"
-    made = corpus_cards.row_length(rows[0].system.corpus)
-    return f"length in {made.unit}" if made else "length of the text in tokens"
+    numbers = "number of contexts"
+    if axis == "length":
+        made = corpus_cards.row_length(rows[0].system.corpus)
+        numbers = f"length in {made.unit}" if made else "length of the text in tokens"
+    return Table.of(f"{recipes}: {splits}, by {numbers}", systems, columns)
 
 
 def warning_lines(comparison: Comparison) -> list[str]:

@@ -12,28 +12,13 @@ def signed(value: float) -> str:
     return "0.00" if float(text) == 0 else text
 
 
-def difference_text(value: float, tested: Difference | None) -> str:
-    """A difference with its interval, corrected p, stars, and "level" where that is the verdict.
-
-    Of perplexity everything is in percent.
-    """
-    if tested is None:
-        return signed(value)
-    ends, unit = tested.interval, ""
-    if tested.percent:
-        value, low, high = tested.percent
-        ends, unit = (low, high), " %"
-    interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
-    level = " level" if tested.verdict == "level" else ""
-    return f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}"
-
-
 def difference_cell(
     value: float | None, tested: Difference | None, not_comparable: Sequence[str], prefix: str = ""
 ) -> Cell:
-    """A difference, in parentheses where it is not that of the systems alone.
+    """A difference with its interval, corrected p, stars, and "level" where that is the verdict.
 
-    For programs what was not tested is None; `prefix` begins the names of their values.
+    It is in parentheses where it is not that of the systems alone; of perplexity everything is in
+    percent.  For programs what was not tested is None; `prefix` begins the names of their values.
     """
     low, high = tested.interval if tested and tested.interval else (None, None)
     named: dict[str, Value] = {"difference": value, "low": low, "high": high}
@@ -46,7 +31,15 @@ def difference_cell(
         return Cell(NONE, fields)
     if not_comparable:
         return Cell(f"({signed(value)})", fields, dim=True)
-    return Cell(difference_text(value, tested), fields)
+    if tested is None:
+        return Cell(signed(value), fields)
+    ends, unit = tested.interval, ""
+    if tested.percent:
+        value, low, high = tested.percent
+        ends, unit = (low, high), " %"
+    interval = f" [{signed(ends[0])}, {signed(ends[1])}]" if tested.interval and ends else ""
+    level = " level" if tested.verdict == "level" else ""
+    return Cell(f"{signed(value)}{unit}{interval}{significance(tested.p_holm)}{level}", fields)
 
 
 def significance(corrected: float | None) -> str:

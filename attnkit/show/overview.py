@@ -1,6 +1,5 @@
 """Systems by tasks and costs: a heat map, a table of the same, and differences with intervals."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -203,11 +202,3 @@ def _seeds(seeds: tuple[int, int] | None) -> str:
     if seeds is None:
         return "?"
     return str(seeds[0]) if seeds[0] == seeds[1] else f"{seeds[0]} to {seeds[1]}"
-
-
-def pictures(found: Overview, format: str) -> Sequence[tuple[str, Picture]]:
-    """Both with their titles; the heat map only where there is more than one column."""
-    out = [("differences with 95 % intervals", forest_picture(found, format))]
-    if len(found.columns) > 1:
-        out.insert(0, ("overview", overview_picture(found, format)))
-    return out

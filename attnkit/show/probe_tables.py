@@ -1,4 +1,4 @@
-"""The tables of `attnkit probe`: heads without which a model loses, noise, entropy, rank."""
+"""Tables of heads and layers: those without which a model loses, noise, entropy, rank, words read."""
 
 from collections.abc import Mapping, Sequence
 from statistics import mean, stdev
@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from attnkit.analysis.head_ablation import HeadPlace, Importance
     from attnkit.analysis.map_entropy import HeadEntropy
     from attnkit.analysis.map_rank import LayerRanks
+    from attnkit.analysis.maps import AttentionMaps
     from attnkit.analysis.score_noise import NoiseEffects, NoisyPart
     from attnkit.scoring import Score
+
+CAVEAT = (
+    "with many heads one can be found for almost any story: choose it first, and see whether it "
+    "does the same in other sentences, and what is lost without it (attnkit probe heads)"
+)
 
 
 def heads_table(title: str, importance: "Importance") -> Table:
@@ -81,7 +87,8 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
 
     def where(one: "tuple[NoisyPart, float] | None") -> Cell:
         kind, layer = one[0] if one else (None, None)
-        return Cell(_part_name(one[0], together) if one else "nothing", {"kind": kind, "layer": layer})
+        name = kind or (together if one else "nothing")
+        return Cell(name if layer is None else f"{name}, layer {layer}", {"kind": kind, "layer": layer})
 
     def of_metric(name: str) -> list[Column]:
         clean, worse = effects.clean[name].value, metric_facts(name).better == "lower"
@@ -113,13 +120,6 @@ def effects_table(title: str, effects: "NoiseEffects", together: str) -> Table:
 
 def _signatures(scores: "Mapping[str, Score]") -> list[str]:
     return [f"{metric_facts(name).title}{direction_note(name)}: {score.signature}" for name, score in scores.items()]
-
-
-def _part_name(part: "NoisyPart", together: str) -> str:
-    """The layers that are noisy, in words."""
-    if part.kind is None:
-        return together
-    return part.kind if part.layer is None else f"{part.kind}, layer {part.layer}"
 
 
 def entropy_table(title: str, found: "Sequence[HeadEntropy]") -> Table:
@@ -191,3 +191,23 @@ def rank_table(title: str, found: Sequence[RankRow]) -> Table:
         "averaged over rows and heads; lowest and highest: of the heads",
     )
     return Table.of(title, found, fields, notes)
+
+
+def reading_table(maps: "AttentionMaps", reader: str, read: str) -> Table:
+    """A row a head: how much of one word it reads at another, and what it reads most.
+
+    Raises UsageError where a word is not in the text.
+    """
+    from attnkit.analysis.word_attention import rank_heads
+    from attnkit.show.attention_matrix import NAMES
+
+    fields = (
+        Column("layer", lambda one: one.layer, align="left"),
+        Column("head", lambda one: one.head, align="left", key=True),
+        Column(f"{reader} -> {read}", lambda one: one.weight, "{:.2f}", "weight"),
+        Column("reads most", lambda one: one.most_read, str, "most_read", align="left", priority=1),
+        Column("weight", lambda one: one.highest, "{:.2f}", "highest", priority=1),
+    )
+    title = f"{NAMES[maps.kind]}: what {reader} reads of {read}, each head"
+    meaning = "weights: summed over the tokens of a word, averaged over those of the word that reads"
+    return Table.of(title, rank_heads(maps, reader, read), fields, (meaning, CAVEAT))

@@ -6,7 +6,7 @@ import pytest
 from attnkit.analysis.maps import AttentionMaps, MapLayer, Token
 from attnkit.analysis.word_attention import HeadReading, has_word, rank_heads
 from attnkit.errors import UsageError
-from attnkit.show.head_tables import reading_table
+from attnkit.show.probe_tables import reading_table
 
 TOKENS = (
     Token("\u2581It", 1, 0),

@@ -1,10 +1,11 @@
 """`attnkit check`: the table, and how a mechanism that breaks a promise is told."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller
 
 from attnkit.contract import CONTRACTS
 from attnkit.recipe import mechanism_registry
@@ -31,19 +32,16 @@ PEEKS = """
 """
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def check(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """`attnkit check` in an empty folder."""
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
+    return partial(here, "check")
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
-    return called(capsys, "check", *words)
-
-
-def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "synthesizer-random", "trainable=false")
+def test_a_mechanism_that_ships_keeps_every_contract(check: Caller) -> None:
+    code, out, err = check("synthesizer-random", "trainable=false")
     assert (code, err) == (0, "")
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
     assert out.startswith("synthesizer-random trainable=false\n")
@@ -54,9 +52,9 @@ def test_a_mechanism_that_ships_keeps_every_contract(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_every_layer_of_those_that_take_turns_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_layer_of_those_that_take_turns_is_measured(check: Caller) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=PEEKS))
-    code, out, err = run(capsys, "interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
+    code, out, err = check("interleaved", "parts=[scaled-dot,mine]", "--plugin", "mine.py")
     assert code == 1
     assert "broken, decoder: future: layer 1: length 2, layout any, after token 0: the fut" in err
     assert err.count("to mend future: give a key the weight 0 where ") == 1
@@ -67,9 +65,9 @@ def test_every_layer_of_those_that_take_turns_is_measured(capsys: pytest.Capture
 
 
 @pytest.mark.slow
-def test_a_plug_in_that_is_right_needs_no_worked_number(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plug_in_that_is_right_needs_no_worked_number(check: Caller) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k.transpose(-1, -2)", body=""))
-    code, out, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "json")
+    code, out, err = check("mine", "--plugin", "mine.py", "--format", "json")
     assert (code, err) == (0, "")
     rows = {row["contract"]: row for row in json.loads(out)["rows"]}
     assert rows["map"]["cross"] == "kept"
@@ -79,9 +77,9 @@ def test_a_plug_in_that_is_right_needs_no_worked_number(capsys: pytest.CaptureFi
     assert rows["cached"]["encoder_error"] is None
 
 
-def test_a_plug_in_that_fails_breaks_what_it_fails_in(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plug_in_that_fails_breaks_what_it_fails_in(check: Caller) -> None:
     Path("mine.py").write_text(PLUGIN.format(formula="q @ k", body=""))
-    code, _, err = run(capsys, "mine", "--plugin", "mine.py", "--format", "csv")
+    code, _, err = check("mine", "--plugin", "mine.py", "--format", "csv")
     assert code == 1
     assert "broken, encoder: map: RuntimeError: " in err
     assert "to mend" not in err

@@ -2,11 +2,10 @@
 
 import json
 import random
-from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Caller, called
+from helpers.called import Caller
 
 from attnkit.cli import main
 from attnkit.runs import Run
@@ -77,11 +76,10 @@ def trained(folder: Path) -> Path:
 
 
 @pytest.fixture
-def here(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+def here(here: Caller, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """The command line in that folder."""
     monkeypatch.chdir(trained)
-    monkeypatch.setenv("COLUMNS", "80")
-    return partial(called, capsys)
+    return here
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import questioned, trained
-from helpers.called import Done, called
+from helpers.called import Caller
 from helpers.scored import scored_run
 
 from attnkit.runs import Run
@@ -36,15 +36,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def attnkit(folder: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command in this process, in the folder."""
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*words: str, command: str = "compare") -> Done:
-        return called(capsys, command, *words)
-
-    return run
+    return lambda *words, command="compare": here(command, *words)
 
 
 BOTH = ("runs/toy/good", "runs/toy/hostile")
@@ -57,14 +52,10 @@ def test_examples_and_tables_fit_the_screen(attnkit: Any, monkeypatch: pytest.Mo
     done = attnkit(*BOTH)
     assert done.code == 0, done.err
     assert max(map(len, done.out.splitlines())) <= width
-    for text in (
-        "hostile gains most over good",
-        "hostile loses most against good",
-        "(empty)",
-        "line 5",
-        "eine [_] katze [_]",
-    ):
-        assert text in " ".join(done.out.split())
+    shown = " ".join(done.out.split())
+    for text in ("hostile gains most over good", "hostile loses most against good", "(empty)", "line 5"):
+        assert text in shown
+    assert "eine [_] katze [_]" in shown
     assert "\x1b" not in done.out
     assert "\u202e" not in done.out
 

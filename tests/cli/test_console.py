@@ -15,7 +15,7 @@ import typer
 from helpers.shell import Command
 
 from attnkit import errors
-from attnkit.cli import console, main, streams
+from attnkit.cli import console, main
 from attnkit.cli.input import destination, open_lines
 from attnkit.cli.output import check_save, save
 from attnkit.errors import MissingInputError, OutputPathError
@@ -32,7 +32,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Standard error as a colour terminal, from now on (pytest replaces it after fixtures)."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(streams, "_allowed", True)
+    monkeypatch.setattr(console, "_colour_allowed", True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     return terminal

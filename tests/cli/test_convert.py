@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller
 from helpers.convertible import make_run
 
 QUICK = ("--transfer", "2", "--tune", "1", "--device", "cpu")
@@ -13,19 +13,14 @@ STAGES = ["base", *(f"base-linear-{stage}" for stage in ("swapped", "transferred
 
 
 @pytest.fixture
-def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
-    """`attnkit WORDS` in a folder with a run in runs/small/base/seed-1."""
+def convert(tmp_path: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`attnkit convert RUN WORDS` in a folder with a run in runs/small/base/seed-1."""
     make_run(tmp_path)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: str, run: str = "runs/small/base/seed-1") -> Done:
-        return called(capsys, "convert", run, *words)
-
-    return call
+    return lambda *words, run="runs/small/base/seed-1": here("convert", run, *words)
 
 
-def test_the_table_compares_each_stage_with_the_run_before(convert: Any, capsys: Any) -> None:
+def test_the_table_compares_each_stage_with_the_run_before(convert: Any, here: Caller) -> None:
     done = convert("--attention", "linear", *QUICK)
     assert done.code == 0, done.err
     rows = [line.split()[0] for line in done.out.splitlines() if line.startswith("base")]
@@ -36,10 +31,10 @@ def test_the_table_compares_each_stage_with_the_run_before(convert: Any, capsys:
     last = "runs/small/base-linear-tuned/seed-1"
     assert f"attnkit generate {last} < input.txt" in done.err
     for words in (("generate", last), ("visualize-attn", last, "red dog"), ("eval", last)):
-        used = called(capsys, *words, stdin="red dog\n")
+        used = here(*words, stdin="red dog\n")
         assert used.code == 0, used.err
         assert used.out
-    listed = called(capsys, "runs", "list", "runs", "--format", "json")
+    listed = here("runs", "list", "runs", "--format", "json")
     assert {row["variant"] for row in json.loads(listed.out)["rows"]} == {*STAGES}
 
 

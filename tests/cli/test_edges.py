@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import called
+from helpers.called import Caller
 from helpers.scored import scored_run
 from helpers.trained import make_run
 
@@ -28,13 +28,6 @@ from attnkit.runs import Run
 from attnkit.storage import files
 
 PYTHON = {**os.environ, "PYTHONPATH": str(Path(attnkit.__file__).parents[1])}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
-    """The command in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    return lambda *words, **more: called(capsys, *words, **more)
 
 
 CLOSED = "standard output is closed: redirect it to a file or to /dev/null\n"
@@ -70,7 +63,7 @@ BOMB = (b" " * 1_000_000 + b"\n") * 8
     ],
 )
 def test_text_that_grows_a_hundredfold_is_refused_everywhere(
-    words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attnkit.data.formats.FREE", 1 << 16)
     Path("bomb").write_bytes(gzip.compress(BOMB))
@@ -93,7 +86,7 @@ def test_text_that_grows_a_hundredfold_is_refused_everywhere(
     ],
 )
 def test_a_full_disk_leaves_nothing_of_an_output(
-    words: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scored_run(tmp_path, "base", ["ein roter hund"] * 5, ("bleu",))
     run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})
@@ -167,7 +160,7 @@ BODIES = {
 
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("body", BODIES)
-def test_a_plug_in_is_blamed_by_name(body: str, here: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_is_blamed_by_name(body: str, here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mechanism_registry, "_plugged", {})  # other tests do not know them
     name = "bad_" + body.replace(" ", "_")
     Path(f"{name}.py").write_text(PLUGIN.replace("{body}", BODIES[body]))
@@ -281,7 +274,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize(("place", "words"), OUTPUTS.items(), ids=OUTPUTS)
 def test_what_a_killed_command_left_beside_its_output_is_removed_by_the_next(
-    place: str, words: str, here: Any, tmp_path: Path
+    place: str, words: str, here: Caller, tmp_path: Path
 ) -> None:
     if "export" in words:
         pytest.importorskip("transformers")
@@ -336,7 +329,7 @@ def test_sockets_have_short_paths(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
+def test_one_bad_run_hides_no_other(here: Caller, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         make_run(tmp_path, variant)
     bad = Run.open("runs/toy/base/seed-1").path / "manifest.json"
@@ -354,7 +347,7 @@ def test_one_bad_run_hides_no_other(here: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", ["eval RUNS", "report RUNS -o r.md", "plot RUNS", "runs RUNS", "runs pack RUNS --results", "verify RUNS"]
 )
-def test_what_is_left_out_is_named(words: str, here: Any, tmp_path: Path) -> None:
+def test_what_is_left_out_is_named(words: str, here: Caller, tmp_path: Path) -> None:
     for variant in ("base", "other"):
         run = scored_run(tmp_path, variant, ["ein roter hund"] * 5, ("bleu",))
         run.log.append({"step": 1, "loss": 2.0, "seconds": 1.0})

@@ -6,10 +6,11 @@ import statistics
 from pathlib import Path
 
 import pytest
+from helpers.called import Caller
 from helpers.shell import Command
 
 import attnkit
-from attnkit.cli import COMMANDS, help, load, main
+from attnkit.cli import COMMANDS, help, load
 
 GOLDEN = Path(__file__).parent / "golden"
 PAGES = [(), *((name, *sub) for name in COMMANDS for sub in [(), *zip(getattr(load(name), "commands", ()))])]
@@ -29,17 +30,14 @@ def test_help_answers_in_0_3_seconds(command: Command) -> None:
 
 
 @pytest.mark.parametrize("words", PAGES, ids=lambda words: "-".join(words) or "attnkit")
-def test_help_is_worded_as_recorded(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_is_worded_as_recorded(words: tuple[str, ...], here: Caller) -> None:
     """The exact wording at 80 columns, in tests/cli/golden/; the only test that pins it.
 
     To record it again, and read the difference: ATTNKIT_UPDATE_GOLDEN=1 pytest
     tests/cli/test_help.py -k worded; git diff tests/cli/golden
     """
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main([*words, "--help"]) == 0
-    shown = capsys.readouterr().out
+    code, shown, _ = here(*words, "--help")
+    assert code == 0
     path = GOLDEN / f"{'-'.join(words) or 'attnkit'}.txt"
     if os.environ.get("ATTNKIT_UPDATE_GOLDEN"):
         path.write_text(shown, encoding="utf-8")
@@ -50,36 +48,32 @@ def test_no_golden_help_is_left_over() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == {"-".join(w) or "attnkit" for w in PAGES}
 
 
-def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"attnkit {attnkit.__version__}\n"
+def test_version_is_one_line(here: Caller) -> None:
+    assert here("--version") == (0, f"attnkit {attnkit.__version__}\n", "")
 
 
-def test_no_command_shows_the_help_and_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
+def test_no_command_shows_the_help_and_is_a_usage_error(here: Caller) -> None:
+    shown = here()
+    assert (shown.code, shown.out) == (2, "")
     assert shown.err.startswith("Usage: attnkit COMMAND ... [OPTIONS]\n")
 
 
 @pytest.mark.parametrize("width", [50, 200])
-def test_help_fits_the_terminal(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_the_terminal(width: int, here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     for name in COMMANDS:
-        assert main([name, "--help"]) == 0
-        shown = capsys.readouterr().out
+        code, shown, _ = here(name, "--help")
+        assert code == 0
         assert shown.isascii()
         assert "\x1b" not in shown
         lines = [line for line in shown.splitlines() if not line.startswith("    ")]
         assert max(map(len, lines)) <= min(width, help.WIDEST)
 
 
-def test_examples_stay_on_their_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_stay_on_their_lines(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    assert main(["generate", "--help"]) == 0
-    assert "    attnkit generate RUN input.txt --output output.txt --beam 8\n" in (capsys.readouterr().out)
+    shown = here("generate", "--help").out
+    assert "    attnkit generate RUN input.txt --output output.txt --beam 8\n" in shown
 
 
 def test_an_option_has_one_short_form_in_all_commands() -> None:
@@ -97,9 +91,9 @@ def test_an_option_has_one_short_form_in_all_commands() -> None:
     assert {long: short for long, short in found.items() if len(short) > 1} == {}
 
 
-def test_tab_completes_commands(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tab_completes_commands(here: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     words = {"_ATTNKIT_COMPLETE": "complete_bash", "COMP_WORDS": "attnkit\ntr", "COMP_CWORD": "1"}
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    assert main([]) == 0
-    assert capsys.readouterr().out.split() == ["train"]
+    code, shown, _ = here()
+    assert (code, shown.split()) == (0, ["train"])

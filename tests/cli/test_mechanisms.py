@@ -3,11 +3,12 @@
 import csv
 import io
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.called import Done, called
+from helpers.called import Caller
 
 from attnkit import mechanisms
 from attnkit.attention import Mask
@@ -17,14 +18,12 @@ from attnkit.recipe import mechanism_registry
 WORDS = mechanisms.names()
 
 
-@pytest.fixture(autouse=True)
-def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def run(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """`attnkit mechanisms` on a wide screen."""
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(mechanism_registry, "_plugged", {})
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
-    return called(capsys, "mechanisms", *words)
+    return partial(here, "mechanisms")
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -65,13 +64,13 @@ def test_the_state_of_decoding_grows_only_where_it_is_said_to(word: str) -> None
     assert (sizes[0] == sizes[1]) == (mechanisms.facts(word).state == "constant")
 
 
-def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys)
+def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(run: Caller) -> None:
+    code, out, err = run()
     assert (code, err) == (0, "")
     rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
     assert set(WORDS) <= set(rows)
     assert {"decoder", "cross", "decoding", "source"} <= set(rows["mechanism"])
-    code, out, _ = run(capsys, "--format", "csv")
+    code, out, _ = run("--format", "csv")
     records = {line["mechanism"]: line for line in csv.DictReader(io.StringIO(out))}
     assert list(records) == WORDS
     for word in WORDS:
@@ -86,13 +85,11 @@ def test_the_list_has_a_row_for_each_with_formula_cost_and_roles(capsys: pytest.
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_one_is_explained_with_all_that_its_file_says(
-    word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_is_explained_with_all_that_its_file_says(word: str, run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     letters = []
     for width in ("60", "200"):
         monkeypatch.setenv("COLUMNS", width)
-        code, out, err = run(capsys, word)
+        code, out, err = run(word)
         assert (code, err) == (0, "")
         assert max(map(len, out.splitlines())) <= int(width)
         letters.append(Counter(c for c in out if c.isalnum()))
@@ -103,13 +100,13 @@ def test_one_is_explained_with_all_that_its_file_says(
         assert text in flowed
 
 
-def test_a_plug_in_is_listed_and_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plug_in_is_listed_and_explained(tmp_path: Path, run: Caller) -> None:
     path = tmp_path / "mine.py"
     path.write_text(
         '"""Mine: y = v.\n\nSource: I 2026."""\nfrom attnkit.attention import Kernel\n'
         "class Mine(Kernel):\n    cost = 'T'\n"
     )
-    _, out, _ = run(capsys, "--plugin", str(path), "--columns", "formula,time")
+    _, out, _ = run("--plugin", str(path), "--columns", "formula,time")
     assert ["mine", "y", "=", "v", "T"] in [line.split()[:5] for line in out.splitlines()]
-    _, out, _ = run(capsys, "mine", "--plugin", str(path))
+    _, out, _ = run("mine", "--plugin", str(path))
     assert str(path) in "".join(out.split())

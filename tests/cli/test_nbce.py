@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller, Done
 from helpers.trained import LENGTH, make_run
 
 from attnkit.nbce.answer import ask
@@ -28,16 +28,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 
 @pytest.fixture
-def nbce(runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def nbce(runs: dict[str, Run], tmp_path: Path, here: Caller) -> Any:
     """The command in this process, in a folder with a context in each of three files."""
     for number, text in enumerate(TEXTS):
         (tmp_path / f"{number}.txt").write_text(text)
     lines = [{"text": TEXTS[0]}, TEXTS[1], {"text": TEXTS[2], "more": 1}]
     (tmp_path / "all.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    monkeypatch.chdir(tmp_path)
 
     def call(*words: str, stdin: str = "", task: str = "language-modeling") -> Done:
-        return called(capsys, "nbce", str(runs[task].path), *words, stdin=stdin)
+        return here("nbce", str(runs[task].path), *words, stdin=stdin)
 
     call.run = runs["language-modeling"].path  # type: ignore[attr-defined]
     return call

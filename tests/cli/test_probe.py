@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller, Done
 from helpers.recorded import run_of, sections
 from helpers.trained import make_run
 
@@ -15,14 +15,14 @@ from attnkit.runs import Run
 
 
 @pytest.fixture
-def probe(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def probe(run: Run, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`attnkit probe STUDY WORDS` in an empty folder, with a link to a run: `run`."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run").symlink_to(run.path)
+    monkeypatch.delenv("COLUMNS")
+    Path("run").symlink_to(run.path)
 
     def call(study: str, *words: str) -> Done:
         split = ("--split", "test") if "run" in words and "--split" not in words else ()
-        return called(capsys, "probe", study, *words, *split)
+        return here("probe", study, *words, *split)
 
     return call
 

@@ -2,10 +2,11 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller
 
 from attnkit.recipe import load, shipped
 from attnkit.recipe.json_schema import json_schema
@@ -19,15 +20,12 @@ TEXT = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def run(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """`attnkit recipe` in a folder with r.yaml."""
     monkeypatch.setenv("COLUMNS", "120")
     Path("r.yaml").write_text(TEXT)
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> Done:
-    return called(capsys, "recipe", *words)
+    return partial(here, "recipe")
 
 
 def lines(text: str) -> list[list[str]]:
@@ -35,8 +33,8 @@ def lines(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines()]
 
 
-def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(capsys, "list")
+def test_list_shows_every_shipped_recipe(run: Caller) -> None:
+    code, out, err = run("list")
     assert (code, err) == (0, "")
     for name in shipped():
         variants = load(name).variants
@@ -45,8 +43,8 @@ def test_list_shows_every_shipped_recipe(capsys: pytest.CaptureFixture[str]) -> 
         assert any([words[0], *words[-2:]] == row for words in lines(out) if words), name
 
 
-def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "list", "--corpora")
+def test_list_shows_the_corpora(run: Caller) -> None:
+    code, out, _ = run("list", "--corpora")
     assert code == 0
     found = {words[0]: words for words in lines(out) if words}
     assert found["toy-translation"][-3:] == ["en", "de", "translation"]
@@ -54,17 +52,17 @@ def test_list_shows_the_corpora(capsys: pytest.CaptureFixture[str]) -> None:
     assert "downloads" in found["wmt14-en-de"]
 
 
-def test_show_prints_the_file_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "show", "r.yaml") == (0, TEXT, "")
+def test_show_prints_the_file_as_it_is(run: Caller) -> None:
+    assert run("show", "r.yaml") == (0, TEXT, "")
 
 
-def test_show_prints_a_broken_file_and_makes_it_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_a_broken_file_and_makes_it_harmless(run: Caller) -> None:
     Path("bad.yaml").write_text("task: \u202enope\n")
-    assert run(capsys, "show", "bad.yaml") == (0, "task: \\u202enope\n", "")
+    assert run("show", "bad.yaml") == (0, "task: \\u202enope\n", "")
 
 
-def test_show_of_a_variant_is_complete_and_can_be_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "show", "r.yaml", "train.steps=7", "--variant", "fast")
+def test_show_of_a_variant_is_complete_and_can_be_loaded(run: Caller) -> None:
+    code, out, _ = run("show", "r.yaml", "train.steps=7", "--variant", "fast")
     assert code == 0
     assert out.startswith("# recipe: r\n# variant: fast\ntask: translation\n")
     Path("again.yaml").write_text(out)
@@ -72,13 +70,11 @@ def test_show_of_a_variant_is_complete_and_can_be_loaded(capsys: pytest.CaptureF
     assert recipe == load("r.yaml", ["train.steps=7"]).variants["fast"]
 
 
-def test_explain_gives_each_value_with_its_origin(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, piped, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
+def test_explain_gives_each_value_with_its_origin(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, piped, _ = run("explain", "r.yaml", "train.steps=7", "--quick")
     assert ["train.clip", "1.0", "default"] in lines(piped)
-    monkeypatch.setattr("attnkit.cli.commands.recipe.terminal", lambda _: True)
-    code, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick")
+    monkeypatch.setattr("attnkit.cli.console.terminal", lambda _: True)
+    code, out, _ = run("explain", "r.yaml", "train.steps=7", "--quick")
     assert code == 0
     found = lines(out)
     assert ["task", "translation", "r.yaml:2:7"] in found
@@ -89,23 +85,23 @@ def test_explain_gives_each_value_with_its_origin(
         assert [key, value, f"r.yaml:9:{fast.index(text) + 1}", "fast"] in found
     assert not any(words[:1] == ["train.clip"] for words in found)
     assert "more keys have their default values: --all shows them" in out
-    _, out, _ = run(capsys, "explain", "r.yaml", "train.steps=7", "--quick", "--all")
+    _, out, _ = run("explain", "r.yaml", "train.steps=7", "--quick", "--all")
     assert ["train.clip", "1.0", "default"] in lines(out)
 
 
-def test_explain_says_that_the_validation_split_is_scored(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_that_the_validation_split_is_scored(run: Caller) -> None:
     """A recipe without data.test took the validation split for it without a word."""
     note = "there is no data.test: the validation split is scored"
-    _, out, _ = run(capsys, "explain", "r.yaml", "--quick")
+    _, out, _ = run("explain", "r.yaml", "--quick")
     assert note not in out
     files = "{train: [a, b], valid: [c, d]}"
     Path("f.yaml").write_text(TEXT.replace(TEXT.splitlines()[2], f"data: {files}"))
-    _, out, _ = run(capsys, "explain", "f.yaml", "--quick")
+    _, out, _ = run("explain", "f.yaml", "--quick")
     assert out.count(note) == 1
 
 
-def test_explain_gives_programs_values_origins_and_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "explain", "r.yaml", "--quick", "--format", "json")
+def test_explain_gives_programs_values_origins_and_numbers(run: Caller) -> None:
+    code, out, _ = run("explain", "r.yaml", "--quick", "--format", "json")
     assert code == 0
     found = json.loads(out)
     values = {(row["key"], row["variants"]): row for row in found["values"]["rows"]}
@@ -113,8 +109,8 @@ def test_explain_gives_programs_values_origins_and_numbers(capsys: pytest.Captur
     assert all(row["parameters"] > 1000 for row in found["cost"]["rows"])
 
 
-def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "explain", "translation/baselines", "--quick", "--all")
+def test_explain_leaves_out_what_a_model_does_not_have(run: Caller) -> None:
+    code, out, _ = run("explain", "translation/baselines", "--quick", "--all")
     assert code == 0
     rows = [words for words in lines(out) if words]
     for key, name in (
@@ -125,14 +121,12 @@ def test_explain_leaves_out_what_a_model_does_not_have(capsys: pytest.CaptureFix
         assert [words[-1] for words in rows if words[0] == key] == [name]
 
 
-def test_explain_gives_cost_before_training(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_gives_cost_before_training(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getloadavg", lambda: (99.0, 0.0, 0.0))
-    _, _, err = run(capsys, "explain", "r.yaml", "--variant", "fast")
+    _, _, err = run("explain", "r.yaml", "--variant", "fast")
     assert "attnkit: warning: this machine was busy in the last minute (load 99.0 on " in err
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
-    code, out, err = run(capsys, "explain", "r.yaml", "--variant", "fast")
+    code, out, err = run("explain", "r.yaml", "--variant", "fast")
     assert code == 0
     heads = next(words for words in lines(out) if "parameters" in words)
     row = next(words for words in lines(out) if words[:1] == ["fast"])
@@ -144,15 +138,13 @@ def test_explain_gives_cost_before_training(
     assert not Path("runs").exists()
 
 
-def test_explain_says_what_it_cannot_know_without_the_data(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_explain_says_what_it_cannot_know_without_the_data(run: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATTNKIT_DATA", raising=False)
     Path("m.yaml").write_text(
         "task: translation\ndata: {corpus: multi30k, source: en, target: de}\n"
         "model: {width: 16, heads: 2, layers: 1}\n"
     )
-    code, out, err = run(capsys, "explain", "m.yaml")
+    code, out, err = run("explain", "m.yaml")
     assert code == 0
     assert "attnkit: warning: no padding and no time: " in err
     assert "without the data: vocabularies of the size in the recipe" in out
@@ -161,58 +153,54 @@ def test_explain_says_what_it_cannot_know_without_the_data(
 
 @pytest.mark.slow
 def test_explain_downloads_nothing_unless_it_is_asked_to(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATTNKIT_DATA", str(tmp_path))
     monkeypatch.setenv("ATTNKIT_CACHE", str(tmp_path))
-    code, out, err = run(capsys, "explain", "translation/wmt14-en-de", "--variant", "vanilla")
+    code, out, err = run("explain", "translation/wmt14-en-de", "--variant", "vanilla")
     assert code == 0
     assert "wmt14-en-de is not here yet; --download fetches it (" in err
     assert "1.7 GB" in err
     assert "without the data" in out
 
 
-def test_copy_writes_the_file_and_never_overwrites(capsys: pytest.CaptureFixture[str]) -> None:
+def test_copy_writes_the_file_and_never_overwrites(run: Caller) -> None:
     Path("folder").mkdir()
-    assert run(capsys, "copy", "r.yaml", "mine.yaml") == (
-        0,
-        "",
-        "wrote mine.yaml; to train it: attnkit train mine.yaml\n",
-    )
+    assert run("copy", "r.yaml", "mine.yaml") == (0, "", "wrote mine.yaml; to train it: attnkit train mine.yaml\n")
     assert Path("mine.yaml").read_text() == TEXT
-    assert run(capsys, "copy", "r.yaml", "folder")[0] == 0
+    assert run("copy", "r.yaml", "folder")[0] == 0
     assert Path("folder/r.yaml").read_text() == TEXT
     Path("mine.yaml").write_text("precious")
-    code, out, err = run(capsys, "copy", "r.yaml", "mine.yaml")
+    code, out, err = run("copy", "r.yaml", "mine.yaml")
     assert (code, out) == (73, "")
     assert err.startswith("attnkit: error: mine.yaml: already exists; ")
     assert err.count("\n") == 1
     assert Path("mine.yaml").read_text() == "precious"
     os.symlink("nowhere", "link.yaml")
-    assert run(capsys, "copy", "r.yaml", "link.yaml")[0] == 73
-    assert run(capsys, "copy", "r.yaml", "gone/x.yaml")[0] == 73
+    assert run("copy", "r.yaml", "link.yaml")[0] == 73
+    assert run("copy", "r.yaml", "gone/x.yaml")[0] == 73
 
 
-def test_a_copy_finds_what_it_extends(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_finds_what_it_extends(run: Caller) -> None:
     Path("child.yaml").write_text("train: {steps: 5}\nextends: 'r.yaml'  # mine\n")
     Path("folder").mkdir()
-    assert run(capsys, "copy", "child.yaml", "folder/mine.yaml")[0] == 0
+    assert run("copy", "child.yaml", "folder/mine.yaml")[0] == 0
     assert Path("folder/mine.yaml").read_text() == ('train: {steps: 5}\nextends: "../r.yaml"  # mine\n')
     assert load("folder/mine.yaml").variants["fast"].train.steps == 5
-    assert run(capsys, "copy", "translation/norm", "folder")[0] == 0
+    assert run("copy", "translation/norm", "folder")[0] == 0
     assert 'extends: "translation/multi30k"' in Path("folder/norm.yaml").read_text()
     copied, shipped_one = load("folder/norm.yaml"), load("translation/norm")
     assert copied.variants == shipped_one.variants
 
 
-def test_schema_prints_the_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "schema")
+def test_schema_prints_the_json_schema(run: Caller) -> None:
+    code, out, _ = run("schema")
     assert (code, json.loads(out)) == (0, json_schema())
 
 
-def test_all_problems_of_a_recipe_are_told_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_of_a_recipe_are_told_one_a_line(run: Caller) -> None:
     Path("bad.yaml").write_text("task: x\ndata: {corpus: toy-translation}\ntrain: {lr: 0}\n")
-    code, _, err = run(capsys, "explain", "bad.yaml")
+    code, _, err = run("explain", "bad.yaml")
     assert code == 78
     assert [line[:36] for line in err.splitlines()] == [
         "attnkit: error: bad.yaml:1:7: task: ",

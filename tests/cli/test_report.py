@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from helpers import questioned, trained
-from helpers.called import Done, called
+from helpers.called import Caller
 from helpers.pages import Document
 from helpers.scored import scored_run
 
@@ -46,14 +46,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def attnkit(folder: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command in this process, in the folder."""
     monkeypatch.chdir(folder)
-
-    def run(*words: str, command: str = "report") -> Done:
-        return called(capsys, command, *words)
-
-    return run
+    monkeypatch.delenv("COLUMNS")
+    return lambda *words, command="report": here(command, *words)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ WEIGHTS = "results without weights; name the run that they are of, or train it a
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Caller:
+def here(here: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """The command in a folder with two scored runs below runs/, and their results below results/.
 
     The test rows are in a file, which is kept in the runs.
@@ -36,16 +36,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             run.log.append({"step": step, "loss": 9.0 / step, "tokens": step, "seconds": 1.0})
         run.record("metrics.jsonl", run.log.sha256())
         evaluate(run, ["test"], EvalConfig(metrics=METRICS), device="cpu")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    done = called(capsys, "runs", "pack", "runs", "--results")
+    done = here("runs", "pack", "runs", "--results")
     assert done.code == 0, done.err
     assert done.err.startswith("wrote 2 runs below results, 0.0")
-
-    def call(*words: str, stdin: str = "") -> Done:
-        return called(capsys, *words, stdin=stdin)
-
-    return call
+    return here
 
 
 GOOD_RESULTS = "results/toy/good/seed-1.results.tar.xz"

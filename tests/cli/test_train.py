@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.called import Caller
 from helpers.shell import environment
+from helpers.small import write_backwards
 from helpers.warm import Warm
 from helpers.wordnet import only_wordnet
-
-from attnkit.cli import main
 
 RECIPE = """\
 task: translation
@@ -27,52 +27,43 @@ eval: {bootstrap: 0}
 """
 
 
-@pytest.fixture
-def recipe(tmp_path: Path) -> Path:
-    """Counting backwards: 100 rows to train on, 10 to test with."""
-    words = [f"w{i:02}" for i in range(50)]
-    for name, rows in (("a", 100), ("b", 10)):
-        lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(rows)]
-        (tmp_path / f"{name}.src").write_text("".join(" ".join(x) + "\n" for x in lines))
-        (tmp_path / f"{name}.tgt").write_text("".join(" ".join(x[::-1]) + "\n" for x in lines))
-    path = tmp_path / "tiny.yaml"
-    path.write_text(RECIPE)
-    return path
+@pytest.fixture(autouse=True)
+def folder(here: Caller, tmp_path: Path) -> Path:
+    """The current folder, with a recipe, 100 rows to train on, and 10 to test with."""
+    write_backwards(tmp_path, 100)
+    (tmp_path / "tiny.yaml").write_text(RECIPE)
+    return tmp_path
 
 
 @pytest.mark.slow
-def test_a_stopped_training_goes_on_and_ends_in_a_table(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stopped_training_goes_on_and_ends_in_a_table(folder: Path, here: Caller) -> None:
     """SIGTERM in the middle: code 75 within 10 s, a checkpoint, and a command that resumes."""
-    process = Warm(recipe.parent, "train", "tiny.yaml", "--json").until("progress")
+    process = Warm(folder, "train", "tiny.yaml", "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
     done = process.ended(10)
     assert done.returncode == 75, done.stderr
     saved = [e for e in map(json.loads, done.stdout.splitlines()) if e["event"] == "saved"][-1]
-    assert Path(recipe.parent, saved["path"]).is_dir()
+    assert Path(saved["path"]).is_dir()
     assert done.stderr.splitlines()[-1].endswith(": attnkit train tiny.yaml --json")
 
-    monkeypatch.chdir(recipe.parent)
     words = ["train", "tiny.yaml", f"train.steps={saved['step'] + 10}"]
-    assert main([*words, "--allow-change"]) == 0
-    first = capsys.readouterr()
+    first = here(*words, "--allow-change")
+    assert first.code == 0
     assert f"resumed from step {saved['step']:,}" in first.err
     assert first.out.startswith("tiny: test\n")
     assert not set("\x1b\r") & set(first.out + first.err)
-    assert main([*words, "--quiet"]) == 0
-    assert capsys.readouterr() == (first.out, "")
+    assert here(*words, "--quiet") == (0, first.out, "")
 
 
 @pytest.mark.slow
-def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: Path) -> None:
+def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(folder: Path) -> None:
     """Standard error is a terminal of 80 columns; SIGINT after the first numbers."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "attnkit", "train", "tiny.yaml"],
         stdout=subprocess.DEVNULL,
         stderr=theirs,
-        cwd=recipe.parent,
+        cwd=folder,
         env=environment(),
     )
     os.close(theirs)
@@ -107,9 +98,9 @@ def test_on_a_terminal_the_board_is_drawn_and_a_stop_leaves_it_in_order(recipe: 
     ],
 )
 def test_what_a_metric_needs_is_missed_before_anything_is_trained(
-    recipe: Path,
+    folder: Path,
+    here: Caller,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
     flag: list[str],
     settings: list[str],
     code: int,
@@ -117,12 +108,12 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
 ) -> None:
     from sacrebleu.tokenizers import tokenizer_ja_mecab
 
-    monkeypatch.chdir(recipe.parent)
     monkeypatch.setattr(tokenizer_ja_mecab, "MeCab", None)
-    with only_wordnet(recipe.parent):
-        assert main(["train", "tiny.yaml", *settings, *flag]) == code
-    assert reason in capsys.readouterr().err
-    assert not list(recipe.parent.glob("runs/**/manifest.json"))
+    with only_wordnet(folder):
+        done = here("train", "tiny.yaml", *settings, *flag)
+    assert done.code == code
+    assert reason in done.err
+    assert not list(folder.glob("runs/**/manifest.json"))
 
 
 @pytest.mark.parametrize("flag", [[], ["--dry-run"]])
@@ -130,55 +121,47 @@ def test_what_a_metric_needs_is_missed_before_anything_is_trained(
     ("text", "reason"), [(b"", "c.tgt:1: the test split has no rows"), (b"w01\nw\xff\n", "c.tgt:2:2: malformed UTF-8")]
 )
 def test_a_faulty_test_file_is_told_before_anything_is_trained(
-    recipe: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    flag: list[str],
-    text: bytes,
-    reason: str,
+    here: Caller, flag: list[str], text: bytes, reason: str
 ) -> None:
     """It was told after the training, when the run was to be scored."""
-    monkeypatch.chdir(recipe.parent)
-    (recipe.parent / "c.src").write_bytes(b"w01\nw02\n" if text else b"")
-    (recipe.parent / "c.tgt").write_bytes(text)
-    assert main(["train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag]) == 65
-    assert reason in capsys.readouterr().err
-    assert not list(recipe.parent.glob("runs/**/manifest.json"))
+    Path("c.src").write_bytes(b"w01\nw02\n" if text else b"")
+    Path("c.tgt").write_bytes(text)
+    done = here("train", "tiny.yaml", "data.test=[c.tgt, c.src]", *flag)
+    assert done.code == 65
+    assert reason in done.err
+    assert not list(Path().glob("runs/**/manifest.json"))
 
 
 @pytest.mark.slow
-def test_a_sweep_goes_on_with_one_value_more(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(recipe.parent)
+def test_a_sweep_goes_on_with_one_value_more(here: Caller) -> None:
     few = ["tiny.yaml", "train.steps=3", "train.warmup=1,2"]
-    assert main(["train", *few, "--quiet", "--jobs", "2"]) == 0
-    capsys.readouterr()
+    assert here("train", *few, "--quiet", "--jobs", "2").code == 0
     more = ["tiny.yaml", "train.steps=3", "train.warmup=1,2,3"]
-    assert main(["train", *more, "--dry-run", "--json"]) == 0
-    states = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
-    assert states == ["done", "done", "new"]
-    assert main(["train", *more, "--quiet"]) == 0
-    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "warmup=" in line]
+    planned = here("train", *more, "--dry-run", "--json")
+    assert planned.code == 0
+    assert [json.loads(line)["state"] for line in planned.out.splitlines()] == ["done", "done", "new"]
+    done = here("train", *more, "--quiet")
+    assert done.code == 0
+    rows = [line.split()[0] for line in done.out.splitlines() if "warmup=" in line]
     assert rows[:3] == ["warmup=1", "warmup=2", "warmup=3"]
-    assert main(["eval", "tiny.yaml", "train.warmup=1,3", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [row["variant"] for row in found["rows"]] == ["warmup=1", "warmup=3"]
-    assert main(["runs", "--format", "csv"]) == 0
-    assert "tiny,warmup=2,1,done,3,3" in capsys.readouterr().out
-    assert main(["train", *more, "--variant", "warmup=2", "--dry-run"]) == 0
-    assert "warmup=3" not in capsys.readouterr().out
-    assert main(["eval", "tiny.yaml", "train.warmup=7,8"]) == 66
-    assert "no finished run in runs/tiny; train one" in capsys.readouterr().err
+    scored = here("eval", "tiny.yaml", "train.warmup=1,3", "--format", "json")
+    assert scored.code == 0
+    assert [row["variant"] for row in json.loads(scored.out)["rows"]] == ["warmup=1", "warmup=3"]
+    assert "tiny,warmup=2,1,done,3,3" in here("runs", "--format", "csv").out
+    one = here("train", *more, "--variant", "warmup=2", "--dry-run")
+    assert (one.code, "warmup=3" in one.out) == (0, False)
+    absent = here("eval", "tiny.yaml", "train.warmup=7,8")
+    assert absent.code == 66
+    assert "no finished run in runs/tiny; train one" in absent.err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"], ["--jobs", "2", "train.seeds=1,2"]])
 def test_a_log_that_is_not_installed_is_refused_before_training(
-    more: list[str], recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    more: list[str], here: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(recipe.parent)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main(["train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more]) == 69
-    [line] = capsys.readouterr().err.splitlines()
+    done = here("train", "tiny.yaml", "train.log_to=[wandb]", "--quiet", *more)
+    assert done.code == 69
+    [line] = done.err.splitlines()
     assert "train.log_to: wandb is not installed: pip install 'attnkit[wandb]'" in line
     assert not Path("runs").exists()

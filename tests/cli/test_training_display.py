@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.called import Caller, Done
 from helpers.score_rows import compared, fixed_score, score_row
 
 import attnkit.experiment
 from attnkit import errors
-from attnkit.cli import main, streams
+from attnkit.cli import console
 from attnkit.scoring import ScoreRow
 from attnkit.train import events
 
@@ -71,17 +72,15 @@ def failing(error: BaseException) -> Training:
 
 
 @pytest.fixture
-def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def train(here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """`attnkit train toy.yaml WORDS` with a stand-in for the training."""
-    (tmp_path / "toy.yaml").write_text(RECIPE)
+    Path("toy.yaml").write_text(RECIPE)
     for name in ("a.en", "a.de", "b.en", "b.de", "c.en", "c.de"):  # a dry run looks for them
-        (tmp_path / name).write_text("a line\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
+        Path(name).write_text("a line\n")
     for name in ("NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG"):
         monkeypatch.delenv(name, raising=False)
 
-    def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> int:
+    def run(*words: str, training: Training = good, terminal: Terminal | None = None) -> Done:
         module = types.ModuleType("attnkit.experiment.training")
         monkeypatch.setattr(module, "train", training, raising=False)
         monkeypatch.setitem(sys.modules, "attnkit.experiment.training", module)
@@ -89,16 +88,14 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]
         monkeypatch.setenv("TERM", "xterm")
         if terminal is not None:
             monkeypatch.setattr(sys, "stderr", terminal)
-        return main(["train", "toy.yaml", *words])
+        return here("train", "toy.yaml", *words)
 
     return run
 
 
-def test_off_a_terminal_there_is_one_plain_line_an_interval(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--variant", "linear") == 0
-    shown = capsys.readouterr()
+def test_off_a_terminal_there_is_one_plain_line_an_interval(train: Caller) -> None:
+    shown = train("--variant", "linear")
+    assert shown.code == 0
     assert shown.err.splitlines() == [
         "toy: 1 variant, 1 run, runs go to runs/toy",
         "1,000 rows, 3 dropped \\x1b[2J",
@@ -117,22 +114,18 @@ def test_off_a_terminal_there_is_one_plain_line_an_interval(
     assert "\x1b" not in shown.err + shown.out
 
 
-def test_the_table_and_nothing_else_is_on_standard_output(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train() == 0
-    table = capsys.readouterr().out.splitlines()
+def test_the_table_and_nothing_else_is_on_standard_output(train: Caller) -> None:
+    done = train()
+    assert done.code == 0
+    table = done.out.splitlines()
     assert table[0] == "toy: test"
     assert [line.split()[0] for line in table[3:5]] == ["vanilla", "linear"]
 
 
-def test_json_is_one_event_a_line_and_nothing_else(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--json") == 0
-    shown = capsys.readouterr()
+def test_json_is_one_event_a_line_and_nothing_else(train: Caller) -> None:
+    shown = train("--json")
     happened = [json.loads(line) for line in shown.out.splitlines()]
-    assert shown.err == ""
+    assert (shown.code, shown.err) == (0, "")
     assert [event["event"] for event in happened] == [
         "prepared",
         *["started", "progress", "progress", "validated", "saved", "finished"] * 2,
@@ -142,9 +135,9 @@ def test_json_is_one_event_a_line_and_nothing_else(
     assert happened[-1]["rows"][0]["metrics"]["bleu"]["score"] == 90.0
 
 
-def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
+def test_a_terminal_shows_a_board_that_stays(train: Caller) -> None:
     terminal = Terminal()
-    assert train("--no-color", terminal=terminal) == 0
+    assert train("--no-color", terminal=terminal).code == 0
     last = terminal.getvalue().split("\x1b[2K")[-1]
     assert "toy: 2 of 2 done" in terminal.getvalue()
     assert "linear          validation BLEU 90.0  done at step" in last
@@ -154,90 +147,87 @@ def test_a_terminal_shows_a_board_that_stays(train: Callable[..., int]) -> None:
     assert "\x1b[1m" not in terminal.getvalue()
 
 
-def test_a_dumb_terminal_gets_lines(train: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_gets_lines(train: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(streams, "terminal", lambda stream: False)
-    assert train(terminal=terminal) == 0
+    monkeypatch.setattr(console, "terminal", lambda stream: False)
+    assert train(terminal=terminal).code == 0
     assert "\x1b" not in terminal.getvalue()
     assert "vanilla seed 1: step 50/100" in terminal.getvalue()
 
 
-def test_an_interruption_stays_visible_on_the_board(train: Callable[..., int]) -> None:
+def test_an_interruption_stays_visible_on_the_board(train: Caller) -> None:
     terminal = Terminal()
-    assert train(terminal=terminal, training=failing(KeyboardInterrupt())) == 130
+    assert train(terminal=terminal, training=failing(KeyboardInterrupt())).code == 130
     assert "stopped" in terminal.getvalue()
     assert terminal.getvalue().endswith("attnkit: interrupted\n")
     assert "\x1b[?25h" in terminal.getvalue(), "the cursor is back"
 
 
-def test_a_stop_says_how_to_go_on(train: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stop_says_how_to_go_on(train: Caller) -> None:
     stop = errors.StoppedError("stopped by SIGTERM after step 40; run this to go on")
-    assert train("--fresh", "train.steps=90", training=failing(stop)) == 75
-    assert capsys.readouterr().err.splitlines()[-1] == (
+    done = train("--fresh", "train.steps=90", training=failing(stop))
+    assert done.code == 75
+    assert done.err.splitlines()[-1] == (
         "attnkit: stopped by SIGTERM after step 40; run this to go on (runs that it had not begun "
         "keep their old weights): attnkit train toy.yaml train.steps=90"
     )
 
 
-def test_no_memory_names_a_smaller_batch(train: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(training=failing(MemoryError())) == 71
-    assert capsys.readouterr().err.splitlines()[-1] == (
+def test_no_memory_names_a_smaller_batch(train: Caller) -> None:
+    done = train(training=failing(MemoryError()))
+    assert done.code == 71
+    assert done.err.splitlines()[-1] == (
         "attnkit: error: out of memory: half the batch at the same update is "
         "train.batch_tokens=2048 train.accumulate=2"
     )
 
 
-def test_options_may_be_repeated(train: Callable[..., int]) -> None:
+def test_options_may_be_repeated(train: Caller) -> None:
     asked: list[Any] = []
 
     def record(settings: Any, emit: events.Emit, **_: Any) -> None:
         asked.append(settings)
 
-    assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record) == 0
-    assert train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"], training=record) == 0
+    assert train("--variant", "linear", "vanilla", "--seed", "3", "4", training=record).code == 0
+    assert (
+        train(*["--seed", "3", "--variant", "linear", "--seed", "4", "--variant", "vanilla"], training=record).code
+        == 0
+    )
     assert asked[0] == asked[1]
     assert asked[0].variants == ["vanilla", "linear"]
     assert asked[0].seeds == [3, 4]
     assert asked[0].out == Path("runs")
 
 
-def test_a_dry_run_trains_nothing_and_shows_the_plan(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert train("--dry-run", "train.seeds=[1,2]") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_dry_run_trains_nothing_and_shows_the_plan(train: Caller) -> None:
+    done = train("--dry-run", "train.seeds=[1,2]")
+    assert done.code == 0
+    lines = done.out.splitlines()
     assert lines[1].split() == ["variant", "seed", "state", "run", "steps", "parameters"]
-    assert [line.split()[0:2] for line in lines[3:7]] == [
-        ["vanilla", "1"],
-        ["vanilla", "2"],
-        ["linear", "1"],
-        ["linear", "2"],
-    ]
+    assert [line.split()[0:2] for line in lines[3:7]] == [[name, n] for name in ("vanilla", "linear") for n in "12"]
     assert lines[3].split()[2:5] == ["new", "runs/toy/vanilla/seed-1", "100"]
-    assert not (tmp_path / "runs").exists()
+    assert not Path("runs").exists()
 
 
-def test_a_dry_run_refuses_what_training_refuses(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "runs/toy/linear/seed-1/outputs").mkdir(parents=True)
-    assert train("--dry-run") == 73
-    shown = capsys.readouterr()
+def test_a_dry_run_refuses_what_training_refuses(train: Caller) -> None:
+    Path("runs/toy/linear/seed-1/outputs").mkdir(parents=True)
+    shown = train("--dry-run")
+    assert shown.code == 73
     states = [line.split()[2:4] for line in shown.out.splitlines()[3:5]]
     assert states == [["new", "runs/toy/vanilla/seed-1"], ["refused:", "in"]]
     assert "already holds outputs of another run" in shown.err
-    assert train("--dry-run", "--json") == 73
-    plans = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    shown = train("--dry-run", "--json")
+    assert shown.code == 73
+    plans = [json.loads(line) for line in shown.out.splitlines()]
     assert [plan["state"] for plan in plans] == ["new", "refused"]
     assert plans[0]["reason"] is None
     assert "already holds outputs" in plans[1]["reason"]
 
 
-def test_a_dry_run_as_json_is_one_object_a_training(
-    train: Callable[..., int], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train("--dry-run", "--json", "--seed", "5") == 0
-    planned = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+def test_a_dry_run_as_json_is_one_object_a_training(train: Caller) -> None:
+    done = train("--dry-run", "--json", "--seed", "5")
+    assert done.code == 0
+    planned = [json.loads(line) for line in done.out.splitlines()]
     assert [(p["event"], p["variant"], p["seed"], p["steps"]) for p in planned] == [
         ("planned", "vanilla", 5, 100),
         ("planned", "linear", 5, 100),

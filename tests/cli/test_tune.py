@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.called import Caller
+from helpers.small import write_backwards
 from helpers.warm import Warm
 
 from attnkit.runs import Run
@@ -26,12 +27,8 @@ TUNE = ("train", "tiny.yaml", "--tune", "train.lr=1e-3,3e-3,1e-2", "--tune-steps
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
-    """Counting backwards."""
-    words = [f"w{i:02}" for i in range(50)]
-    for name, rows in (("a", 40), ("b", 10)):
-        lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(rows)]
-        (tmp_path / f"{name}.src").write_text("".join(" ".join(x) + "\n" for x in lines))
-        (tmp_path / f"{name}.tgt").write_text("".join(" ".join(x[::-1]) + "\n" for x in lines))
+    """A folder with a recipe and its corpus."""
+    write_backwards(tmp_path, 40)
     (tmp_path / "tiny.yaml").write_text(RECIPE)
     return tmp_path
 
@@ -104,17 +101,8 @@ def test_trials_side_by_side_score_as_one_after_the_other(here: Caller) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_trial_is_gone_on_with(tiny: Path, here: Caller) -> None:
-    words = [
-        "train",
-        "tiny.yaml",
-        "--tune",
-        "train.lr=1e-3,1e-2",
-        "--variant",
-        "one",
-        "train.steps=3000",
-        "train.valid_every=0",
-        "train.log_every=5",
-    ]
+    words = ["train", "tiny.yaml", "--tune", "train.lr=1e-3,1e-2", "--variant", "one"]
+    words += ["train.steps=3000", "train.valid_every=0", "train.log_every=5"]
     process = Warm(tiny, *words, "--json").until("progress")
     os.kill(process.pid, signal.SIGTERM)
     done = process.ended()

@@ -4,12 +4,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers import questioned
-from helpers.called import Done, called
+from helpers.called import Caller, Done, called
 from helpers.trained import make_run
 
 from attnkit.experiment.verification import verify
@@ -32,12 +33,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def attnkit(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
-    """The command in a folder with a copy of the runs."""
-    shutil.copytree(root, tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
+def attnkit(root: Path, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Caller:
+    """`attnkit verify` in a folder with a copy of the runs."""
+    shutil.copytree(root, "runs")
     monkeypatch.setenv("COLUMNS", "200")
-    return lambda *words: called(capsys, "verify", *words)
+    return partial(here, "verify")
 
 
 BASE, OTHER = (Path(f"runs/toy/{name}/seed-1") for name in ("base", "other"))
@@ -49,7 +49,7 @@ def different(done: Done) -> dict[str, str]:
     return {row["cell"]: row["text"] for row in rows if row["state"] == "different"}
 
 
-def test_runs_that_are_whole(attnkit: Any) -> None:
+def test_runs_that_are_whole(attnkit: Caller) -> None:
     done = attnkit("runs/toy")
     assert done.code == 0, done.err
     assert "everything that was checked matches" in done.err
@@ -111,7 +111,7 @@ def _damage(name: str) -> Callable[[Run], None]:
     ids=["score", "outputs", "log", "recipe", "manifest", "note", "rows", "text", "scores", "weights"],
 )
 def test_what_does_not_match_is_named_by_cell(
-    attnkit: Any, damage: Callable[[Run], None], cells: dict[str, str]
+    attnkit: Caller, damage: Callable[[Run], None], cells: dict[str, str]
 ) -> None:
     damage(Run.open(BASE))
     done = attnkit("runs", "--format", "json")
@@ -154,7 +154,7 @@ def test_what_is_missing_or_replaced_is_named(name: str, instead: str, root: Pat
     assert name in {one.cell for one in wrong} or all(named in one.text for one in wrong)
 
 
-def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Any, capsys: Any, tmp_path: Path) -> None:
+def test_a_table_is_checked_by_the_ids_of_its_runs(attnkit: Caller, capsys: Any, tmp_path: Path) -> None:
     table = json.loads(called(capsys, "eval", "runs/toy", "--metrics", "chrf,perplexity", "--format", "json").out)
     path = tmp_path / "table.json"
     path.write_text(json.dumps(table), encoding="utf-8")
@@ -207,7 +207,7 @@ def test_a_table_of_another_form_is_refused_in_one_line(table: Any, root: Path, 
     assert done.out == ""
 
 
-def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Any) -> None:
+def test_a_run_of_an_earlier_version_has_no_hashes(attnkit: Caller) -> None:
     for path in (BASE, OTHER):
         manifest = json.loads((path / "manifest.json").read_bytes())
         kept = {

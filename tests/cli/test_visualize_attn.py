@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.called import Done, called
+from helpers.called import Caller, Done
 from helpers.saved_maps import load
 from helpers.trained import make_run
 from rich.cells import cell_len
@@ -40,13 +40,12 @@ def language_model(folder: Path) -> Run:
 
 
 @pytest.fixture
-def show(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Any:
+def show(run: Run, here: Caller, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`attnkit visualize-attn RUN ...` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
 
     def call(*words: str, of: Run = run, stdin: str = "", width: int = 80) -> Done:
         monkeypatch.setenv("COLUMNS", str(width))
-        return called(capsys, "visualize-attn", str(of.path), *words, stdin=stdin)
+        return here("visualize-attn", str(of.path), *words, stdin=stdin)
 
     return call
 

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
 from attnkit.analysis.maps import AttentionMaps, Capture, MapLayer, Token
@@ -49,6 +50,14 @@ def drawn(thing: RenderableType, width: int, colour: str | None = None) -> str:
         _environ={},
     ).print(thing)
     return out.getvalue()
+
+
+def fitting(thing: RenderableType, width: int, colour: str | None = None) -> str:
+    """The same without styles, no wider than the screen, and without any other command to it."""
+    found = STYLE.sub("", drawn(thing, width, colour))
+    assert not CONTROL.search(found)
+    assert max(map(cell_len, found.split("\n"))) <= width
+    return found
 
 
 def tokens(text: str) -> tuple[Token, ...]:

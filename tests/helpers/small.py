@@ -111,3 +111,12 @@ def digests(folder: Path) -> Iterator[str]:
     for path in (run.path / "model.safetensors", last / "tensors.safetensors"):
         yield hashlib.sha256(path.read_bytes()).hexdigest()
     yield run.log.digest()
+
+
+def write_backwards(folder: Path, rows: int) -> None:
+    """Rows a.src and a.tgt of words that are counted up and back, and ten more, b.src and b.tgt."""
+    words = [f"w{i:02}" for i in range(50)]
+    for name, count in (("a", rows), ("b", 10)):
+        lines = [[words[(7 * i + j) % 50] for j in range(3 + i % 5)] for i in range(count)]
+        (folder / f"{name}.src").write_text("".join(" ".join(x) + "\n" for x in lines))
+        (folder / f"{name}.tgt").write_text("".join(" ".join(x[::-1]) + "\n" for x in lines))

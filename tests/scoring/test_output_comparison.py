@@ -14,8 +14,7 @@ from attnkit.scoring import side_by_side
 from attnkit.scoring.output_comparison import ComparedOutputs, compare_outputs
 from attnkit.scoring.output_facts import by_length, system_facts
 from attnkit.scoring.saved_scores import saved_rows
-from attnkit.show.output_comparison_tables import tables
-from attnkit.show.output_examples import example_tables
+from attnkit.show.output_comparison_tables import example_tables, tables
 
 GOOD = ["ein roter hund", "zwei katzen", "ein hund und eine katze", "katzen", "eine katze"]
 BAD = [

@@ -3,10 +3,9 @@
 import re
 
 import pytest
-from helpers.screens import COLOURS, CONTROL, PIECES, STYLE, WIDTHS, drawn
+from helpers.screens import COLOURS, PIECES, WIDTHS, drawn, fitting
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.cells import cell_len
 
 from attnkit.runs.curves import Curves, Series
 from attnkit.show.curves_chart import CurvesChart, horizontal, number, scale
@@ -29,9 +28,7 @@ PLOTS = st.builds(Curves, PIECES, PIECES, st.lists(SERIES, min_size=1, max_size=
 
 @given(st.lists(PLOTS, min_size=1, max_size=3), WIDTHS, st.sampled_from(COLOURS))
 def test_no_chart_is_wider_than_the_screen_or_commands_it(plots: list[Curves], width: int, colour: str | None) -> None:
-    text = STYLE.sub("", drawn(CurvesChart(plots), width, colour))
-    assert max(cell_len(line) for line in text.split("\n")) <= width
-    assert not CONTROL.search(text)
+    fitting(CurvesChart(plots), width, colour)
 
 
 @given(st.lists(NUMBERS, min_size=1), st.integers(1, 12), st.booleans())

@@ -1,6 +1,5 @@
 """`attnkit bench`: what mechanisms, training and decoding cost on this machine."""
 
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,7 +14,6 @@ from attnkit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from attnkit.bench.schedule import Point
     from attnkit.bench.speed import Speed
-    from attnkit.recipe import Recipe
     from attnkit.show.table import Table
 
 app = typer.Typer(help="Benchmark attention, training and decoding on this machine.", no_args_is_help=True)
@@ -141,7 +139,11 @@ def train(
       attnkit bench train translation/multi30k --variant random train.precision=bf16
       attnkit bench train quickstart --profile trace.json
     """
-    title, chosen = _variant(recipe, overrides, variant)
+    from attnkit.recipe import load
+
+    file = load(recipe, overrides or [], option_check=options.check_options)
+    (name,) = file.chosen([variant] if variant else [next(iter(file.variants))])
+    title, chosen = " ".join([file.name, name, *(overrides or [])]), file.variants[name]
     if chosen.model.count_based:
         raise UsageError(f"{title}: {chosen.model.type} is counted, not trained")
     from attnkit.bench.training_speed import training_speed
@@ -196,15 +198,6 @@ def decode(
         raise DataError(f"{title}: the rows of {split} have no source, so there is nothing to decode from")
     speed = measure(run, spec, sources, pick_device(device), profile, console.say)
     _print(title, speed, decoding_table(title, speed), format, profile)
-
-
-def _variant(recipe: str, overrides: Sequence[str] | None, variant: str | None) -> "tuple[str, Recipe]":
-    """The recipe of a variant, after a title that names it and the overrides."""
-    from attnkit.recipe import load
-
-    file = load(recipe, overrides or [], option_check=options.check_options)
-    (name,) = file.chosen([variant] if variant else [next(iter(file.variants))])
-    return " ".join([file.name, name, *(overrides or [])]), file.variants[name]
 
 
 def _print(title: str, speed: "Speed", table: "Table", format: str, profile: Path | None) -> None:

@@ -53,8 +53,7 @@ def compare(
       attnkit compare RUN RUN --format jsonl
     """
     from attnkit.scoring.output_comparison import compare_outputs
-    from attnkit.show.output_comparison_tables import tables
-    from attnkit.show.output_examples import MARKS_NOTE, example_tables
+    from attnkit.show.output_comparison_tables import MARKS_NOTE, example_tables, tables
 
     comparison = compare_outputs(
         _runs(runs), split, metric, methods=method or (), data_dir=data_dir, offline=offline

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import attnkit
-from attnkit.cli import console, options, output, streams
+from attnkit.cli import console, options, output
 from attnkit.errors import AttnkitError
 
 EXTRAS = {
@@ -26,7 +26,6 @@ EXTRAS = {
 }
 """Extra -> the package for which it is there."""
 LIBRARIES = ("torch", "numpy", "sentencepiece", "sacrebleu", "rouge-score")
-Row = tuple[str, str]
 
 
 def doctor(
@@ -48,6 +47,9 @@ def doctor(
     from attnkit.storage.cache import cache_dir
 
     named = os.environ.get("ATTNKIT_DATA")
+    kind = "terminal" if console.terminal(sys.stdout) else "no terminal (pipe or file)"
+    colour = "colour" if console.coloured(sys.stdout) else "no colour"
+    shell = Path(os.environ.get("SHELL", "")).name or "bash"
     rows = [
         ("attnkit", f"{attnkit.__version__}, {Path(attnkit.__file__).parent}"),
         ("Python", f"{platform.python_version()}, {sys.executable}"),
@@ -60,7 +62,8 @@ def doctor(
             (f"attnkit[{extra}]", _version(package, f"'attnkit[{extra}]'", f"{package} "))
             for extra, package in EXTRAS.items()
         ),
-        *_terminal(),
+        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}"),
+        ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
     ]
     output.write_tables([Table.of_texts("", ("what", "found"), rows)], format)
 
@@ -72,7 +75,7 @@ def _version(package: str, install: str, before: str = "") -> str:
         return f"missing: pip install {install}"
 
 
-def _processor(device: str) -> list[Row]:
+def _processor(device: str) -> list[tuple[str, str]]:
     """Where models would compute."""
     import torch
 
@@ -117,13 +120,3 @@ def _room(folder: Path) -> str:
     state = "writable" if writable else f"NOT writable ({existing})"
     new = "" if existing == absolute else ", will be made"
     return f"{folder}: {state}{new}, {free / 1e9:,.0f} GB free"
-
-
-def _terminal() -> list[Row]:
-    kind = "terminal" if streams.terminal(sys.stdout) else "no terminal (pipe or file)"
-    colour = "colour" if streams.coloured(sys.stdout) else "no colour"
-    shell = Path(os.environ.get("SHELL", "")).name or "bash"
-    return [
-        ("output", f"{kind}, {shutil.get_terminal_size().columns} columns, {colour}"),
-        ("completion", f'eval "$({console.COMPLETE}=source_{shell} {console.PROGRAM})"'),
-    ]

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import typer
 
 from attnkit.cli import console, options, output
-from attnkit.cli.found_runs import Baselines, runs_to_score, sort_words
+from attnkit.cli.found_runs import QUESTIONS, Baselines, is_questions, question_recipe, runs_to_score, sort_words
 from attnkit.cli.options import argument, flag, value
 from attnkit.cli.progress_bar import progress_bar, say_loading
-from attnkit.cli.question_recipe import QUESTIONS, is_questions, question_recipe
 from attnkit.errors import UsageError
 from attnkit.recipe.metrics import metrics_that_read
 from attnkit.text import hint, quoted

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attnkit.cli import console, options, streams
+from attnkit.cli import console, options
 from attnkit.cli.input import destination, open_lines
 from attnkit.cli.options import argument, flag, search_settings, value
 from attnkit.cli.output import finite
@@ -99,13 +99,15 @@ def generate(
     counts, place = LineCounts(rare=Counter()), pick_device(device)
     with open_lines(input if group.is_main_process() else os.devnull) as lines:
         typed = group.broadcast_object(input == "-" and sys.stdin.isatty())
-        if typed and streams.terminal(sys.stderr):
+        if typed and console.terminal(sys.stderr):
             console.say("type a line and press Enter; Ctrl-D ends")
         size = block or (1 if typed else BLOCK)
         if engine == "auto":
             alone = size == 1 and place == "cpu" and nproc == 1 and precision == "fp32"
             text_alone = spec.n_best == 1 and not scores and not as_json
-            engine = "auto" if alone and text_alone and _is_same(recipe, spec) else "attnkit"
+            differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
+            able = not differs and find_spec("ctranslate2") is not None
+            engine = "auto" if alone and text_alone and able else "attnkit"
         model, tokenizer = _opened(trained, engine, place, precision), trained.tokenizer()
         found = answer_lines(model, tokenizer, lines, recipe, spec, block=size, counts=counts)
         # of several ranks the main one writes; standard output of the others leads nowhere
@@ -161,12 +163,6 @@ def _lacks(recipe: "Recipe", spec: "SearchConfig") -> str:
         if spec.method == "sample"
         else ""
     )
-
-
-def _is_same(recipe: "Recipe", spec: "SearchConfig") -> bool:
-    """Whether CTranslate2 is installed and has this search, with the same text as attnkit's."""
-    differs = spec.min_length or spec.no_repeat_ngram or _lacks(recipe, spec)
-    return not differs and find_spec("ctranslate2") is not None
 
 
 def _opened(run: "Run", engine: str, device: str, precision: str) -> "Model | Engine":

@@ -62,8 +62,16 @@ def plot(
         return
     from attnkit.show.curves_figure import picture
 
-    shape = None if size is None else _inches(size)
-    made = picture(drawn, save.suffix[1:].lower(), size=shape, font=font_size)
+    inches = None
+    if size is not None:
+        try:
+            width, height = map(float, size.lower().split("x"))
+        except ValueError:
+            width = height = 0.0
+        if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
+            raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
+        inches = width, height
+    made = picture(drawn, save.suffix[1:].lower(), size=inches, font=font_size)
     output.save_picture(save, made)
 
 
@@ -82,14 +90,3 @@ def _view(name: str, folders: list[Path], save: Path | None) -> None:
     else:
         draw = shown.overview_picture if whole else shown.forest_picture
         output.save_picture(save, draw(view, save.suffix[1:].lower()))
-
-
-def _inches(size: str) -> tuple[float, float]:
-    """Width and height of a text such as 3.3x2.4."""
-    try:
-        width, height = map(float, size.lower().split("x"))
-    except ValueError:
-        width = height = 0.0
-    if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
-        raise UsageError(f"--size {quoted(size)}: must be two numbers of inches such as 3.3x2.4")
-    return width, height

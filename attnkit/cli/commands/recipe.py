@@ -11,7 +11,6 @@ import typer
 
 from attnkit.cli import console, options, output
 from attnkit.cli.options import Overrides, RecipeName, Variants, argument, check_options, flag, value
-from attnkit.cli.streams import terminal
 from attnkit.device import load_warning
 from attnkit.errors import MissingInputError, OutputPathError, UnavailableError
 from attnkit.text import safe_text
@@ -42,7 +41,11 @@ def list_recipes(
         cards = (corpus_cards.load(name) for name in corpus_cards.names())
         listed = recipe_tables.corpora(cards)
     else:
-        recipes = [(load(path), _duration(path)) for path in shipped().values()]
+        recipes = []
+        for path in shipped().values():
+            lines = (line for line in _read(path).splitlines() if line.startswith("# time:"))
+            duration = next(lines, "").removeprefix("# time:").partition(" on ")[0]  # without the machine
+            recipes.append((load(path), duration.strip()))
         listed = recipe_tables.recipes(recipes)
     output.write_tables(output.choose([listed], columns), format)
 
@@ -95,7 +98,7 @@ def explain(
 
     file = load(recipe, overrides or (), option_check=check_options)
     names = file.chosen(variant)
-    tables = [recipe_tables.values(file, names, defaults=defaults or not terminal(sys.stdout))]
+    tables = [recipe_tables.values(file, names, defaults=defaults or not console.terminal(sys.stdout))]
     if format != "json":
         output.write_tables(tables, format)
     if not quick and (warning := load_warning()):
@@ -171,12 +174,6 @@ def _moved(source: Path, target: Path) -> str:
     if above.is_relative_to(library()):
         name = above.relative_to(library()).with_suffix("").as_posix()
     return text[: found.start(1)] + json.dumps(name) + text[found.end(1) :]
-
-
-def _duration(path: Path) -> str:
-    """How long a recipe takes, from the comments at its head, without the machine."""
-    lines = (line for line in _read(path).splitlines() if line.startswith("# time:"))
-    return next(lines, "").removeprefix("# time:").partition(" on ")[0].strip()
 
 
 def _prepared(file: "RecipeFile", name: str, data_dir: Path | None, offline: bool) -> "PreparedData | None":

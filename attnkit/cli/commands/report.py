@@ -2,14 +2,10 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnkit.cli import console, options
 from attnkit.cli import output as files
 from attnkit.cli.options import argument, value
-
-if TYPE_CHECKING:
-    from attnkit.show.report import Report
 
 PAGES, MARKDOWN = (".html", ".htm"), ".md"
 
@@ -52,29 +48,22 @@ def report(
         files.save_picture(output, overview_picture(view, output.suffix[1:].lower()))
         return
     from attnkit.scoring.results import PublishedFigures
-    from attnkit.show.report import report_of
+    from attnkit.show.report import markdown, page, report_of
+    from attnkit.storage.files import make_folder, write_output
 
     figures, command = PublishedFigures.of_runs(runs), console.again()
     made = report_of(runs, baselines(runs), figures, command, console.warn, data_dir=data_dir, offline=offline)
-    _write(made, output)
-
-
-def _write(report: "Report", path: Path) -> None:
-    """The page, or the drawings and then the text."""
-    from attnkit.show.report import markdown, page
-    from attnkit.storage.files import make_folder, write_output
-
-    if path.suffix.lower() in PAGES:
-        content = page(report)
-        files.save(path, content, f" ({len(content) / 1e6:.1f} MB)")
+    if output.suffix.lower() in PAGES:
+        content = page(made)
+        files.save(output, content, f" ({len(content) / 1e6:.1f} MB)")
         return
-    folder = path.with_name(f"{path.stem}-figures")
-    text, drawings = markdown(report, folder.name)
+    folder = output.with_name(f"{output.stem}-figures")
+    text, drawings = markdown(made, folder.name)
     make_folder(folder)
     try:
         for name, drawing in drawings.items():
             write_output(folder / name, drawing)
-        files.save(path, text, f" and its drawings in {folder}")
+        files.save(output, text, f" and its drawings in {folder}")
     except BaseException:
         with suppress(OSError):  # it holds drawings
             folder.rmdir()

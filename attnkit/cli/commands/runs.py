@@ -1,5 +1,6 @@
 """`attnkit runs`: what there is, packing it, and removing checkpoints of finished runs."""
 
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,8 +79,11 @@ def clean(folder: Folder = Path("runs"), *, yes: options.Yes = False) -> None:
     for run in found:
         console.say(f"{run.path}: {amount(run.removable)}")
     total = f"{_runs(found)}, {amount(sum(run.removable for run in found))}"
-    refusal = f"{folder}: would remove the checkpoints of {total}"
-    if not yes and not console.confirmed(f"Remove the checkpoints of {total}?", refusal):
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(
+            f"{folder}: would remove the checkpoints of {total}; add --yes, since no terminal is here to ask"
+        )
+    if not yes and not typer.confirm(f"Remove the checkpoints of {total}?", err=True):
         console.say("nothing was removed")
         return
     removed = remove(found, console.warn)

@@ -98,7 +98,9 @@ def visualize_attn(
     for one in captures:
         if note := one.facts.get("note"):
             console.warn(f"{one.model}: {note}")
-    first = kind or _first_kind(captures)
+    # the preferred kind among those that all models have, else among those of the first
+    wanted = (one for some in (captures, captures[:1]) for one in PREFERRED if all(one in c.maps for c in some))
+    first: KindWord = kind or next(wanted)
     adapted = [look.adapted(one) for one in captures]
     drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
@@ -187,7 +189,7 @@ def _captures(
 def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, read: str) -> None:
     """Each model's heads by what one word reads of another, in the first kind that has both."""
     from attnkit.analysis.word_attention import has_word
-    from attnkit.show.head_tables import reading_table
+    from attnkit.show.probe_tables import reading_table
 
     for one in captures:
         kinds = [kind] if kind else [some for some in reversed(PREFERRED) if some in one.maps]
@@ -198,14 +200,6 @@ def _rank(captures: "Sequence[Capture]", kind: KindWord | None, reader: str, rea
         if len(captures) > 1:
             table = replace(table, title=f"{one.model}: {table.title}")
         output.write_tables([table], "table")
-
-
-def _first_kind(captures: "Sequence[Capture]") -> KindWord:
-    """The preferred kind among those that all models have, else among those of the first."""
-    for kind in PREFERRED:
-        if all(kind in one.maps for one in captures):
-            return kind
-    return next(kind for kind in PREFERRED if kind in captures[0].maps)
 
 
 def _drawn(captures: "Sequence[Capture]", kind: "Kind", **every: bool) -> "list[Capture]":

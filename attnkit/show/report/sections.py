@@ -19,10 +19,10 @@ from attnkit.scoring.results import Comparison, PublishedFigures, ScoreRow
 from attnkit.scoring.saved_scores import saved_rows
 from attnkit.show import comparison_tables, curves_figure
 from attnkit.show.comparison_notes import changes_of
-from attnkit.show.output_examples import MARKS_NOTE, example_tables
-from attnkit.show.overview import pictures
+from attnkit.show.output_comparison_tables import MARKS_NOTE, example_tables
+from attnkit.show.overview import forest_picture, overview_picture
 from attnkit.show.recipe_tables import read_values
-from attnkit.show.report.blocks import Block, Figure, Fold, Report
+from attnkit.show.report.writers import Block, Figure, Fold, Report
 from attnkit.show.table import NONE, Table
 
 EXAMPLES, OPEN, MOST_EXAMPLES = 3, 3, 30
@@ -64,7 +64,11 @@ def report_of(
     result = side_by_side(rows, baselines, settings, published=published)
     for text in comparison_tables.warning_lines(result):
         warn(text)
-    systems = _systems(result.rows, runs)
+    paths = {run.path.as_posix(): run for run in runs}
+    several = len({run.name for run in runs}) > 1
+    systems: dict[str, Run] = {}  # the first run of each by its name, with that of its recipe where these are several
+    for row in result.rows:
+        systems.setdefault(f"{row.recipe} {row.name}" if several else row.name, paths[str(row.run)])
     sections = {
         "Results": [*comparison_tables.tables(result), *_differences(result)],
         "Learning curves": _curves(runs),
@@ -80,21 +84,13 @@ def report_of(
     return Report(f"attnkit report: {names}", f"{task}: {', '.join(said)}", sections, made_by)
 
 
-def _systems(rows: Sequence[ScoreRow], runs: Sequence[Run]) -> dict[str, Run]:
-    """The first run of each system by its name, which has the recipe's where there are several."""
-    paths = {run.path.as_posix(): run for run in runs}
-    several = len({run.name for run in runs}) > 1
-    systems: dict[str, Run] = {}
-    for row in rows:
-        name = f"{row.recipe} {row.name}" if several else row.name
-        systems.setdefault(name, paths[str(row.run)])
-    return systems
-
-
 def _differences(result: Comparison) -> list[Block]:
     """Systems by tasks where there are several columns, and differences with their intervals."""
     try:
-        drawn = pictures(overview_of([result]), "svg")
+        found = overview_of([result])
+        drawn = [("differences with 95 % intervals", forest_picture(found, "svg"))]
+        if len(found.columns) > 1:
+            drawn.insert(0, ("overview", overview_picture(found, "svg")))
     except (MissingInputError, UnavailableError):  # one system, or no matplotlib
         return []
     return [Figure(f"differences-{n}", title, one.data) for n, (title, one) in enumerate(drawn, 1)]

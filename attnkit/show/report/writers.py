@@ -1,13 +1,49 @@
-"""A report as one HTML file, or as Markdown with a folder of drawings beside it."""
+"""What a report is made of, written as one HTML file, or as Markdown with a folder of drawings beside it."""
 
 import base64
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from attnkit.show.html_document import document, escaped
-from attnkit.show.report.blocks import Block, Figure, Fold, Report
+from attnkit.show.table import Table
 from attnkit.show.table_formats import html_text, markdown_text
 from attnkit.show.table_formats import markdown as markdown_table
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture as SVG."""
+
+    name: str
+    """Of its file: letters, digits and hyphens."""
+    title: str
+    svg: bytes
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What a reader opens who wants it; paper shows it."""
+
+    title: str
+    blocks: "Sequence[Block]"
+    open: bool = False
+
+
+Block = str | Figure | Fold | Table
+"""A text is a sentence of its own."""
+
+
+class Report(NamedTuple):
+    """Blocks by the headings of their sections, under a title."""
+
+    title: str
+    facts: str
+    """What it is about, in a line."""
+    sections: dict[str, list[Block]]
+    made_by: str
+    """The command, and the version of attnkit."""
 
 
 def page(report: Report) -> bytes:
@@ -40,10 +76,9 @@ def _html(block: Block) -> str:
             return f"<p>{escaped(block)}</p>\n"
         case Figure():
             image = base64.b64encode(block.svg).decode()
-            caption = f"<figcaption>{escaped(block.caption)}</figcaption>" if block.caption else ""
             return (
                 f'<figure><div class="scroll" tabindex="0"><img alt="{escaped(block.title)}" '
-                f'src="data:image/svg+xml;base64,{image}"></div>{caption}</figure>\n'
+                f'src="data:image/svg+xml;base64,{image}"></div></figure>\n'
             )
         case Fold():
             opened = " open" if block.open else ""
@@ -79,8 +114,6 @@ def _markdown(blocks: Sequence[Block], level: int, folder: str) -> Iterator[str]
                 yield markdown_text(block)
             case Figure():
                 yield f"![{markdown_text(block.title)}]({folder}/{block.name}.svg)"
-                if block.caption:
-                    yield markdown_text(block.caption)
             case Fold():
                 yield f"{'#' * level} {markdown_text(block.title)}"
                 yield from _markdown(block.blocks, level + 1, folder)
