@@ -81,7 +81,7 @@ class SelectedSums(torch.autograd.Function):
         return to_q, to_k, None, None, None
 
 
-class QueryBlock(NamedTuple):
+class RowsOfQueries(NamedTuple):
     """Some queries of some rows."""
 
     rows: slice
@@ -90,20 +90,22 @@ class QueryBlock(NamedTuple):
     """The query behind them."""
 
 
-def blocks(q: Float[Tensor, "B T D"]) -> Iterator[QueryBlock]:
+def blocks(q: Float[Tensor, "B T D"]) -> Iterator[RowsOfQueries]:
     """The blocks of a call, those of the same rows in the order of their queries."""
     rows, queries = q.shape[:2]
     depth = max(1, CHUNK // (min(QUERIES, queries) * queries))
     for row in range(0, rows, depth):
         for first in range(0, queries, QUERIES):
-            yield QueryBlock(slice(row, row + depth), first, min(first + QUERIES, queries))
+            yield RowsOfQueries(slice(row, row + depth), first, min(first + QUERIES, queries))
 
 
 def _ones(taken: Float[Tensor, "n t s"]) -> Float[Tensor, "t t"]:
     return taken.new_ones(taken.shape[1], taken.shape[1])
 
 
-def _taken(q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float, block: QueryBlock) -> Float[Tensor, "n t s"]:
+def _taken(
+    q: Tensor, k: Tensor, q_pos: Tensor, k_pos: Tensor, scale: float, block: RowsOfQueries
+) -> Float[Tensor, "n t s"]:
     """What the queries of a block take from the keys up to their own."""
     rows, queries, seen = block.rows, slice(block.first, block.last), slice(block.last)
     own = slice(None) if len(q_pos) == 1 else rows

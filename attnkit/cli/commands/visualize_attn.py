@@ -100,7 +100,7 @@ def visualize_attn(
             console.warn(f"{one.model}: {note}")
     # the preferred kind among those that all models have, else among those of the first
     wanted = (one for some in (captures, captures[:1]) for one in PREFERRED if all(one in c.maps for c in some))
-    first: KindWord = kind or next(wanted)
+    first = kind if kind else next(wanted)
     adapted = [look.adapted(one) for one in captures]
     drawn = _drawn(adapted, first, all_layers=bool(layer), all_heads=bool(head))
     for path in files:
