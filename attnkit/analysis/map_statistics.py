@@ -84,7 +84,8 @@ class AttentionSink(NamedTuple):
     """On the axis of the keys, from 0."""
     token: Token
     share: float
-    """Its mean weight over layers, heads and queries; of a decoder those that see `FEW` keys."""
+    """Its mean absolute weight over layers, heads and queries (of a decoder those that see `FEW`
+    keys), as a share of that of all keys where these sum to more than 1."""
 
 
 FEW = 4
@@ -96,11 +97,10 @@ def attention_sink(maps: AttentionMaps) -> AttentionSink | None:
     rows = maps.weights[:, :, FEW - 1 :] if maps.kind == "decoder" else maps.weights
     if rows.size == 0 or len(maps.keys) < FEW:
         return None
-    means = rows.mean((0, 1, 2), dtype=np.float64)
+    means = np.abs(rows).mean((0, 1, 2), dtype=np.float64)
     place = int(means.argmax())
-    if not means[place] > 0.5:
-        return None
-    return AttentionSink(place, maps.keys[place], float(means[place]))
+    share = float(means[place] / max(means.sum(), 1.0))
+    return AttentionSink(place, maps.keys[place], share) if share > 0.5 else None
 
 
 def _entropy(weights: Square, largest: Float[NDArray[np.float64], " T"]) -> tuple[float | None, float | None]:

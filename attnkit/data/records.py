@@ -18,6 +18,11 @@ from attnkit.errors import DataError, UnavailableError
 
 Records = Iterator[tuple[str, dict[str, Any]]]
 """Where each record is, for messages, and its named values."""
+CSV_ERRORS = {
+    "unexpected end of data": "a quote is not closed",
+    "new-line character": "a carriage return stands inside the line; end lines by a line feed",
+}
+"""How an error of `csv` begins -> what it means."""
 
 
 def read_records(path: Path, kind: str, errors: Errors, counts: Counts, *, numbered: bool = False) -> Records:
@@ -56,7 +61,7 @@ def _table(path: Path, kind: str, errors: Errors, counts: Counts, numbered: bool
         try:
             cells = next(table, None)
         except csv.Error as error:
-            what = str(error).replace("unexpected end of data", "a quote is not closed")
+            what = next((plain for start, plain in CSV_ERRORS.items() if str(error).startswith(start)), str(error))
             raise DataError(f"{place}: not {kind.upper()}: {what}") from error
         if cells is None:
             return

@@ -402,6 +402,9 @@ def _train(
                 f"tokenizer.size: {spec.size} is smaller than the alphabet of the {what}: at "
                 f"least {needed[1]} is needed, or a lower tokenizer.coverage"
             ) from error
+        if "character_coverage" in str(error):
+            text = f"tokenizer.coverage: must be 0.98 to 1 where a tokenizer is trained, got {spec.coverage:g}"
+            raise RecipeError(text) from error
         raise DataError(f"the tokenizer cannot be trained: {_reason(error)}") from error
     return Vocabulary(model.getvalue(), form=form)
 

@@ -80,7 +80,7 @@ class Settings:
         elif isinstance(node, Mapping):
             for name, (name_place, value) in node.fields.items():
                 self.put((*key, *name.split(".")), name_place, value)
-        elif not is_null(node):
+        elif not is_null(node) or place == COMMAND_LINE:  # in a file, a section may be empty
             text = f"must hold keys, such as `{next(iter(kind.model_fields))}: ...`"
             self._issues.add(node.place, key, f"{text}, got {written(node)}")
 

@@ -1,5 +1,6 @@
 """Finding runs in folders."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -111,11 +112,15 @@ def find_runs(
 def order(run: Run) -> tuple[Any, ...]:
     """What runs are sorted by: recipe, then variants as the recipe lists them, then seed.
 
-    Variants of a sweep, whose names have values, follow those of the recipe.  A run of an earlier
-    version does not know that list: there the baseline is the first, and the others follow by name.
+    Variants of a sweep, whose names have values, follow those of the recipe, and so do runs that
+    were converted.  A run of an earlier version does not know that list: there the baseline is the
+    first, and the others follow by name.
     """
-    listed = run.manifest.variants or []
-    place = listed.index(run.variant) if run.variant in listed else int(run.variant != run.manifest.baseline)
+    listed, baseline = run.manifest.variants or [], run.manifest.baseline
+    if run.variant in listed and (baseline is None or baseline in listed):
+        place = listed.index(run.variant)
+    else:  # a converted run that was tuned has a list of itself alone
+        place = 0 if run.variant == baseline else sys.maxsize
     return run.name, "=" in run.variant, place, run.variant, run.seed
 
 

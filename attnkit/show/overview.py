@@ -29,7 +29,7 @@ def overview_table(found: Overview) -> Table:
     units = (f"{one.title}: {one.unit}, to {one.baseline}" for one in found.columns)
     notes = [
         f"differences to the baseline, whose own score stands in its row; {UNDECIDED}: the 95 % "
-        "interval covers 0; \u00b9: one seed; -: not trained",
+        "interval covers 0; \u00b9: one seed; -: nothing to compare",
         *units,
         *_provisional(found),
         *found.notes,
@@ -126,7 +126,7 @@ def overview_picture(found: Overview, format: str) -> Picture:
         bar = figure.colorbar(drawn, ax=axes, aspect=15, shrink=0.5, anchor=(0, 1))
         bar.set_ticks([-1, 0, 1], labels=["worse", "baseline", "better"])
         legend = "number: difference, or score of the baseline; hatched: 95 % interval covers 0\n"
-        legend += "blank: not trained; colour: share of the column's largest difference"
+        legend += "blank: nothing to compare; colour: share of the column's largest difference"
         legend += "; \u00b9 one seed: provisional" * bool(_provisional(found))
         figure.supxlabel(legend, x=0, ha="left", fontsize=SMALL, color="0.35")
         data = rendered(figure, format, "overview: differences to the baseline")

@@ -72,8 +72,10 @@ def test_a_key_with_most_of_the_attention_is_a_sink() -> None:
     rows = [[1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [1, 0, 0, 0, 0], [0.25, 0.25, 0.25, 0.25, 0]]
     assert attention_sink(maps("decoder", rows, keys[:4], keys)) is None
     assert attention_sink(maps("cross", rows, keys[:4], keys)) == (0, BEGIN, 3.25 / 4)
+    assert attention_sink(maps("cross", [[1, -1, 1, -1, 1]] * 4, keys[:4], keys)) is None
+    assert attention_sink(maps("cross", [[3, 1, 0, 0, 0]] * 4, keys[:4], keys)) == (0, BEGIN, 0.75)
     rows[3] = [0.2, 0, 0.75, 0.05, 0]
-    assert attention_sink(maps("decoder", rows, keys[:4], keys)) == (2, B, 0.75)
+    assert attention_sink(maps("decoder", rows, keys[:4], keys)) == (2, B, pytest.approx(0.75))
     assert attention_sink(maps("cross", [row[:3] for row in rows], keys[:4], keys[:3])) is None
     assert attention_sink(maps("decoder", rows[:2], keys[:2], keys)) is None
 

@@ -66,6 +66,7 @@ def test_tabs_separate_and_quotes_are_text(tmp_path: Path) -> None:
         ("a,b\nx\n", ":2: 1 cells where the first line has 2"),
         ('a,b\n"x,y\nx,y\n', ":2: not CSV: a quote is not closed"),
         ('a,b\n"x"z,y\n', ":2: not CSV: ',' expected after '\"'"),
+        ("a,b\nx,y\rz,w\n", ":2: not CSV: a carriage return stands inside the line"),
         ("a,b,a\nx,y,z\n", ":1: two columns are called 'a'; rename one"),
         ("a,c\nx,y\n", ":2: no field 'b'; fields here: 'a', 'c'"),
     ],

@@ -144,6 +144,11 @@ def test_a_size_below_the_alphabet_names_the_smallest_one() -> None:
         trained(size=least - 1)
 
 
+def test_a_coverage_that_no_tokenizer_has_names_the_lowest_one() -> None:
+    with pytest.raises(RecipeError, match=r"^tokenizer.coverage: must be 0.98 to 1 where .*, got 0.9$"):
+        trained(coverage=0.9)
+
+
 def test_rare_characters_become_unknown_with_a_lower_coverage() -> None:
     spec = schema.TokenizerConfig(size=60, coverage=0.9995)
     tokenizer = Tokenizer.train(spec, [*rows(), Row("\u6f22", "\u6f22")])

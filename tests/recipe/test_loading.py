@@ -86,6 +86,12 @@ def test_overrides_set_any_key(override: str, key: str, value: object) -> None:
     assert getattr(getattr(only(GOOD, override), section), name) == value
 
 
+@pytest.mark.parametrize("override", ["train=null", "data.split=", "data={split: null}"])
+def test_an_override_that_would_do_nothing_is_refused(override: str) -> None:
+    with pytest.raises(RecipeError, match="command line: .*: must hold keys, such as `.*`, got (null|nothing)$"):
+        read(GOOD, override)
+
+
 def test_the_last_override_wins_and_overrides_win_over_variants() -> None:
     file = read(GOOD + "variants:\n  a: {train.lr: 1}\n  b: {}\n", "train.lr=2", "train.lr=3")
     assert [recipe.train.lr for recipe in file.variants.values()] == [3, 3]

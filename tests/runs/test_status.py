@@ -66,6 +66,15 @@ def test_runs_stand_in_the_order_of_their_recipe(tmp_path: Path) -> None:
     assert [(run.variant, run.seed) for run in find_runs([tmp_path])] == expected
 
 
+def test_converted_runs_follow_those_of_the_recipe(tmp_path: Path) -> None:
+    for variant in ("base", "other", "z"):
+        make_logged(tmp_path, variant, variants=["base", "other", "z"])
+    make_logged(tmp_path, "base-linear-swapped")
+    make_logged(tmp_path, "base-linear-tuned", variants=["base-linear-tuned"])
+    expected = ["base", "other", "z", "base-linear-swapped", "base-linear-tuned"]
+    assert [run.variant for run in find_runs([tmp_path])] == expected
+
+
 def test_runs_of_earlier_versions_stand_baseline_first(tmp_path: Path) -> None:
     for variant in ("z", "base", "a"):
         make_logged(tmp_path, variant)

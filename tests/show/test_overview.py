@@ -51,6 +51,7 @@ def test_the_forest_names_seeds_margin_and_baseline() -> None:
 
 def test_tables_say_the_same() -> None:
     lines = drawn(overview_table(FOUND), 100).splitlines()
+    assert "-: nothing to compare" in " ".join(" ".join(lines).split())
     assert [line.split() for line in lines[3:6]] == [
         ["base", "20.00", "-"],
         ["good", "+5.00", "+12"],
