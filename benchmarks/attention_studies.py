@@ -107,7 +107,7 @@ def _spread(row: Row, metric: str, digits: int) -> str:
 
 
 def entropy(quickstart: Runs, multi30k: Runs) -> Result:
-    """Over training, of every variant at its start and end, and against the scale."""
+    """Over training, and of every variant at its start and end."""
     found = {variant: probe("entropy", path) for variant, path in quickstart.items()}
     others = {
         variant: [row for row in probe("entropy", path) if row["stage"] in ("start", "end")]
@@ -136,21 +136,6 @@ def entropy(quickstart: Runs, multi30k: Runs) -> Result:
     body += _start_and_end(found)
     if others:
         body += ["", "Multi30k:", "", *_start_and_end(others)]
-    scales = ("0.25", "0.5", "1", "2", "4", "8", "16")
-    for stage in ("start", "end"):
-        body += [
-            "",
-            f"## Against the scale of the scores, at the {stage}",
-            "",
-            "scaled-dot; entropy, and in brackets the gradient.",
-            "",
-        ]
-        rows = [row for row in found["scaled-dot"] if row["stage"] == stage]
-        lines = []
-        for kind, layer in _places(rows):
-            heads = [row for row in rows if _is(row, kind, layer)]
-            lines.append([f"{kind}, layer {layer}", *(_at(heads, scale) for scale in scales)])
-        body += table(["layer", *(f"x {scale}" for scale in scales)], lines)
     named = {f"multi30k {variant}": rows for variant, rows in others.items()}
     return body, found | {"scaled-dot over training": over} | named
 
@@ -169,13 +154,6 @@ def _start_and_end(found: Mapping[str, Sequence[Row]]) -> list[str]:
         lines.append([variant, *cells])
     places = _places(next(iter(found.values())))
     return table(["variant", *(f"{kind} {layer}" for kind, layer in places)], lines)
-
-
-def _at(heads: Sequence[Row], scale: str) -> str:
-    """Means over heads at one scale."""
-    suffix = "" if scale == "1" else f"_at_{scale}"
-    share, gradient = (mean(r[name + suffix] for r in heads) for name in ("share", "gradient"))
-    return f"{share:.2f} ({gradient:.2f})"
 
 
 def _is(row: Row, kind: str, layer: int) -> bool:
@@ -206,7 +184,9 @@ def rank(quickstart: Runs, multi30k: Runs) -> Result:
     others = probe("rank", *multi30k.values()) if multi30k else []
     known = json_of("mechanisms")["rows"]
     words = [row["mechanism"] for row in known if row["mechanism"] not in ("mixture", "interleaved")]
-    new = rank_rows([*words, "mixture:parts=[scaled-dot,synthesizer-random]"], LENGTHS)
+    both_sides = [row["mechanism"] for row in known if row["encoder"] == "yes"]
+    mixed = "mixture:parts=[scaled-dot,synthesizer-random]"
+    new = rank_rows([*(word for word in words if word in both_sides), mixed], LENGTHS)
     causal_words = [row["mechanism"] for row in known if row["decoder"] == "yes"]
     causal = rank_rows([word for word in words if word in causal_words], LENGTHS, causal=True)
     body = [

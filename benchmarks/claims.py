@@ -144,6 +144,10 @@ def page(kept: dict[str, list[Run]]) -> str:
     out += [*table(["", *kinds], counts), ""]
     for group, lines in judged:
         out += [f"## {group.title}: `{group.recipe}`", "", group.note, ""]
+        if not any(line.found for line in lines):
+            statements = "; ".join(one.text for one in group.statements)
+            out += [f"No row is trained with outputs kept. To be tested: {statements}.", ""]
+            continue
         body = [
             [
                 line.statement.text,
