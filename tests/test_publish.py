@@ -78,5 +78,5 @@ def test_a_statement_about_a_row_that_is_not_there_is_refused(
     text = claims.FILE.read_text("utf-8").replace("rows: [fixed-random]", "rows: [fixed-radnom]")
     (tmp_path / "claims.yaml").write_text(text, "utf-8")
     monkeypatch.setattr(claims, "FILE", tmp_path / "claims.yaml")
-    with pytest.raises(SystemExit, match="translation/multi30k has no row fixed-radnom"):
+    with pytest.raises(SystemExit, match="translation/multi30k-small has no row fixed-radnom"):
         claims.groups()
