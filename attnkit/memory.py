@@ -1,4 +1,4 @@
-"""Memory of a process on a CPU: what is free, and settings of the C library."""
+"""Memory: what is free, the most that was used, and settings of the C library."""
 
 import ctypes
 import gc
@@ -51,8 +51,48 @@ def _library(name: str) -> Any:
 
 def free_memory() -> int | None:
     """Bytes that a new process could take, by what Linux tells of the machine; None elsewhere."""
+    return _told_by_linux("meminfo", "MemAvailable")
+
+
+def process_memory(name: str) -> int | None:
+    """A number of bytes from what Linux tells of this process."""
+    return _told_by_linux("self/status", name)
+
+
+def _told_by_linux(file: str, name: str) -> int | None:
+    """A number of kilobytes of a file in /proc, in bytes."""
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc", file).read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), None)
+
+
+def reset_peak_memory(device: str) -> int | None:
+    """Begin to watch the most memory in use, of a device, or of this process on Linux.
+
+    The bytes in use now, or None where they cannot be known. The highest resident size that a process reports is that
+    of its whole life; Linux lowers it to what is in use now on request, where this is permitted.
+    """
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
+    if device != "cpu":
+        return None
+    release_freed_memory()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak, VmHWM
+    except OSError:
+        return None
+    return process_memory("VmRSS")
+
+
+def peak_memory(device: str) -> int | None:
+    """Most bytes in use since `reset_peak_memory`: tensors on a GPU, else this process's memory."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.max_memory_allocated(device)
+    return process_memory("VmHWM")

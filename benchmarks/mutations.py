@@ -76,9 +76,9 @@ train/loss.py: share = -smoothing / size => share = -smoothing
 # train/test_loss.py train/test_fit.py
 train/loss.py: min(1.0, step / chosen.anneal) => step / chosen.anneal
 # train/test_fit.py train/test_checkpoint.py
-train/averaging.py: mean[name] /= len(self.recent) => mean[name] /= self.count
-train/averaging.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
-train/averaging.py: del self.recent[min(self.recent)] => del self.recent[max(self.recent)]
+train/optimiser.py: mean[name] /= len(self.recent) => mean[name] /= self.count
+train/optimiser.py: self.decay, (1 + step) / (10 => self.decay, (1 + step) / (9
+train/optimiser.py: del self.recent[min(self.recent)] => del self.recent[max(self.recent)]
 train/fit.py: or step % save_every == 0 =>
 train/checkpoint.py: bad := tensors.not_finite(values) => bad := None
 train/checkpoint.py: DISK.fsync_path(final.parent) => pass
@@ -91,11 +91,10 @@ train/batch_stream.py: self.epoch + 1, 0 => self.epoch, 0
 train/fit.py: self.part += losses.nll => self.part += losses.total
 # train/test_ranks.py
 train/batch_stream.py: if number % ranks == rank => if rank == 0
-# data/test_batch_plan.py
-data/batch_plan.py: target_lengths + np.int32(1) => target_lengths + np.int32(0)
-data/batch_plan.py: PCG64((seed, epoch, purpose)) => PCG64((seed, 0, purpose))
-data/batch_plan.py: np.clip(capacity, 1, rows) => np.clip(capacity, 0, rows)
 # data/test_batch.py
+data/batch.py: target_lengths + np.int32(1) => target_lengths + np.int32(0)
+data/batch.py: PCG64((seed, epoch, purpose)) => PCG64((seed, 0, purpose))
+data/batch.py: np.clip(capacity, 1, rows) => np.clip(capacity, 0, rows)
 data/batch.py: outputs[:, :-1] = target => outputs[:, 1:] = target
 data/batch.py: inputs[:, 0] = BOS => inputs[:, 0] = PAD
 # nbce/test_merge.py

@@ -162,8 +162,7 @@ class MapReader:
                 distances = _array(half_l1_distance(maps.weights, exact))
             if exact is not None and self.reference:
                 reference = RecordedLayer(MapLayer(maps.layer.number, REFERENCE), _array(exact))
-            one = RecordedLayer(maps.layer, _array(maps.weights), distances, reference)
-            found[maps.kind].append(one)
+            found[maps.kind].append(RecordedLayer(maps.layer, _array(maps.weights), distances, reference))
 
         device = self.model.output.weight.device
         source = pad([read.source for read in batch], device) if batch[0].source else None
@@ -203,8 +202,7 @@ class MapReader:
                     if (some := [one.exact for one in layers if one.exact is not None])
                 }
                 name = f"{model}, exact softmax on the same queries and keys"
-                reference = replace(captured, model=name, maps=exact, facts=facts)
-                captured = replace(captured, reference=reference)
+                captured = replace(captured, reference=replace(captured, model=name, maps=exact, facts=facts))
             yield captured
 
     def _maps(self, recorded: Sequence[RecordedLayer], kind: Kind, row: int, axes: Axes) -> AttentionMaps:
@@ -219,7 +217,6 @@ class MapReader:
                 means = distances[row][:, queries.columns].mean(1, dtype=np.float64)
                 layer = layer._replace(distance=tuple(means.tolist()))
             layers.append(layer)
-        step = self.step if kind == "cross" else "input"
         return AttentionMaps(
             kind,
             weights,
@@ -227,7 +224,7 @@ class MapReader:
             self.heads[kind],
             queries.tokens,
             keys.tokens,
-            step,
+            self.step if kind == "cross" else "input",
             alone=self.inputs.shape == "decoder",
         )
 
@@ -244,8 +241,7 @@ class MapReader:
         rows = sources if self.inputs.shape == "encoder" else targets
         if self.inputs.shape == "decoder" and read.source:
             # one row of both, with the pads of shorter sources between them
-            columns = np.r_[sources.columns, longest + targets.columns]
-            rows = PaddedAxis(tokens_of([source, target], special), columns)
+            rows = PaddedAxis(tokens_of([source, target], special), np.r_[sources.columns, longest + targets.columns])
         if self.step == "output":
             # an output that was cut ends before the prediction of its last step
             predicted = [*read.output, *([EOS] if read.complete else [])][: len(read.ids)]

@@ -134,7 +134,10 @@ def score_changed(
         MissingInputError: the run is not finished, or there are no rows.
     """
     names = expand(metrics)
-    check_losses(names, run)
+    check_known(names, run.recipe.task, metrics_of(run.recipe.task))
+    if wrong := [name for name in names if metric_facts(name).better == "neither"]:
+        raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
+    check_available(names, run.recipe.eval)
     if not rows:
         raise MissingInputError("no rows to score")
     model = run.model(pick_device(device))
@@ -164,11 +167,3 @@ def _effects(
         place: Effect(one.value, sign * (one.value - whole.value), *test)
         for (place, one), test in zip(scores.items(), tests, strict=True)
     }
-
-
-def check_losses(names: Sequence[str], run: Run) -> None:
-    """Refuse metrics that the run cannot have or that cannot say what is worse."""
-    check_known(names, run.recipe.task, metrics_of(run.recipe.task))
-    if wrong := [name for name in names if metric_facts(name).better == "neither"]:
-        raise UsageError(f"--metrics {wrong[0]}: neither higher nor lower is better, so nothing can be lost")
-    check_available(names, run.recipe.eval)

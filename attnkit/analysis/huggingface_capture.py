@@ -181,11 +181,10 @@ def _maps(
             f"{model.name}: {name} gives numbers from {maps.min():.3g} to {maps.max():.3g} as "
             f"{kind} attention, so these are no weights"
         )
-    layers = tuple(MapLayer(number, "softmax") for number in chosen.layers)
     return AttentionMaps(
         kind,
         maps[:, :, : len(queries)],
-        layers,
+        tuple(MapLayer(number, "softmax") for number in chosen.layers),
         tuple(chosen.heads),
         *axes,
         step=step if kind == "cross" else "input",
@@ -315,8 +314,7 @@ class _HuggingFaceInputBuilder:
         output = self._without_end(ids)
         said = self.model.tokenizer.decode(output, skip_special_tokens=True).strip()
         cut = len(ids) if len(output) == len(ids) else 0
-        how = describe_search(spec)
-        return HuggingFaceInput(source.source, [*before, *output], said, how, cut)
+        return HuggingFaceInput(source.source, [*before, *output], said, describe_search(spec), cut)
 
     def _row(self, ids: Sequence[int]) -> Int[Tensor, "1 n"]:
         return torch.tensor([list(ids)], device=self.model.device)
@@ -343,8 +341,7 @@ def _generate(model: Pretrained, ids: Int[Tensor, "1 n"], spec: SearchConfig, lo
         options["use_cache"] = False  # transformers makes T5's cache as deep as its encoder
     if spec.method == "sample":
         options |= {"temperature": spec.temperature, "top_k": spec.top_k, "top_p": spec.top_p}
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(spec.seed)
         written = network.generate(ids, attention_mask=torch.ones_like(ids), **options)
     return [int(id_) for id_ in written[0]]

@@ -26,10 +26,8 @@ def encode(tokenizer: Any, text: str, *, target: bool = False) -> list[int]:
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
     """Ids that stand for no text of the user's: begin, end, separators, padding, languages."""
-    added = tokenizer.added_tokens_decoder
-    special = {id_ for id_, token in added.items() if token.special}
-    names = ("bos", "eos", "pad", "sep", "cls")
-    marks = {getattr(tokenizer, f"{name}_token_id") for name in names}
+    special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    marks = {getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "sep", "cls")}
     text = {getattr(tokenizer, name) for name in OUTSIDE} - marks
     return frozenset({*tokenizer.all_special_ids, *special} - text)
 

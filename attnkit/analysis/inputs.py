@@ -80,8 +80,7 @@ class InputBuilder:
         if not output:
             raise UsageError(f"the target of {name} is empty: give at least one word")
         read = self._with_output(source, output, complete=True)
-        length = self._row_offset(source) + len(read.ids)
-        _check_length(length, self.model.limit, f"{name} with its target")
+        _check_length(self._row_offset(source) + len(read.ids), self.model.limit, f"{name} with its target")
         return read
 
     def with_search(self, source: ModelInput, spec: SearchConfig) -> ModelInput:

@@ -63,8 +63,7 @@ def save(path: Path, capture: Capture) -> None:
         UsageError: the suffix is none of SUFFIXES.
         OutputPathError, OutputError: the file cannot be written.
     """
-    suffix = check_suffix(path)
-    if suffix == ".csv":
+    if check_suffix(path) == ".csv":
         write_output(path, _table(capture))
         return
     text = json.dumps({"format": FORMAT, "version": VERSION} | _description(capture))

@@ -50,8 +50,7 @@ def ranks(weights: Float[Tensor, "... T S"]) -> tuple[Float[Tensor, "..."], Int[
     shares = values / values.sum(-1, keepdim=True).clamp_min(1e-300)
     some = values[..., 0] > 0
     effective = torch.special.entr(shares).sum(-1).exp() * some
-    counted = (values > THRESHOLD * values[..., :1]).sum(-1)
-    return effective, counted
+    return effective, (values > THRESHOLD * values[..., :1]).sum(-1)
 
 
 def probe_rank(

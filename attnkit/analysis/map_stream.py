@@ -9,8 +9,7 @@ from torch import Tensor
 
 from attnkit.analysis.maps import Kind, MapLayer
 from attnkit.analysis.recorder import LayerMaps, Use, choose_layers, record
-from attnkit.data.batch import Batch, collate
-from attnkit.data.batch_plan import plan
+from attnkit.data.batch import Batch, collate, plan
 from attnkit.data.encoded import Encoded
 from attnkit.data.objectives import apply_objective
 from attnkit.data.rows import Row
@@ -56,9 +55,8 @@ def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress 
         NotFiniteError: the maps hold NaN or infinities.
     """
     parts = [part for some, _ in choose_layers(model, **chosen).values() for part in some.values()]
-    lengths = None if encoded.source is None else encoded.source.lengths
     batches = plan(
-        lengths,
+        None if encoded.source is None else encoded.source.lengths,
         encoded.target.lengths,
         batch_tokens=BATCH_TOKENS,
         seed=0,
@@ -75,8 +73,7 @@ def stream_maps(model: Model, encoded: Encoded, use: Use, *, progress: Progress 
                 raise NotFiniteError("the attention maps hold NaN or infinity: the weights are damaged; train again")
             queries, keys = (real.to(device) for real in _real(maps.kind, batch, maps.weights.shape[2]))
             pairs = queries[:, None, :, None] & keys[:, None, None, :]
-            weights = maps.weights.masked_fill(~pairs, 0).float()
-            use(maps._replace(weights=weights, visible=maps.visible & pairs))
+            use(maps._replace(weights=maps.weights.masked_fill(~pairs, 0).float(), visible=maps.visible & pairs))
 
         tensors = batch.to(device)
         with record(model, show, **chosen), torch.inference_mode():

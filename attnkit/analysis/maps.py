@@ -87,8 +87,7 @@ class AttentionMaps:
 
         Raises UsageError: one is not there.
         """
-        numbers = [layer.number for layer in self.layers]
-        rows, columns = choose_indices(self.kind, numbers, self.heads, layers, heads)
+        rows, columns = choose_indices(self.kind, [layer.number for layer in self.layers], self.heads, layers, heads)
         chosen = tuple(
             layer._replace(distance=layer.distance and tuple(layer.distance[i] for i in columns))
             for layer in (self.layers[row] for row in rows)

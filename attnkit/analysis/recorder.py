@@ -117,8 +117,7 @@ def record(model: nn.Module, use: Use, **chosen: Any) -> Iterator[None]:
         for kind, (parts, columns) in choose_layers(model, **chosen).items():
             for number, part in parts.items():
                 show = partial(_show, use, kind, describe(number, part), columns, part)
-                handle = part.mechanism.register_forward_pre_hook(show, with_kwargs=True)
-                hooks.callback(handle.remove)
+                hooks.callback(part.mechanism.register_forward_pre_hook(show, with_kwargs=True).remove)
                 hooks.callback(setattr, part.mechanism, "recorded", part.mechanism.recorded)
                 part.mechanism.recorded = True
         yield

@@ -78,8 +78,7 @@ def heads(run: Run) -> list[Head]:
             f"{run.path}: word alignments come from cross attention, which a model of shape {model.shape} has none of"
         )
     numbers = [*range(model.heads), None]
-    layers = range(model.cross_layers)
-    return [Head(layer, head, step) for layer in layers for head in numbers for step in STEPS]
+    return [Head(layer, head, step) for layer in range(model.cross_layers) for head in numbers for step in STEPS]
 
 
 def default_head(run: Run) -> Head:

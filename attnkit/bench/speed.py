@@ -12,10 +12,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from attnkit.device import clock
 from attnkit.errors import OutputError
+from attnkit.memory import peak_memory, reset_peak_memory
 from attnkit.models.precision import DTYPES
 from attnkit.ops.onednn import product
 from attnkit.storage.files import process_folder, write_output
-from attnkit.train.peak_memory import peak_memory, reset_peak_memory
 
 SIDES, REPEATS = (512, 1024, 2048), 4
 """Sides of square matrices, and how often each product is made; the fastest counts."""

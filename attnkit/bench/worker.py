@@ -15,8 +15,7 @@ from attnkit.bench.plan import BASELINE, PASSES, Candidate, Workload
 from attnkit.device import clock
 from attnkit.errors import AttnkitError, out_of_memory
 from attnkit.layers import MultiHead
-from attnkit.memory import free_memory, keep_freed_memory
-from attnkit.train.peak_memory import peak_memory, process_memory, reset_peak_memory
+from attnkit.memory import free_memory, keep_freed_memory, peak_memory, process_memory, reset_peak_memory
 
 SHORTEST_SAMPLE = 0.02
 """Seconds that one sample lasts at least: faster passes are repeated within it."""

@@ -1,18 +1,26 @@
-"""A corpus as training and scoring see it: splits of rows, from files or from a generator."""
+"""A corpus as training and scoring see it: splits of rows, from files or from a generator.
 
+Validation and test rows may be taken from training data (`data.split`), all rows of a source together: a row of
+training data never has the source of a validation or test row, however often the file repeats it.  Which sources are
+taken is a pure function of the rows, their order and the seed.  In language modelling the text stands for the source.
+"""
+
+import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attnkit.data import formats, questions, splitting
+from attnkit.data import formats, questions
 from attnkit.data.corpus_files import CardFiles, Progress, file_digest, own_path
-from attnkit.data.fields import labelled, read_rows
+from attnkit.data.draw import Draw
+from attnkit.data.records import labelled, read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.data.synthetic.generators import generator_of
-from attnkit.data.text_form import normal_form
+from attnkit.data.text_form import clean, normal_form
 from attnkit.errors import DataError, MissingInputError, RecipeError
 from attnkit.recipe import corpus_cards
 from attnkit.recipe.data_rules import SPLITS, data_issues, files_of, format_of, splits_at_hand
@@ -230,18 +238,46 @@ class Corpus:
             return
         chosen, _ = self._split_rows
         for row in self._read_files("train", counts):
-            key = splitting.digest_of(row, self._data, self._causal)
-            if chosen.get(key, "train") == split:
+            if chosen.get(self._source_digest(row), "train") == split:
                 yield row
 
     @cached_property
     def _split_rows(self) -> tuple[dict[bytes, str], dict[str, int]]:
-        """Which rows of the training data are set aside, and how many each split has."""
-        rows, file = self._read_files("train", Counts()), str(self._first_path("train"))
-        chosen, sizes = splitting.split_rows(file, rows, self._data, self._causal)
-        parts = ", ".join(f"{rows:,} {split}" for split, rows in sizes.items())
-        self.notes.append(f"data.split: {parts} rows, seed {self._data.seed}")
-        return chosen, sizes
+        """The split of each source (its digest) that is not in train, and the rows of all splits.
+
+        Sources are taken in random order, each if all its rows still find room, so that the numbers are met unless few
+        sources have very many rows.
+
+        Raises DataError: too few rows, or nothing is left to train on.
+        """
+        name, data, chosen = self._first_path("train"), self._data, dict[bytes, str]()
+        sizes = Counter(map(self._source_digest, self._read_files("train", Counts())))
+        if not sizes:
+            raise DataError(f"{name}: has no rows")
+        asked = {split: data.split_off(split) for split in self._split_off}
+        left = dict(asked)
+        for key in Draw(f"split/{data.seed}").sample(list(sizes)):
+            if split := next((split for split, room in left.items() if sizes[key] <= room), None):
+                chosen[key] = split
+                left[split] -= sizes[key]
+        found = {split: number - left[split] for split, number in asked.items()}
+        rest = sizes.total() - sum(found.values())
+        if not (rest and all(found.values())):
+            wanted = ", ".join(f"{number:,} {split}" for split, number in asked.items())
+            kind = "texts" if self._causal else "sources"
+            raise DataError(
+                f"{name}: {sizes.total():,} rows of {len(sizes):,} different {kind} "
+                f"cannot give {wanted} rows and something to train on; lower data.split"
+            )
+        rows = {"train": rest, **found}
+        parts = ", ".join(f"{number:,} {split}" for split, number in rows.items())
+        self.notes.append(f"data.split: {parts} rows, seed {data.seed}")
+        return chosen, rows
+
+    def _source_digest(self, row: Row) -> bytes:
+        """What keeps rows together: the source (where there is none the text) as a tokenizer reads it."""
+        text = clean(normal_form(row.target if self._causal else row.source, self._data.normalize))
+        return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=12).digest()
 
     def _read_files(self, split: str, counts: Counts) -> Iterator[Row]:
         """All rows of the files of a split."""

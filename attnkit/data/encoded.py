@@ -1,4 +1,4 @@
-"""A split as ids on disk: tokenized once (`encoding`), memory-mapped, keyed by all it depends on.
+"""A split as ids on disk: tokenized once, memory-mapped, keyed by all it depends on.
 
 A finished folder holds, for each side, `<side>.ids` (little-endian uint16, or uint32 from 65,536 pieces on) and
 `<side>.offsets` (int64, rows + 1), and `meta.json` with the SHA-256 of these files and the counts of rows.  Pairs have
@@ -6,28 +6,48 @@ both sides: source rows end with EOS, target rows have neither BOS nor EOS.  A s
 `target.ids`, each paragraph followed by EOS.
 
 The files are mapped; the lengths that a batch plan needs take 4 bytes a row and side.
+
+Rows are encoded in chunks, in bounded memory.  A long corpus has a process for each core; they hold a few chunks each,
+which are written in order, so that the files are, byte for byte, those that one process writes.
 """
 
+import hashlib
 import mmap
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from attnkit.data.corpus_files import file_digest
-from attnkit.data.rows import Counts
-from attnkit.data.tokenizer import EOS
-from attnkit.errors import DataError
-from attnkit.storage.cache import read_note
-from attnkit.storage.files import sha256_json
+from attnkit.data.rows import Counts, Row
+from attnkit.data.tokenizer import EOS, UNK, Tokenizer, Vocabulary
+from attnkit.device import processes, starting_processes
+from attnkit.errors import DataError, MemoryLimitError
+from attnkit.storage.cache import note_text, read_note, read_or_build
+from attnkit.storage.files import DISK, sha256_file, sha256_json, write_synced
 
 FORMAT = 2
 """Raised when folders change; part of their names."""
+CHUNK_ROWS, CHUNK_CHARACTERS = 10_000, 2_000_000
+"""A chunk ends when it has so many rows or, with long rows, so many characters."""
+ALONE = 10
+"""Chunks before other processes are started: they take a second to begin."""
+
+Texts = tuple[list[str], list[str]]
+"""Sources and targets of a chunk."""
 
 
 class EncodedContent(BaseModel):
@@ -160,3 +180,195 @@ def _map(path: Path, dtype: str) -> NDArray[Any]:
         # Batches take rows from everywhere; reading on behind each would fill memory for nothing.
         mapped._mmap.madvise(mmap.MADV_RANDOM)
     return np.asarray(mapped)
+
+
+def _names(stream: bool) -> tuple[str, ...]:
+    """The files of a split, in the order of its digest."""
+    pairs = ("target.ids", "source.ids", "target.offsets", "source.offsets")
+    return pairs[:1] if stream else pairs
+
+
+class _Flat(NamedTuple):
+    """Rows of a chunk one after the other, and the length of each."""
+
+    ids: NDArray[np.integer[Any]]
+    lengths: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """Turns chunks of rows into ids, and counts what happens to them; rows with an empty side are dropped."""
+
+    tokenizer: Tokenizer
+    max_length: int
+    """In tokens, EOS included; of a stream the length of a block."""
+    truncate: bool = False
+    """Whether rows with a longer side are truncated instead of dropped."""
+    stream: bool = False
+    """Whether targets are paragraphs of one stream of ids, seen in blocks, instead of pairs with sources."""
+    sample: tuple[float, int] | None = None
+    """(alpha, seed) of subword sampling; None for the best segmentation."""
+
+    @property
+    def dtype(self) -> str:
+        """The smallest unsigned type for all ids of both sides."""
+        return "uint16" if max(map(len, self.tokenizer)) < 1 << 16 else "uint32"
+
+    def encode(self, number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
+        """Ids of chunk `number` by side (of a stream the target), and what happened to its rows."""
+        counts, room = Counts(rows=len(texts[1])), self.max_length - 1
+        target = self._flat(self.tokenizer.target, texts[1], f"{number}/0")
+        if self.stream:
+            keep = target.lengths > 0
+            sides = {"target": _close(_Flat(target.ids, target.lengths[keep]))}
+            counts.empty = int((~keep).sum())
+        else:
+            source = self._flat(self.tokenizer.source, texts[0], f"{number}/1")
+            empty = (source.lengths == 0) | (target.lengths == 0)
+            over = ~empty & (np.maximum(source.lengths, target.lengths) > room)
+            keep = ~empty if self.truncate else ~(empty | over)
+            target, source = _shorten(target, keep, room), _shorten(source, keep, room)
+            sides = {"target": target, "source": _close(source)}
+            counts.empty = int(empty.sum())
+            counts.truncated = int(over.sum()) if self.truncate else 0
+            counts.too_long = 0 if self.truncate else int(over.sum())
+        counts.kept = int(keep.sum())
+        counts.unknown = sum(int((flat.ids == UNK).sum()) for flat in sides.values())
+        dtype = np.dtype(self.dtype).newbyteorder("<")
+        return {side: _Flat(ids.astype(dtype), n) for side, (ids, n) in sides.items()}, counts
+
+    def _flat(self, vocabulary: Vocabulary, texts: list[str], name: str) -> _Flat:
+        """Encode texts into one array; `name` tells the draws of chunks and sides apart."""
+        if self.sample is None:
+            ids = vocabulary.encode(texts)
+        else:
+            alpha, seed = self.sample
+            digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()[:4]
+            ids = vocabulary.sample(texts, alpha=alpha, seed=int.from_bytes(digest, "big"))
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        flat = np.fromiter(chain.from_iterable(ids), np.int32, int(lengths.sum()))
+        return _Flat(flat, lengths)
+
+
+def _shorten(flat: _Flat, keep: NDArray[np.bool_], longest: int) -> _Flat:
+    """The first `longest` ids of each kept row."""
+    lengths = np.where(keep, np.minimum(flat.lengths, longest), 0)
+    starts = np.cumsum(flat.lengths) - flat.lengths
+    column = np.arange(len(flat.ids)) - np.repeat(starts, flat.lengths)
+    return _Flat(flat.ids[column < np.repeat(lengths, flat.lengths)], lengths[keep])
+
+
+def _close(flat: _Flat) -> _Flat:
+    """The rows, each followed by EOS."""
+    return _Flat(np.insert(flat.ids, np.cumsum(flat.lengths), EOS), flat.lengths + 1)
+
+
+def encode(
+    rows: Iterable[Row], encoder: RowEncoder, path: Path, counts: Counts, report: Callable[[int], None] | None = None
+) -> Encoded:
+    """Encode rows into a folder, or open what is there; `rows` is read only when needed.
+
+    `counts`, into which the reader of `rows` counts, becomes part of the result's.  `report` is called with the number
+    of rows read so far, after each chunk.
+
+    Raises OutputPathError, OutputError: the cache cannot be written; MemoryLimitError: a process was killed;
+    AttnkitError: whatever reading `rows` raises.
+    """
+
+    def build(draft: Path) -> None:
+        total = _write(rows, encoder, draft, report)
+        total.add(replace(counts, rows=0))
+        content = {
+            "dtype": encoder.dtype,
+            "block": encoder.max_length if encoder.stream else 0,
+            "files": {name: sha256_file(draft / name) for name in _names(encoder.stream)},
+            "counts": asdict(total),
+        }
+        write_synced(draft / "meta.json", note_text(content))
+
+    return read_or_build(path, Encoded.open, build)
+
+
+def _write(rows: Iterable[Row], encoder: RowEncoder, folder: Path, report: Callable[[int], None] | None) -> Counts:
+    """Encode rows into the files of a folder; what happened to them."""
+    total, ends = Counts(), {"target": np.int64(0), "source": np.int64(0)}
+    with ExitStack() as stack:
+        names = _names(encoder.stream)
+        files = {name: stack.enter_context(DISK.open(folder / name)) for name in names}
+        for name in names[2:]:
+            DISK.write(files[name], np.zeros(1, "<i8").tobytes())
+        for sides, counts in stack.enter_context(closing(_encoded(_chunks(rows), encoder))):
+            for side, flat in sides.items():
+                DISK.write(files[f"{side}.ids"], flat.ids.tobytes())
+                if not encoder.stream:
+                    offsets = ends[side] + np.cumsum(flat.lengths)
+                    DISK.write(files[f"{side}.offsets"], offsets.astype("<i8").tobytes())
+                    ends[side] += flat.lengths.sum()
+            total.add(counts)
+            if report is not None:
+                report(total.rows)
+    return total
+
+
+def _chunks(rows: Iterable[Row]) -> Iterator[Texts]:
+    sources, targets = list[str](), list[str]()
+    characters = 0
+    for row in rows:
+        sources.append(row.source)
+        targets.append(row.target)
+        characters += len(row.source) + len(row.target)
+        if len(targets) == CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
+            yield sources, targets
+            sources, targets, characters = [], [], 0
+    if targets:
+        yield sources, targets
+
+
+def _encoded(chunks: Iterator[Texts], encoder: RowEncoder) -> Generator[tuple[dict[str, _Flat], Counts], None, None]:
+    """Each chunk encoded, in order: by this process, then by one a core where there are many."""
+    jobs = 1 if multiprocessing.current_process().daemon else processes()
+    numbered = enumerate(chunks)
+    for number, texts in islice(numbered, ALONE if jobs > 1 else None):
+        yield encoder.encode(number, texts)
+    if (first := next(numbered, None)) is None:
+        return
+    # spawn: a fork would copy the threads' locks of torch and sentencepiece as they stand
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_begin, initargs=(encoder,))
+    waiting = deque[Future[tuple[dict[str, _Flat], Counts]]]()
+    try:
+        for number, texts in chain([first], numbered):
+            if len(waiting) == jobs:
+                yield waiting.popleft().result()
+            with starting_processes():  # which the pool does as they are needed
+                waiting.append(pool.submit(_encode, number, texts))
+        for future in waiting:
+            yield future.result()
+    except BrokenProcessPool as error:
+        raise MemoryLimitError(
+            "a process that encodes the corpus was killed, as the system does when memory runs "
+            "out; run the same command again with fewer --threads"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+_encoder: RowEncoder
+"""That of this process, in a pool."""
+
+
+def _begin(encoder: RowEncoder) -> None:
+    """Keep the encoder in a process of the pool, and end this when the one that started it ends."""
+    global _encoder
+    _encoder = encoder
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:  # the pool itself leaves its processes behind after kill -9
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _encode(number: int, texts: Texts) -> tuple[dict[str, _Flat], Counts]:
+    return _encoder.encode(number, texts)

@@ -1,4 +1,4 @@
-"""Noise of pre-training objectives: masked tokens, span corruption.
+"""Rows as a model reads them: noise of pre-training objectives, marked positions.
 
 Masked tokens, the objective of BERT (Devlin et al. 2019, section 3.1): 15 % of the tokens of a text
 are to be predicted.  The model sees the mask in place of 80 % of them, a random token in place of
@@ -10,6 +10,8 @@ Transformer", sections 3.1.4 and 3.3.4): 15 % of the tokens of a text are noise,
 is the text with each span replaced by a sentinel of its own, the target is each sentinel followed by its span, and a
 last sentinel.  The lengths of the spans and of the gaps between them are drawn as in T5's code: both are split at
 random into as many parts as there are spans, each at least one token long, and a text begins with a gap.
+
+Of rows of which marked positions are predicted, a target, or nothing, stands at each source token.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attnkit.data.encoded import Blocks, Encoded, Ids, Ragged
-from attnkit.data.marked import mark
+from attnkit.data.text_form import NOTHING
 from attnkit.data.tokenizer import EOS, PAD, Vocabulary
 from attnkit.errors import DataError
 from attnkit.recipe.schema import Recipe
@@ -36,7 +38,7 @@ SIGNATURES = {"span-corruption": f"noise:{DENSITY}|span:{MEAN_SPAN}", "masked": 
 FIXED = (0, 0)
 """Seed and epoch of the noise of validation and test."""
 _OF_SPANS, _OF_MASKS = 2, 3
-"""Tell these draws apart, and from those of `batch_plan`, which has 0 and 1."""
+"""Tell these draws apart, and from those of `batch.plan`, which has 0 and 1."""
 CHUNK = 2**20
 """Tokens that are made at a time."""
 
@@ -87,8 +89,7 @@ def mask_tokens(stream: Encoded, vocabulary: Vocabulary, length: int, noise: tup
         seen[here][chosen & (draw < HIDDEN)] = mask
         hidden[here] = np.where(chosen, part, ids.dtype.type(PAD))
     target = Blocks(hidden, length)
-    offsets = np.append(target.starts, len(ids))
-    return replace(stream, source=Ragged(seen, offsets), target=target)
+    return replace(stream, source=Ragged(seen, np.append(target.starts, len(ids))), target=target)
 
 
 def noise_of(length: int) -> tuple[int, int]:
@@ -176,3 +177,41 @@ def _split(rows: int, total: int, parts: int, bits: Bits) -> NDArray[np.int64]:
     edges = np.zeros((rows, parts + 1), np.int64)
     edges[:, 1:-1], edges[:, -1] = cuts, total
     return np.diff(edges)
+
+
+class MarkedTargets(Ragged):
+    """Targets side by side with their source, PAD where nothing is predicted and at its end."""
+
+    def last(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """PAD: the end of a source is no position."""
+        return np.full(len(rows), PAD)
+
+
+def mark(encoded: Encoded, vocabulary: Vocabulary) -> Encoded:
+    """Rows whose targets are read as the answers at each position of the source."""
+    assert isinstance(encoded.target, Ragged)
+    ids = np.array(encoded.target.ids)
+    if NOTHING in vocabulary:
+        ids[ids == vocabulary.id_of(NOTHING)] = PAD
+    return replace(encoded, target=MarkedTargets(ids, encoded.target.offsets))
+
+
+def check_marked(encoded: Encoded, vocabulary: Vocabulary, name: str) -> None:
+    """Raise DataError where there is nothing to learn, or a target does not fit its source."""
+    assert encoded.source is not None
+    uneven = np.flatnonzero(encoded.source.lengths != encoded.target.lengths + 1)
+    if len(uneven):
+        row = int(uneven[0])
+        tokens = int(encoded.source.lengths[row]) - 1
+        raise DataError(
+            f"{name}: row {row + 1} has {tokens} tokens and {int(encoded.target.lengths[row])} "
+            f"targets; give one for each token, {NOTHING} where nothing is predicted"
+        )
+    if NOTHING not in vocabulary:
+        return
+    answers = np.unique(encoded.target.ids[encoded.target.ids != vocabulary.id_of(NOTHING)])
+    if not len(answers):
+        raise DataError(f"{name}: no row marks a position; all targets are {NOTHING}")
+    if len(answers) == 1:
+        only = vocabulary.pieces([int(answers[0])])[0].strip("\u2581 ")
+        raise DataError(f"{name}: all marked positions have the same answer, {only}: there is nothing to learn")

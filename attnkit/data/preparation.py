@@ -14,10 +14,8 @@ import sentencepiece
 
 from attnkit.data.corpus import Corpus, require_split
 from attnkit.data.corpus_files import Progress
-from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged
-from attnkit.data.encoding import RowEncoder, encode
-from attnkit.data.marked import check_marked
-from attnkit.data.objectives import FIXED, MASK, apply_objective, objective_of, sentinels
+from attnkit.data.encoded import FORMAT, Encoded, LabelRows, Ragged, RowEncoder, encode
+from attnkit.data.objectives import FIXED, MASK, apply_objective, check_marked, objective_of, sentinels
 from attnkit.data.rows import Counts, Row
 from attnkit.data.text_form import MARK
 from attnkit.data.tokenizer import (
@@ -310,8 +308,7 @@ def _tokenizer(
             chosen = spec.model_copy(update={"special": (*spec.special, MARK + UNKNOWN_WORD)})
         trained = Tokenizer.train(chosen, rows, controls=controls, form=form)
         trained.save(draft)
-        facts = TokenizerFacts(trained.digest, len(rows), seen, unknown)
-        write_synced(draft / "meta.json", note_text(vars(facts)))
+        write_synced(draft / "meta.json", note_text(vars(TokenizerFacts(trained.digest, len(rows), seen, unknown))))
 
     def read(path: Path) -> tuple[Tokenizer, TokenizerFacts]:
         facts, saved = read_note(path / "meta.json", TokenizerFacts), Tokenizer.load(path, form)

@@ -75,8 +75,7 @@ def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
 
     with ExitStack() as hooks:
         for place, part in layers.items():
-            handle = part.register_forward_hook(partial(note, place), with_kwargs=True)
-            hooks.callback(handle.remove)
+            hooks.callback(part.register_forward_hook(partial(note, place), with_kwargs=True).remove)
         model.hidden(source, ids)
     return calls
 
@@ -133,8 +132,7 @@ def make_updates(
         seconds = time.perf_counter() - begin
         if seconds - told > EVERY or done == updates:
             told, left = seconds, seconds / done * (updates - done)
-            speed = tokens / seconds
-            emit(ProgressEvent(done, updates, loss, lr, speed, None, left, loss_name))
+            emit(ProgressEvent(done, updates, loss, lr, tokens / seconds, None, left, loss_name))
     return losses
 
 

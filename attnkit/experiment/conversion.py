@@ -29,10 +29,9 @@ from attnkit.runs import Run, layout, run_path
 from attnkit.scoring import Comparison, ScoreRow, check_scorable, side_by_side
 from attnkit.scoring.comparison import first_baselines
 from attnkit.train import events
-from attnkit.train.averaging import Weights, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.events import Emit, Event, NoteEvent
-from attnkit.train.optimiser import learning_rate
+from attnkit.train.optimiser import Weights, learning_rate, weights_of
 from attnkit.train.signals import StopSignals
 
 RATE = 1e-2
@@ -251,8 +250,7 @@ class _Conversion:
                 converted=self._entry(variant) | facts,
             )
             seconds, done = time.perf_counter() - start, self.old.outcome
-            weights = weights_of(model)
-            run.finish(weights, step=done.step, seconds=seconds, reason="converted", updates=done.last)
+            run.finish(weights_of(model), step=done.step, seconds=seconds, reason="converted", updates=done.last)
         emit(events.FinishedEvent(done.step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
@@ -322,8 +320,7 @@ class _Conversion:
             fused=True,
         )
         ends = {"first": losses[0], "last": mean(losses[-10:])}
-        told = f"{transferring.MATCHING} of the layers {ends['first']:.3g} -> {ends['last']:.3g}"
-        emit(NoteEvent(told))
+        emit(NoteEvent(f"{transferring.MATCHING} of the layers {ends['first']:.3g} -> {ends['last']:.3g}"))
         return model, {"mean_squared_error": ends}
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
@@ -339,7 +336,6 @@ class _Conversion:
             found = self.experiment.scores(run, recipe)
             entries += [replace(row, system=replace(row.system, budget=None)) for row in found]
             self.emit(events.EvaluatedEvent(recipe.eval.splits, **at))
-        first = first_baselines(entries, self.old.variant)
-        result = side_by_side(entries, first, recipe.eval)
+        result = side_by_side(entries, first_baselines(entries, self.old.variant), recipe.eval)
         self.emit(events.ScoredEvent(result))
         return result

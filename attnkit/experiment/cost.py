@@ -19,8 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.optim import Optimizer
 
 from attnkit import models
-from attnkit.data.batch import collate
-from attnkit.data.batch_plan import Plan, Rows, padding_share
+from attnkit.data.batch import Plan, Rows, collate, padding_share
 from attnkit.data.preparation import PreparedData
 from attnkit.device import clock
 from attnkit.layers import MultiHead
@@ -161,8 +160,7 @@ def largest_memory(recipe: Recipe, prepared: PreparedData) -> int:
     shapes = {_shape(prepared, rows): None for rows in batches(recipe, prepared)}
     by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
     by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
-    sizes = prepared.tokenizer.sizes
-    return max(memory(recipe, sizes, shape) for shape in {by_tokens, by_squares})
+    return max(memory(recipe, prepared.tokenizer.sizes, shape) for shape in {by_tokens, by_squares})
 
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
@@ -184,8 +182,7 @@ def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:
     """The plan of the first epoch, for the first seed."""
     train = recipe.train
-    budget = score_budget(recipe)
-    return BatchStream(lambda _: prepared.train, train.batch_tokens, train.seeds[0], budget).batches
+    return BatchStream(lambda _: prepared.train, train.batch_tokens, train.seeds[0], score_budget(recipe)).batches
 
 
 def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
@@ -244,8 +241,7 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
     path = cache_dir() / "precision" / f"{_precision_key(recipe, prepared, device)}.json"
     if (stored := read_note(path, str)) in options:
         return str(stored), "measured before on this machine"
-    rows = list(islice(batches(recipe, prepared), 2))
-    times = _timed(recipe, prepared, rows, options, device, PRECISION_REPEATS)
+    times = _timed(recipe, prepared, list(islice(batches(recipe, prepared), 2)), options, device, PRECISION_REPEATS)
     ratio = median(np.divide(times["bf16"], times["fp32"]).tolist())
     chosen = "bf16" if ratio < 1 else "fp32"
     write_note(path, chosen)

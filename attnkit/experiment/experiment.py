@@ -107,8 +107,7 @@ class Experiment:
                 self.stop.obey(STOPPED)
                 if time.monotonic() - reported > NOTE_EVERY:
                     reported = time.monotonic()
-                    told = f"preparing {stage}: {done:,}" + (f" of {total:,}" if total else "")
-                    emit(NoteEvent(told, passing=True))
+                    emit(NoteEvent(f"preparing {stage}: {done:,}" + (f" of {total:,}" if total else ""), passing=True))
 
             def work() -> PreparedData:
                 how: Any = {**self.data_from, "progress": progress}
@@ -153,8 +152,7 @@ class Experiment:
         def progress(what: str, done: int, total: int) -> None:
             self.stop.obey(" while scoring; run the same command again to score the rest")
 
-        device = str(self.device)
-        return evaluate_run(run, recipe, device=device, progress=progress, **self.data_from)
+        return evaluate_run(run, recipe, device=str(self.device), progress=progress, **self.data_from)
 
     def compare(self, planned: Sequence[Key], rows: Sequence[ScoreRow]) -> Comparison | None:
         """Scored runs side by side; trials are not scored."""
@@ -276,8 +274,7 @@ class RunTraining:
 
     def prepared(self, emit: Emit | None = None) -> PreparedData:
         """Its data."""
-        initial = self.initial(self.opened())
-        return self.experiment.prepared(self.recipe, initial, emit or self.emit)
+        return self.experiment.prepared(self.recipe, self.initial(self.opened()), emit or self.emit)
 
     def train(self) -> Run:
         """Skipped, resumed or trained from the start; the run."""
@@ -326,7 +323,6 @@ class RunTraining:
             self.emit(event)
 
         assert begun.prepared is not None
-        start = partial(initial_weights.starting_weights, recipe, initial) if initial else None
         job = TrainingJob(
             recipe,
             begun.prepared,
@@ -335,7 +331,7 @@ class RunTraining:
             self.experiment.device,
             precision,
             self.experiment.stop,
-            start,
+            partial(initial_weights.starting_weights, recipe, initial) if initial else None,
             on_event,
         )
         try:
@@ -355,8 +351,7 @@ class RunTraining:
         """What another rank finds that the main one has made."""
         run = Run.open(self.path)
         initial = self.initial(run)
-        prepared = self.experiment.prepared(self.recipe, initial, self.emit)
-        return BegunTraining(run, initial, prepared)
+        return BegunTraining(run, initial, self.experiment.prepared(self.recipe, initial, self.emit))
 
     def _begin(self) -> BegunTraining:
         """Make the run, or see to one that is there.

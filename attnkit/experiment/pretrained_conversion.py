@@ -329,13 +329,10 @@ class _PretrainedConversion:
         if not np.isfinite(sums).all():
             raise NotFiniteError(f"{stage}: the model answers NaN or infinity")
         statistics = np.stack([sums, np.full(len(sums), test.shape[1] - 1.0)], 1)
-        signature = f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}"
-        score = Score.of("perplexity", statistics, signature)
+        score = Score.of("perplexity", statistics, f"unit:token|windows:{test.shape[1]}|version:attnkit-{__version__}")
         run = self.settings.model if stage == "before" else str(self.settings.folder)
-        parameters = sum(weight.numel() for weight in model.parameters())
-        system = System(self.settings.name, stage, SEED, run, parameters)
-        references = sha256_json(test.tolist())
-        return ScoreRow(system, "test", {"perplexity": score}, len(sums), references)
+        system = System(self.settings.name, stage, SEED, run, sum(weight.numel() for weight in model.parameters()))
+        return ScoreRow(system, "test", {"perplexity": score}, len(sums), sha256_json(test.tolist()))
 
     def _save(self, student: Any, found: Comparison) -> None:
         settings, config = self.settings, self.settings.attention
@@ -371,8 +368,7 @@ def layer_calls(
 
     with ExitStack() as hooks, quiet():
         for name in layers:
-            hook = partial(note, name)
-            handle = parts[name].register_forward_hook(hook, with_kwargs=True)
+            handle = parts[name].register_forward_hook(partial(note, name), with_kwargs=True)
             hooks.callback(handle.remove)
         model.base_model(input_ids=ids, use_cache=False)
     return calls

@@ -76,8 +76,7 @@ class RunState(NamedTuple):
 def recipe_of_run(file: RecipeFile, variant: str, seed: int) -> Recipe:
     """The recipe of one training."""
     recipe = file.variants[variant]
-    settings = recipe.train.model_copy(update={"seeds": (seed,)})
-    return recipe.model_copy(update={"train": settings})
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seeds": (seed,)})})
 
 
 def texts(changes: Sequence[Change]) -> str:

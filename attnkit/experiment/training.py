@@ -1,17 +1,73 @@
-"""All variants and seeds of a recipe: trained and scored in turn, or skipped, then compared.
+"""All variants and seeds of a recipe: trained and scored in turn or side by side, or skipped, then compared.
 
-A `TrainingSettings` says what is to be trained; `train` carries it out in one loop and tells `emit` what happens.
+A `TrainingSettings` says what is to be trained; `train` carries it out and tells `emit` what happens.
+
+Side by side each run has a process of its own, several at a time.  The parent prepares the data, chooses the precision
+and compares the scores.  A process trains and scores one run; its events come back over a pipe.  It is forked from one
+that has imported torch and run nothing.
 """
 
-from collections.abc import Callable
+import faulthandler
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from multiprocessing import current_process, forkserver, get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
+import torch
+
+from attnkit import mechanisms
+from attnkit.data.corpus_files import known_digests
+from attnkit.device import THREADS, sharing, starting_processes, threads_each
 from attnkit.distributed import group
-from attnkit.experiment.experiment import Experiment
-from attnkit.experiment.jobs import train_side_by_side
+from attnkit.errors import AttnkitError, MemoryLimitError, StoppedError, understood
+from attnkit.experiment.experiment import PATIENCE, Experiment, Key, RunTraining
 from attnkit.experiment.settings import TrainingSettings
+from attnkit.memory import release_freed_memory
+from attnkit.recipe import Recipe
 from attnkit.scoring import Comparison, ScoreRow
-from attnkit.train.events import Emit, ignore
+from attnkit.storage.files import process_folder
+from attnkit.train import events
+from attnkit.train.events import Emit, Event, NoteEvent, ignore
 from attnkit.train.signals import StopSignals
+
+CONTEXT = get_context("forkserver")
+PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
+"""What processes find imported; the last is what autograd imports when used."""
+LAST_LINES = 20
+"""Of what a process wrote before it died."""
+AGAIN = "run the same command again to resume"
+
+
+class Start(NamedTuple):
+    """What each process is told when it starts."""
+
+    settings: TrainingSettings
+    threads: int
+    plugins: tuple[Path, ...]
+    digests: Mapping[Any, str] = {}
+    """Of the files that this process has read."""
+
+
+class TrainingEnd(NamedTuple):
+    """What a process sends last."""
+
+    error: AttnkitError | None = None
+    details: str = ""
+    """The traceback of what should not have happened, or the last words of a process that died."""
+    rows: Sequence[ScoreRow] = ()
+    """The scores of its run."""
 
 
 def train(
@@ -63,6 +119,215 @@ def prepare_data(
         AttnkitError: whatever the data or the weights to start from raise.
     """
     with StopSignals(notice) as stop:
-        experiment = Experiment(settings, stop, emit)
-        for run in experiment.runs():
+        for run in Experiment(settings, stop, emit).runs():
             run.prepared(emit)
+
+
+def train_side_by_side(
+    settings: TrainingSettings, emit: Emit, *, jobs: int, notice: Callable[[str], object] | None = None
+) -> Comparison | None:
+    """`train` with so many runs at a time, each in a process.
+
+    Every process has an equal share of torch's threads here, at least one.  The results are, bit
+    for bit, those of one run after the other with as many threads.  A run that fails is reported
+    by a `FailedEvent`; the others are finished and compared, then its error is raised.
+
+    Raises:
+        StoppedError: a signal came; the state of every run is saved.
+        AttnkitError: of the first run that failed, with a line for each of them.
+    """
+    planned, threads = settings.runs(), threads_each(jobs)
+    with StopSignals(notice) as stop:
+        experiment = Experiment(settings, stop, emit)
+        emit(NoteEvent(sharing(jobs)))
+        states = [(run, run.check().state) for run in experiment.runs()]
+        unfinished = {run: run.prepared(emit) for run, state in states if state != "done"}
+        everything = torch.get_num_threads()
+        torch.set_num_threads(threads)  # the precision is chosen as the processes compute
+        try:
+            for run, state in states:
+                if state == "new":
+                    experiment.precision_of(run.recipe, unfinished[run], run.path, emit)
+        finally:
+            torch.set_num_threads(everything)
+        release_freed_memory()
+        settings = replace(settings, precision=experiment.precision)
+        # the process that imports torch, from which the others are forked
+        current_process()._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
+        CONTEXT.set_forkserver_preload(PRELOAD)
+        with patch.dict(os.environ, dict.fromkeys(THREADS, str(threads))), starting_processes():
+            forkserver.ensure_running()
+        emit(NoteEvent(f"starting {jobs} processes", passing=True))
+        start = Start(settings, threads, tuple(mechanisms.plugged().values()), known_digests)
+        return run_jobs(experiment, start, planned, jobs)
+
+
+def serve(connection: Connection, output: Path, start: Start, variant: str, seed: int) -> None:
+    """Train and score one run in this process; its events, then a `TrainingEnd`, are sent.
+
+    What libraries and plug-ins print is kept in the file `output`, so that it does not spoil the parent's screen.
+    """
+    with output.open("ab", buffering=0) as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    faulthandler.enable()
+
+    def send(message: Event | TrainingEnd) -> None:
+        if not isinstance(message, events.PreparedEvent):  # the parent told it
+            with suppress(OSError):  # where it is gone, a stop is asked for
+                connection.send(message)
+
+    def warn(message: Any, *_: Any, **__: Any) -> None:
+        send(NoteEvent(f"warning: {' '.join(str(message).split())}", variant=variant, seed=seed))
+
+    def stop_without_parent() -> None:
+        with suppress(EOFError, OSError):
+            connection.recv()
+        stop.request("the end of the command")
+
+    with StopSignals() as stop, warnings.catch_warnings():
+        warnings.showwarning = warn
+        threading.Thread(target=stop_without_parent, daemon=True).start()
+        try:
+            if torch.get_num_threads() != start.threads:
+                torch.set_num_threads(start.threads)
+            for path in start.plugins:
+                mechanisms.plug_in(path)
+            known_digests.update(start.digests)
+            experiment = Experiment(start.settings, stop, send, checked=True)
+            experiment.keep_memory()
+            run = RunTraining(experiment, variant, seed)
+            end = TrainingEnd(rows=run.evaluate(run.train()))
+        except BaseException as error:  # one run must not take the others with it
+            end = end_of(error, start.settings.file.variants[variant])
+        send(end)
+
+
+def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
+    """How a run ended that raised an error."""
+    if known := understood(error, recipe.train.batch_tokens, recipe.train.accumulate):
+        return TrainingEnd(known)
+    whose = mechanisms.plugin_error(error)
+    text = whose or f"{type(error).__name__}: {error}; this is a bug in attnkit: please report it"
+    details = "".join(traceback.format_exception(error)).rstrip("\n")
+    return TrainingEnd(AttnkitError(" ".join(text.split())), details)
+
+
+def end_of_process(code: int, output: Path) -> TrainingEnd:
+    """How a run ended whose process died with an exit code, without a word over the pipe."""
+    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+    details = "\n".join(lines[-LAST_LINES:])
+    again = f"{AGAIN} from its last checkpoint"
+    if code >= 0:
+        return TrainingEnd(AttnkitError(f"its process ended with code {code}; {again}"), details)
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        text = f"its process was killed (SIGKILL), as the system does when memory runs out; {again}"
+        return TrainingEnd(MemoryLimitError(f"{text}, with fewer --jobs if memory was short"))
+    if name in ("SIGTERM", "SIGHUP"):  # those that stop; it had not begun to listen
+        return TrainingEnd(StoppedError(f"stopped by {name}; {again}"))
+    return TrainingEnd(AttnkitError(f"its process died of {name}; {again}"), details)
+
+
+class Job:
+    """One process as the parent sees it."""
+
+    def __init__(self, start: Start, output: Path, key: Key) -> None:
+        """A new process for this run."""
+        self.key, self.output = key, output
+        self.connection, theirs = CONTEXT.Pipe()
+        output.touch()
+        self.process: Any = CONTEXT.Process(target=serve, args=(theirs, output, start, *key), daemon=True)
+        with starting_processes():
+            self.process.start()
+        theirs.close()
+
+    def receive(self) -> Event | TrainingEnd:
+        """The next message; where the process died, how its run ended."""
+        try:
+            message: Event | TrainingEnd = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return end_of_process(self.process.exitcode, self.output)
+        return message
+
+    def close(self) -> None:
+        """End it; all that is to be kept is on the disk."""
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.connection.close()
+
+
+def close(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.close()
+
+
+def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int) -> Comparison | None:
+    """Train and score all runs, and compare those that did not fail in this process.
+
+    Raises:
+        StoppedError: a signal came; the state of every run is saved.
+        AttnkitError: of the first run that failed, with a line for each of them.
+    """
+    stop, emit = experiment.stop, experiment.emit
+    waiting, active = deque(planned), list[Job]()
+    rows, failures = dict[Key, Sequence[ScoreRow]](), dict[Key, AttnkitError]()
+    told = stopped = False
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=process_folder())))
+        stack.callback(close, active)
+        while active or (waiting and not stop.requested):
+            while waiting and len(active) < jobs and not stop.requested:
+                if (job := started(start, folder / f"{len(waiting)}.txt", waiting[0], stop)) is not None:
+                    active.append(job)
+                    waiting.popleft()
+            if stop.requested and not told:
+                told = True
+                for job in active:
+                    job.process.terminate()
+            ready = wait([job.connection for job in active], PATIENCE)
+            for job in [one for one in active if one.connection in ready]:
+                message = job.receive()
+                if isinstance(message, Event):
+                    emit(message)
+                    continue
+                active.remove(job)
+                job.close()
+                if message.error is None:
+                    rows[job.key] = message.rows
+                elif stop.requested and isinstance(message.error, StoppedError):
+                    stopped = True
+                else:
+                    failures[job.key] = message.error
+                    at: Any = dict(zip(("variant", "seed"), job.key, strict=True))
+                    if message.details:
+                        emit(NoteEvent(message.details, **at))
+                    emit(events.FailedEvent(str(message.error), message.error.code, **at))
+    lines = [f"{name} seed {seed}: {error}" for (name, seed), error in failures.items()]
+    if stop.requested and (stopped or waiting):
+        failed = "".join(f"; failed before: {line}" for line in lines)
+        raise StoppedError(f"stopped by {stop.requested}; all that was done is saved{failed}; {AGAIN}")
+    comparison = None
+    if finished := [key for key in planned if key in rows]:
+        comparison = experiment.compare(finished, [row for key in finished for row in rows[key]])
+    for failure in failures.values():
+        raise type(failure)("\n".join(lines))
+    return comparison
+
+
+def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
+    """The process of a run; None where a signal came instead.
+
+    Raises MemoryLimitError: the process that others are started from was killed.
+    """
+    try:
+        return Job(start, output, key)
+    except (EOFError, ConnectionError) as error:
+        time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
+        if stop.requested:
+            return None
+        raise MemoryLimitError(
+            f"the process that others are started from was killed, as the system does when memory runs out; {AGAIN}"
+        ) from error

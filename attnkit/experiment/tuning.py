@@ -110,8 +110,7 @@ class Tuning:
             for text, folder in zip(values, folders, strict=True):
                 name = f"{row},{inner.rpartition('.')[2]}={text}"
                 recipe = files[text].variants[row]
-                seeds = recipe.train.seeds[:1]
-                train = shortened(recipe.train, steps).model_copy(update={"seeds": seeds})
+                train = shortened(recipe.train, steps).model_copy(update={"seeds": recipe.train.seeds[:1]})
                 variants[name] = recipe.model_copy(update={"train": train})
                 origins[name] = files[text].origins.get(row, {})
                 trials[name] = Trial(row, folder, inner, text)
@@ -155,8 +154,7 @@ class Tuning:
             if trial.row != row:
                 continue
             recipe = self.file.variants[name]
-            run = Run.open(settings.folder(name, recipe.train.seeds[0]))
-            one = _outcome(run, trial.value)
+            one = _outcome(Run.open(settings.folder(name, recipe.train.seeds[0])), trial.value)
             tried.append(one)
             if one.score is None or one.loss is None:
                 continue

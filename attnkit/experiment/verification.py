@@ -119,8 +119,7 @@ def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
                 state, text = "different", "no run has this id and score"
                 if found:
                     text = f"the table says {told}, the run {found[0]}"
-            cell = f"{split} {metric}"
-            yield Check(row.run or "", run_id, "table", cell, state, text, split, metric, told)
+            yield Check(row.run or "", run_id, "table", f"{split} {metric}", state, text, split, metric, told)
 
 
 class _Verification:
@@ -131,8 +130,7 @@ class _Verification:
 
     def check(self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any) -> Check:
         """What was found; `score` is split, metric and stored score."""
-        run_id = self.run.weights_sha256[:RUN_ID]
-        return Check(self.run.path.as_posix(), run_id, kind, cell, state, text, *score)
+        return Check(self.run.path.as_posix(), self.run.weights_sha256[:RUN_ID], kind, cell, state, text, *score)
 
     def files(self) -> Iterator[Check]:
         """Every file that is there or should be; what is not recorded is not used."""
@@ -170,8 +168,8 @@ class _Verification:
             yield self._file(layout.LOG, partial(checkpoint.check_log, run), "")
         with suppress(AttnkitError):
             for name in run.scores():  # what is in these is compared with scores.json
-                output = run.output_path(name).relative_to(run.path).as_posix()
-                used |= {output, output.removesuffix(".hyp.txt") + ".stats.npz"}
+                paths = run.output_path(name), run.statistics_path(name)
+                used |= {path.relative_to(run.path).as_posix() for path in paths}
         folders = {parent.as_posix() for one in used for parent in Path(one).parents}
         for name in run.names():  # one that is a link may be a folder of used ones
             if name not in used | folders:

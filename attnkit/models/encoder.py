@@ -81,7 +81,7 @@ class PositionTagger(EncoderModel):
     """The states through the output matrix, which `model.tie` may make the embeddings.
 
     It predicts a token for positions of its source: of masked ones (`data.objectives`), or of
-    marked ones (`data.marked`).
+    marked ones (`data.objectives`).
     """
 
     def __init__(self, model: schema.ModelConfig, sizes: tuple[int, int], max_length: int) -> None:

@@ -36,7 +36,7 @@ class MetricFacts:
     family: str
     """Module of `attnkit.scoring.metrics` that computes it.  Of a model's probabilities: `model`
     (`attnkit.scoring.teacher_forced`) compares them with the reference, `source`
-    (`attnkit.scoring.total_variation`) with the process that wrote the text."""
+    (`total_variation`) with the process that wrote the text."""
     better: Literal["higher", "lower", "neither"] = "higher"
     reads: Literal["outputs", "contexts", "labels", "probabilities"] = "outputs"
     """Texts that a model wrote, the contexts or labels that it chose, or its probabilities of a reference."""

@@ -11,7 +11,7 @@ from attnkit.errors import DataError, UsageError
 from attnkit.recipe import corpus_cards, flat
 from attnkit.recipe.metrics import METRICS, metric_facts
 from attnkit.runs.demo import DEMO, named
-from attnkit.runs.json_files import StoredSplit, TrialOf
+from attnkit.runs.json_files import TrialOf
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run import Run
 from attnkit.runs.status import SEEDS, scores_of, title_of
@@ -288,7 +288,8 @@ def _scores(name: str, x: str, groups: Sequence[RunGroup], note: Note) -> Curves
                 line = [(at, scores[split])]
             lines.append(tuple(line))
             if line and split in scores:
-                conditions.add(_conditions(run.scores()[split], metric))
+                entry = run.scores()[split]  # what two scores must have in common to be compared
+                conditions.add((entry.metrics[metric].signature, entry.digests.references, entry.search.key))
         series += group.series(lines)
     if len(conditions) > 1:
         note(f"{title} was measured with different search, references or settings: not comparable")
@@ -333,11 +334,6 @@ def _front(series: Sequence[Series], better: str) -> tuple[Point, ...]:
             best = score
             front.append((at, sign * score))
     return tuple(front)
-
-
-def _conditions(entry: StoredSplit, metric: str) -> tuple[str, ...]:
-    """What two scores must have in common to be compared."""
-    return entry.metrics[metric].signature, entry.digests.references, entry.search.key
 
 
 def _in_units(curves: Curves) -> Curves:
@@ -393,8 +389,7 @@ def _by_value(runs: Sequence[Run], key: str, names: Sequence[str], note: Note) -
     )
     values = [value for lines in found.values() for line in lines.values() for value in line]
     wide = min(values) > 0 and max(values) >= WIDE * min(values)
-    title = f"validation {title_of('loss' if names else next(iter(monitors)))}"
-    return Curves(title, key, series, log_x=wide)
+    return Curves(f"validation {title_of('loss' if names else next(iter(monitors)))}", key, series, log_x=wide)
 
 
 def _value_of(run: Run, key: str, trial: TrialOf | None) -> float | None:

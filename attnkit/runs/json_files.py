@@ -409,5 +409,4 @@ def parse(value: Any, schema: type[Form], where: str) -> Form:
             raise DataError(f"{where}: {key} is missing") from error
         rule = fault["msg"].removeprefix("Input should ").partition(" or instance of")[0]
         rule = "be 64 hexadecimal digits" if fault["type"] == "string_pattern_mismatch" else rule
-        text = f"{where}: {key} should {rule}, is {fault['input']!r:.60}"
-        raise DataError(text) from error
+        raise DataError(f"{where}: {key} should {rule}, is {fault['input']!r:.60}") from error

@@ -216,8 +216,7 @@ def files_below(folder: Path) -> Iterator[Path]:
     with files.reading(folder):
         children = sorted(folder.iterdir())
     for child in children:
-        copy = child.name in (TENSORBOARD, WANDB)
-        if child.name.startswith(".") or copy or files.owner(child) is not None:
+        if child.name.startswith(".") or child.name in (TENSORBOARD, WANDB) or files.owner(child) is not None:
             continue
         if child.is_dir() and not child.is_symlink():
             yield from files_below(child)

@@ -63,25 +63,20 @@ def read_results(path: Path) -> dict[str, bytes]:
     with files.open_file(path) as file, files.reading(path):
         packed = file.read(LARGEST_FILE + 1)
     try:
-        return dict(_members(_unpacked(packed)))
+        if len(packed) > LARGEST_FILE:
+            raise ValueError(f"larger than {LARGEST_FILE >> 20} MB")
+        unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+        content = unpacker.decompress(packed, LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ValueError(f"holds more than {LARGEST >> 20} MB")
+        if not unpacker.eof or unpacker.unused_data:
+            raise ValueError("cut off" if not unpacker.eof else "something follows it")
+        return dict(_members(content))
     except _DAMAGE as error:
         raise DataError(
             f"{path}: is damaged or no results file ({error}); restore it from a copy, or write "
             "it again with `attnkit runs pack RUN --results`"
         ) from error
-
-
-def _unpacked(packed: bytes) -> bytes:
-    """The archive without its compression."""
-    if len(packed) > LARGEST_FILE:
-        raise ValueError(f"larger than {LARGEST_FILE >> 20} MB")
-    unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
-    content = unpacker.decompress(packed, LARGEST + 1)
-    if len(content) > LARGEST:
-        raise ValueError(f"holds more than {LARGEST >> 20} MB")
-    if not unpacker.eof or unpacker.unused_data:
-        raise ValueError("cut off" if not unpacker.eof else "something follows it")
-    return content
 
 
 def _members(content: bytes) -> Iterator[tuple[str, bytes]]:
@@ -131,8 +126,9 @@ def pack_results(run: "Run", folder: Path) -> Path:
     packed = io.BytesIO()
     with run.unchanged(), tarfile.open(mode="w", fileobj=packed, format=tarfile.PAX_FORMAT) as archive:
         for inside, content in sorted(_contents(run).items()):
-            added = archive_member(f"{name.as_posix()}/{inside}", len(content))
-            archive.addfile(added, io.BytesIO(content))
+            about = tarfile.TarInfo(f"{name.as_posix()}/{inside}")
+            about.size, about.mtime, about.mode = len(content), EPOCH, 0o644
+            archive.addfile(about, io.BytesIO(content))
     content = lzma.compress(packed.getvalue(), preset=PRESET)
     if packed.tell() > LARGEST or len(content) > LARGEST_FILE:
         raise DataError(
@@ -164,8 +160,7 @@ def _contents(run: "Run") -> dict[str, bytes]:
     notes = [name for name in hashes if INSIDE.fullmatch(name) and name.startswith(layout.DATA)]
     found = {name: run.read(name) for name in (layout.RECIPE, *notes) if run.has(name)}
     for name, entry in scores.items():
-        path, digests = run.output_path(name), entry.digests
-        statistics = path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
+        path, statistics, digests = run.output_path(name), run.statistics_path(name), entry.digests
         for file, digest in ((path, digests.outputs), (statistics, digests.statistics)):
             inside = file.relative_to(run.path).as_posix()
             content = run.read(inside)
@@ -234,10 +229,3 @@ def _spread(items: Sequence[int]) -> list[int]:
     if len(items) <= MOST:
         return [*items]
     return [items[round(place * (len(items) - 1) / (MOST - 1))] for place in range(MOST)]
-
-
-def archive_member(name: str, size: int) -> tarfile.TarInfo:
-    """A file of an archive, without an owner or a time of its own."""
-    about = tarfile.TarInfo(name)
-    about.size, about.mtime, about.mode = size, EPOCH, 0o644
-    return about

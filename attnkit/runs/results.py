@@ -92,6 +92,10 @@ class Results:
         """The file of decoded lines of a split: outputs/<split>.hyp.txt."""
         return self.path / layout.OUTPUTS / layout.component(f"{split}.hyp.txt")
 
+    def statistics_path(self, split: str) -> Path:
+        """The file of per-sentence statistics beside the outputs."""
+        return self.path / layout.OUTPUTS / layout.component(f"{split}.stats.npz")
+
     def write_scores(self, split: str, texts: Sequence[str], scores: StoredSplit) -> None:
         """Store decoded lines and their scores; other splits' scores stay as they are.
 

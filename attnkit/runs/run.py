@@ -79,13 +79,12 @@ class Run(Results):
         run.check_free()
         files.make_folder(run.path)
         identity = {"recipe": name, "variant": variant, "seed": seed}
-        digest = run._write_recipe(recipe, identity)
         manifest: dict[str, Any] = {
             "attnkit": attnkit.__version__,
             "python": platform.python_version(),
             "torch": version("torch"),
             **identity,
-            "files": {layout.RECIPE: digest},
+            "files": {layout.RECIPE: run._write_recipe(recipe, identity)},
         }
         used = plugins.entries(recipe, {})
         run._write_manifest(manifest | ({"plugins": used} if used else {}) | fields)
@@ -178,12 +177,10 @@ class Run(Results):
 
         Raises MissingInputError, DataError: the file is missing or damaged.
         """
-        where = str(self.path / layout.MANIFEST)
         try:
-            return json_files.opened(self.read_json(layout.MANIFEST), Manifest, where)
+            return json_files.opened(self.read_json(layout.MANIFEST), Manifest, str(self.path / layout.MANIFEST))
         except DataError as error:
-            remedy = "restore it from a copy, or train again with --fresh"
-            raise DataError(f"{error}; {remedy}") from error
+            raise DataError(f"{error}; restore it from a copy, or train again with --fresh") from error
 
     @property
     def sealed(self) -> bool:
@@ -365,11 +362,9 @@ class Run(Results):
             self.update(finished=None, files={layout.MODEL: None})
             self.remove_scores()
             with files.replacing(self.path / layout.MODEL) as prepared:
-                only = tensors.unique(weights)
-                _, digest = tensors.write(prepared, only, {"step": str(step)})
+                _, digest = tensors.write(prepared, tensors.unique(weights), {"step": str(step)})
             done = {"step": step, "seconds": round(seconds, 3)}
-            hashes = {layout.MODEL: digest, layout.LOG: self.log.sha256()}
-            self.update(files=hashes, finished=done | more)
+            self.update(files={layout.MODEL: digest, layout.LOG: self.log.sha256()}, finished=done | more)
 
     def weights(self) -> dict[str, "Tensor"]:
         """The chosen weights, in main memory; those in half precision as float32.
@@ -406,8 +401,7 @@ class Run(Results):
 
         recipe, tokenizer = self.recipe, self.tokenizer()
         for path, _, _ in plugins.changes(self.manifest.plugins):
-            text = f"{self.path}: {path} has changed since this run was trained"
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(f"{self.path}: {path} has changed since this run was trained", stacklevel=3)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return models.build_for(recipe, tokenizer.sizes).float()
@@ -421,8 +415,7 @@ class Run(Results):
 
         model.make_room(weights)
         state = model.state_dict()
-        expected = tensors.unique(state) | {n: state[n] for n in weights if n in state}
-        tensors.check(path, weights, expected)
+        tensors.check(path, weights, tensors.unique(state) | {n: state[n] for n in weights if n in state})
         model.load_state_dict(weights, strict=False)
 
     def checkpoint_steps(self) -> list[int]:

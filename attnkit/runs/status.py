@@ -76,8 +76,7 @@ def statuses(folder: Path) -> list[RunStatus]:
         at = [place for place, status in enumerate(listed) if status.recipe == name]
         group = [listed[place] for place in at]
         usual = [status.values for status in group if status.baseline and status.values]
-        keys = differences([status.values for status in group], usual)
-        for place, differs in zip(at, keys, strict=True):
+        for place, differs in zip(at, differences([status.values for status in group], usual), strict=True):
             listed[place] = replace(listed[place], differs=differs)
     return listed + damaged
 
@@ -208,8 +207,7 @@ def _logged(run: Run) -> dict[str, Any]:
         return {"validation": chosen and chosen.value}
     records = run.log.records()
     values = [record["value"] for record in records if record.get("value") is not None]
-    step = records[-1]["step"] if records else 0
-    return {"step": step, "validation": values[-1] if values else None}
+    return {"step": records[-1]["step"] if records else 0, "validation": values[-1] if values else None}
 
 
 def _score(run: Run) -> dict[str, Any]:

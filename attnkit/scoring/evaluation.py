@@ -30,7 +30,6 @@ from attnkit.runs import Results, Run
 from attnkit.runs.json_files import Decoding, StoredDigests, StoredSearch, StoredSplit
 from attnkit.runs.layout import ScoredSplit
 from attnkit.runs.run_corpus import RunCorpus
-from attnkit.scoring import total_variation
 from attnkit.scoring.metrics import (
     CONTEXT,
     LABELS,
@@ -54,7 +53,7 @@ from attnkit.scoring.saved_scores import (
     scoring_of,
     stored_name,
 )
-from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores
+from attnkit.scoring.teacher_forced import encode_rows, teacher_forced_scores, total_variation
 from attnkit.search import LineCounts, answer_lines
 
 NOT_KEPT = "scores are not kept, as the run cannot be written"
@@ -183,11 +182,10 @@ def model_scores(
     found: dict[str, Score] = {}
     if any(is_text(name) or name in LABELS for name in metrics):
         sources = [row.source for row in rows]
-        spec = one_best(search or recipe.search)
-        texts = list(answers(model, tokenizer, sources, recipe, spec))
+        texts = list(answers(model, tokenizer, sources, recipe, one_best(search or recipe.search)))
         found = answer_scores(metrics, texts, sources, references_of(rows), recipe, eval or recipe.eval)
-    if total_variation.METRIC in metrics:
-        found[total_variation.METRIC] = total_variation.total_variation(model, tokenizer, rows, recipe)
+    if "total-variation" in metrics:
+        found["total-variation"] = total_variation(model, tokenizer, rows, recipe)
     stream = recipe.task == "language-modeling"
     return found | teacher_forced_scores(
         metrics,
@@ -209,8 +207,7 @@ def answers(
     counts: LineCounts | None = None,
 ) -> Iterator[str]:
     """The best output of each source, by `answer_lines`."""
-    ranked = answer_lines(model, tokenizer, sources, recipe, search, counts=counts)
-    return (answer[0][0] for answer in ranked)
+    return (answer[0][0] for answer in answer_lines(model, tokenizer, sources, recipe, search, counts=counts))
 
 
 def answer_scores(
@@ -342,19 +339,16 @@ class RunLines:
             source, target = self.tokenizer
             saved.stored.unknown["source"] = unknown_note(source.unknown(self.source[0]))
             if measured and not recipe.data.labels:  # the model reads targets, too
-                targets = [row.target for row in self.rows]
-                saved.stored.unknown["target"] = unknown_note(target.unknown(targets))
+                saved.stored.unknown["target"] = unknown_note(target.unknown([row.target for row in self.rows]))
         if _of_outputs(names):
             main = group.is_main_process()
             made = main and answer_scores(names, saved.texts, self.source[0], self.references, recipe, eval)
             found = group.broadcast_object(made or {})
         if measured and length and recipe.task == "language-modeling":
             encoded = encode_rows(self.rows, self.tokenizer, length, stream=True)
-            where = f"{self.run.path}: {self.part.split}"
-            check_reaches(where, len(encoded.target.ids), length)
+            check_reaches(f"{self.run.path}: {self.part.split}", len(encoded.target.ids), length)
         if measured:
-            model = self.load()
-            found |= model_scores(measured, model, self.tokenizer, self.rows, recipe, length=length)
+            found |= model_scores(measured, self.load(), self.tokenizer, self.rows, recipe, length=length)
         return found
 
     def warnings(self, names: Sequence[str], saved: SavedScores, eval: EvalConfig) -> list[str]:

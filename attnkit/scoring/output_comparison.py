@@ -118,8 +118,7 @@ class ComparedOutputs:
             )
             for one in self.lines
         )
-        systems = (self.systems[0], self.systems[place])
-        return replace(self, lines=lines, systems=systems).sorted("difference")
+        return replace(self, lines=lines, systems=(self.systems[0], self.systems[place])).sorted("difference")
 
     def record(self, line: ComparedLine) -> dict[str, Any]:
         """All that is known of a line, as JSON; contexts are numbered from 1."""
@@ -187,8 +186,7 @@ def compare_outputs(
         raise UsageError(f"{first.path}: only {parts[0].method} is scored: name another run or method")
     _require_same_lines(systems)
     rows = scored_lines(first, RunCorpus(first, data_dir, offline), systems[0].saved.stored)
-    references = [row.references for row in rows]
-    metric, scores = _scores(systems, references, metric, task)
+    metric, scores = _scores(systems, [row.references for row in rows], metric, task)
     of_lines = list(zip(*map(sentence_scores, scores), strict=True))
     chosen = [one.saved.stored.decode and one.saved.stored.decode.chosen for one in systems]
     words = _words(first)
@@ -203,8 +201,7 @@ def compare_outputs(
         )
         for place, row in enumerate(rows)
     )
-    notes = _search_notes(systems)
-    return ComparedOutputs(parts[0], tuple(systems), metric, tuple(scores), lines, notes)
+    return ComparedOutputs(parts[0], tuple(systems), metric, tuple(scores), lines, _search_notes(systems))
 
 
 def _words(run: Run) -> Callable[[str], list[str]]:
@@ -335,8 +332,7 @@ def _search_notes(systems: Sequence[ComparedSystem]) -> tuple[str, ...]:
 
 def _names(runs: Sequence[Run], saved: Sequence[SavedScores]) -> list[str]:
     """The name of each run's system, as `attnkit eval` has it, with the seed where that is not enough."""
-    rows = [one.row(System.of_run(run)) for one, run in zip(saved, runs, strict=True)]
-    names = full_names(named(rows))
+    names = full_names(named([one.row(System.of_run(run)) for one, run in zip(saved, runs, strict=True)]))
     if len({*names}) < len(names):
         names = [f"{name} seed {run.seed}" for name, run in zip(names, runs, strict=True)]
     return names if len({*names}) == len(names) else [run.path.as_posix() for run in runs]

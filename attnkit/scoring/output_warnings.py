@@ -43,8 +43,7 @@ def warnings(
 
     def count(test: Callable[[str], object]) -> int:
         """Outputs that pass a test which their reference does not pass."""
-        pairs = zip(hypotheses, first, strict=True)
-        return sum(bool(test(text)) and not test(reference) for text, reference in pairs)
+        return sum(bool(test(text)) and not test(reference) for text, reference in zip(hypotheses, first, strict=True))
 
     if empty := count(lambda text: not text.strip()):
         out.append(f"empty outputs: {empty} of {lines}")

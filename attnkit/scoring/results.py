@@ -182,14 +182,13 @@ class ScoreRow:
     def json(self) -> dict[str, Any]:
         """The row of `attnkit eval --format json`."""
         system, cost = self.system, self.system.cost
-        metrics = {name: score.stored.model_dump() for name, score in self.scores.items()}
         head: dict[str, Any] = {
             "recipe": system.recipe,
             "variant": system.variant,
             "seed": system.seed,
             "split": self.split,
             **({} if self.length is None else {"length": self.length}),
-            "metrics": metrics,
+            "metrics": {name: score.stored.model_dump() for name, score in self.scores.items()},
             "sentences": self.sentences,
             "empty_references": self.empty_references,
             **{column.key: column.value(self) for column in COST_COLUMNS},
@@ -222,8 +221,7 @@ class ScoreRow:
         """What differences and best systems say of it."""
         named: dict[str, Any] = {"recipe": self.recipe, "variant": self.variant, "system": self.name}
         named |= {} if self.length is None else {"length": self.length}
-        asked = {"method": self.method, "contexts": self.contexts}
-        return named | ({} if self.contexts is None else asked)
+        return named | ({} if self.contexts is None else {"method": self.method, "contexts": self.contexts})
 
 
 class CostColumn(NamedTuple):

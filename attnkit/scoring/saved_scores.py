@@ -61,9 +61,8 @@ class SavedScores:
             with results.unchanged():
                 if (entry := results.scores().get(name)) is None:
                     return None
-                path = results.output_path(name)
-                data = _verified(results, path, entry.digests.outputs)
-                packed = _verified(results, _statistics_path(path), entry.digests.statistics)
+                data = _verified(results, results.output_path(name), entry.digests.outputs)
+                packed = _verified(results, results.statistics_path(name), entry.digests.statistics)
             tables, texts = _tables(packed), data.decode("utf-8").split("\n")[:-1]
             count, told = entry.sentences, entry.metrics
             lines = {len(t) for k, t in tables.items() if base_metric(k) not in TEACHER_FORCED}
@@ -85,7 +84,7 @@ class SavedScores:
 
     def write(self, results: Results) -> None:
         """Save everything; scores.json, which has the other files' digests, comes last."""
-        path = results.output_path(self.name)
+        path = results.statistics_path(self.name)
         files.make_folder(path.parent, parents=results.may_be_made)
         with results.changing():
             self._keep(results)
@@ -93,7 +92,7 @@ class SavedScores:
             packed, text = io.BytesIO(), "".join(f"{text}\n" for text in self.texts)
             tables: dict[str, Any] = {name: table for name, (_, table) in told.items()}
             np.savez_compressed(packed, **tables)
-            files.atomic_write(_statistics_path(path), packed.getvalue())
+            files.atomic_write(path, packed.getvalue())
             self.stored.metrics = {name: one for name, (one, _) in told.items()}
             self.stored.digests.outputs = hashlib.sha256(text.encode()).hexdigest()
             self.stored.digests.statistics = hashlib.sha256(packed.getvalue()).hexdigest()
@@ -298,11 +297,6 @@ def one_best(search: SearchConfig) -> SearchConfig:
 def scored_splits(run: Run) -> list[str]:
     """The splits that were scored, by whatever search."""
     return [*dict.fromkeys(entry.split or name for name, entry in run.scores().items())]
-
-
-def _statistics_path(path: Path) -> Path:
-    """The file of per-sentence statistics beside the outputs."""
-    return path.with_name(path.name.removesuffix(".hyp.txt") + ".stats.npz")
 
 
 def _tables(packed: bytes) -> dict[str, Statistics]:

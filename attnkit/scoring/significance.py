@@ -292,23 +292,13 @@ class PairedTest:
             share, free = len(systems) / seeds, len(systems) * (seeds - 1)
         of_seeds = share * spread.variance
         total = of_seeds + alone
-        degrees = _degrees(of_seeds / total if total else 0.0, free, others)
-        return _Noise(math.sqrt(total), degrees)
+        weight = of_seeds / total if total else 0.0
+        # with these degrees of freedom the limit is that of Cochran and Cox at 95 %
+        mixed = weight * limit(LEVEL, free) + (1 - weight) * limit(LEVEL, others)
+        return _Noise(math.sqrt(total), degrees_of(mixed, LEVEL, *sorted((free, others))))
 
     def _scaled(self, scores: np.ndarray) -> np.ndarray:
         return np.log(scores) if self.ratio else scores
-
-
-def _degrees(weight: float, seeds: int, sentences: int) -> float:
-    """Degrees of freedom with the limit of Cochran and Cox at 95 %.
-
-    Args:
-        weight: the share of the variance over seeds in the whole.
-        seeds, sentences: degrees of freedom of both parts.
-    """
-    ends = [limit(LEVEL, degrees) for degrees in (seeds, sentences)]
-    mixed = weight * ends[0] + (1 - weight) * ends[1]
-    return degrees_of(mixed, LEVEL, *sorted((seeds, sentences)))
 
 
 def _judged(value: float, noise: _Noise) -> tuple[float, float, float]:

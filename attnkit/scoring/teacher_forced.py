@@ -1,6 +1,8 @@
 """Teacher-forced scores, of a model's probabilities given the references.
 
-Perplexity, accuracy, and how far the model's confidence is from its accuracy."""
+Perplexity, accuracy, how far the model's confidence is from its accuracy, and how far its next-token distributions are
+from those that the text was drawn from.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -13,17 +15,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attnkit import __version__
-from attnkit.data.batch import collate
-from attnkit.data.batch_plan import plan
+from attnkit.data.batch import collate, plan
 from attnkit.data.encoded import Blocks, Encoded, LabelRows, Ragged
-from attnkit.data.marked import MarkedTargets
-from attnkit.data.objectives import SIGNATURES, apply_objective
+from attnkit.data.objectives import SIGNATURES, MarkedTargets, apply_objective
 from attnkit.data.rows import Counts, Row
+from attnkit.data.synthetic.known_source import END, SOURCES
 from attnkit.data.tokenizer import EOS, PAD, LabelVocabulary, Tokenizer
 from attnkit.distributed import group
 from attnkit.errors import NotFiniteError
 from attnkit.models.base import LogProbabilities, Model
 from attnkit.recipe.metrics import metric_facts
+from attnkit.recipe.schema import Recipe
 from attnkit.scoring.metrics import Score
 
 BATCH_TOKENS = 8192
@@ -65,8 +67,7 @@ def _part(model: Model, encoded: Encoded) -> NDArray[np.float64]:
     for place, targets, hidden in hidden_states(model, encoded, group.rank(), group.world_size()):
         nll, correct, confidence = _predictions(model.output, hidden, targets)
         share = shares[targets.cpu().numpy()]
-        columns = (nll, correct, np.ones(len(place)), correct * share, share)
-        for column, values in enumerate(columns):
+        for column, values in enumerate((nll, correct, np.ones(len(place)), correct * share, share)):
             out[:, column] += np.bincount(place, values, minlength=len(out))
         interval = np.nan_to_num(confidence * CONFIDENCE_BINS).astype(int)  # NaN: refused below
         interval = np.minimum(interval, CONFIDENCE_BINS - 1)
@@ -135,8 +136,7 @@ def teacher_forced_scores(
     out = {}
     for name in names:
         columns, unit = tables[name]
-        signature = f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}"
-        out[name] = Score.of(name, np.stack(columns, 1), signature)
+        out[name] = Score.of(name, np.stack(columns, 1), f"nrefs:1|{unit}|{cut}|version:attnkit-{__version__}")
     return out
 
 
@@ -146,8 +146,7 @@ def _words(rows: Sequence[Row], encoded: Encoded, tokenizer: Tokenizer, max_leng
         return sum(len(row.target.split()) + 1 for row in rows if row.target.strip())
     texts = [row.target for row in rows]
     cut = (encoded.target.lengths == max_length - 1).nonzero()[0].tolist()
-    shortened = tokenizer.target.decode([encoded.target[row].tolist() for row in cut])
-    for row, text in zip(cut, shortened, strict=True):
+    for row, text in zip(cut, tokenizer.target.decode([encoded.target[row].tolist() for row in cut]), strict=True):
         texts[row] = text
     return sum(len(text.split()) + 1 for text in texts)
 
@@ -160,8 +159,7 @@ def encode_rows(rows: Sequence[Row], tokenizer: Tokenizer, max_length: int, *, s
     counts = Counts(rows=len(rows), kept=len(rows))
     target = tokenizer.target.encode([row.target for row in rows])
     if stream:
-        flat = [i for ids in target if ids for i in (*ids, EOS)]
-        blocks = Blocks(np.array(flat, dtype=np.uint32), max_length)
+        blocks = Blocks(np.array([i for ids in target if ids for i in (*ids, EOS)], dtype=np.uint32), max_length)
         return Encoded(None, blocks, counts, "", Path())
     source = tokenizer.source.encode([row.source for row in rows])
     room = max_length - 1
@@ -190,3 +188,36 @@ def _predictions(
         confidence = (highest.double() - total).exp()
         found.append(torch.stack((total - chosen.double(), chosen >= highest, confidence)))
     return tuple(torch.cat(found, 1).cpu().numpy())
+
+
+@torch.inference_mode()
+def total_variation(model: Model, tokenizer: Tokenizer, rows: Sequence[Row], recipe: Recipe) -> Score:
+    """Half the sum of |p - q| over the vocabulary, averaged over the tokens of the text.
+
+    p is the model's distribution of a token given those of its block before, q that of the source
+    given the same.  Statistics are per block.
+
+    Args:
+        model: a language model, read as in evaluation.
+        tokenizer: each word is one token.
+        rows: lines of an embedded corpus whose source is known (`line_tokens` of its card).
+        recipe: names the corpus and the length of blocks.
+    """
+    source, block = SOURCES[str(recipe.data.corpus)], recipe.data.max_length
+    encoded = encode_rows(rows, tokenizer, block, stream=True)
+    ids, words = {END: EOS}, {EOS: END}
+    for word in source.next_words(()):
+        (ids[word],) = tokenizer.target.encode([word])[0]
+        words[ids[word]] = word
+    out = np.zeros((len(encoded), 2))
+    for rows_of_tokens, targets, hidden in hidden_states(model, encoded):
+        found = model.output(hidden).double().softmax(-1).cpu().numpy()  # [tokens, vocabulary]
+        for row in np.unique(rows_of_tokens):
+            own = rows_of_tokens == row
+            text, p = [words[i] for i in targets.numpy(force=True)[own].tolist()], found[own]
+            q = np.zeros_like(p)
+            for place in range(len(text)):
+                shares = source.next_tokens(text[:place], block)
+                q[place, [ids[word] for word in shares]] = list(shares.values())
+            out[row] = np.abs(p - q).sum() / 2, len(text)
+    return Score.of("total-variation", out, f"nrefs:1|unit:token|blocks:{block}|version:attnkit-{__version__}")

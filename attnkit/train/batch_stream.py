@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch.profiler import record_function
 
-from attnkit.data.batch import Batch, collate
-from attnkit.data.batch_plan import plan
+from attnkit.data.batch import Batch, collate, plan
 from attnkit.data.encoded import Encoded
 from attnkit.mechanisms import facts
 from attnkit.recipe import Recipe, places
@@ -40,9 +39,8 @@ class BatchStream:
     def _open(self) -> None:
         """Read the rows and the plan of the current epoch."""
         self.rows = self.encoded(self.epoch)
-        source = None if self.rows.source is None else self.rows.source.lengths
         self.batches = plan(
-            source,
+            None if self.rows.source is None else self.rows.source.lengths,
             self.rows.target.lengths,
             batch_tokens=self.batch_tokens,
             seed=self.seed,

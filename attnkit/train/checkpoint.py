@@ -161,8 +161,7 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
     """
     if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
-    state = files.read_json(path / _STATE)
-    return tensors.read(path / _TENSORS, prefix=prefix), state
+    return tensors.read(path / _TENSORS, prefix=prefix), files.read_json(path / _STATE)
 
 
 def _steps(run: "Run") -> list[tuple[int, Path]]:
@@ -216,13 +215,3 @@ def record_change(run: "Run", step: int, key: str, old: object, new: object) -> 
     """Note in the manifest, for all tables, that a key had another value after a step."""
     change = {"step": step, "key": key, "old": str(old), "new": str(new)}
     run.update(changes=[*(earlier.model_dump() for earlier in run.manifest.changes), change])
-
-
-def record_processes(run: "Run", step: int, now: int) -> None:
-    """The same for another number of processes than the training began with."""
-    before = run.manifest.world_size
-    if before == now:
-        return
-    run.update(world_size=now, parallel=run.recipe.train.parallel if now > 1 else "none")
-    if step:
-        record_change(run, step, "processes", before, now)

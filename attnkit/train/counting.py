@@ -14,12 +14,11 @@ from attnkit.data.batch import Batch, collate
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import train_epoch
 from attnkit.errors import DivergedError, NotFiniteError
+from attnkit.memory import peak_memory, reset_peak_memory
 from attnkit.models import CountedModel, NaiveBayes
 from attnkit.train import events
-from attnkit.train.averaging import weights_of
 from attnkit.train.fit import TrainingJob
-from attnkit.train.optimiser import learning_rate, optimizer
-from attnkit.train.peak_memory import peak_memory, reset_peak_memory
+from attnkit.train.optimiser import learning_rate, optimizer, weights_of
 from attnkit.train.validation import Validator
 
 BATCH_TOKENS = 2**17
@@ -48,8 +47,7 @@ def count(job: TrainingJob) -> None:
     model = model.to(job.device)
     fitted = isinstance(model, NaiveBayes) and model.how.estimate == "skip-gram"
     steps = train.steps if fitted else 1
-    started = job.run.name, steps, model.numbers, str(job.device), "fp32"
-    job.emit(events.StartedEvent(*started))
+    job.emit(events.StartedEvent(job.run.name, steps, model.numbers, str(job.device), "fp32"))
     if isinstance(model, NaiveBayes) and fitted:
         _fit_vectors(model, job)
     seconds = time.perf_counter() - start
@@ -96,8 +94,7 @@ def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
             speed, left = step * pairs / seconds, (train.steps - step) * seconds / step
             value = float(loss.detach())
             job.run.log.append({"step": step, "loss": value, "lr": rate, "seconds": seconds})
-            told = step, train.steps, value, rate, speed, None, left
-            job.emit(events.ProgressEvent(*told))
+            job.emit(events.ProgressEvent(step, train.steps, value, rate, speed, None, left))
     model.settle()
 
 
@@ -107,15 +104,6 @@ def _validate(model: CountedModel, job: TrainingJob, step: int, seconds: float) 
         sums, value = validator.measure(weights_of(model))
     except NotFiniteError as error:
         raise DivergedError(f"the model gave NaN or infinity in the validation: {error}") from error
-    job.run.log.append(
-        {
-            "step": step,
-            "valid_loss": sums.loss,
-            "valid_perplexity": sums.perplexity,
-            "monitor": validator.monitor,
-            "value": value,
-            "valid_seconds": seconds,
-        }
-    )
+    job.run.log.append({"step": step, **validator.record(sums, value, seconds)})
     told = step, sums.loss, sums.perplexity, validator.monitor, value, value
     job.emit(events.ValidatedEvent(*told))

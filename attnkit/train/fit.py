@@ -33,18 +33,17 @@ from attnkit.errors import (
     StoppedError,
     out_of_memory,
 )
+from attnkit.memory import peak_memory, reset_peak_memory
 from attnkit.models import Model
 from attnkit.recipe import schema
 from attnkit.runs import Run
 from attnkit.storage import files
 from attnkit.train import checkpoint, events
-from attnkit.train.averaging import Averaging, Weights, snapshot, weights_of
 from attnkit.train.batch_stream import BatchStream, score_budget
 from attnkit.train.diagnose import diverged, too_large
 from attnkit.train.log_writers import LogWriters
 from attnkit.train.loss import options_at
-from attnkit.train.optimiser import learning_rate
-from attnkit.train.peak_memory import peak_memory, reset_peak_memory
+from attnkit.train.optimiser import Averaging, Weights, learning_rate, snapshot, weights_of
 from attnkit.train.signals import StopSignals
 from attnkit.train.state import TrainingState
 from attnkit.train.validation import MonitoredScore
@@ -162,8 +161,7 @@ class Training(TrainingState):
             self.moments(create=True)
             self._write_checkpoint()  # whether it can be saved turns out now, not after hours
         if group.is_main_process():
-            step = newest.step if newest else None
-            self.writers = LogWriters(self.job.run, self.job.recipe, step)
+            self.writers = LogWriters(self.job.run, self.job.recipe, newest.step if newest else None)
         self.pace.append((self.progress.step, time.perf_counter()))
         self.job.emit(
             events.StartedEvent(
@@ -287,8 +285,7 @@ class Training(TrainingState):
         (before, then), now = self.pace[0], time.perf_counter()
         remaining = (steps - progress.step) * (now - then) / (progress.step - before)
         self.pace.append((progress.step, now))
-        told = progress.step, steps, loss, rate, speed, self.gradient_norm, remaining
-        self.job.emit(events.ProgressEvent(*told))
+        self.job.emit(events.ProgressEvent(progress.step, steps, loss, rate, speed, self.gradient_norm, remaining))
 
     def _validate(self) -> None:
         progress, monitor = self.progress, self.validator.monitor
@@ -305,25 +302,15 @@ class Training(TrainingState):
         best = progress.validated(MonitoredScore(value, sums.loss), monitor)
         if best and self.train.choose == "best":
             self.best = snapshot(weights)
-        self._record(
-            "valid",
-            step=step,
-            valid_loss=sums.loss,
-            valid_perplexity=sums.perplexity,
-            monitor=monitor,
-            value=value,
-            valid_seconds=progress.seconds,
-        )
+        self._record("valid", step=step, **self.validator.record(sums, value, progress.seconds))
         assert progress.best is not None
-        told = step, sums.loss, sums.perplexity, monitor, value, progress.best
-        self.job.emit(events.ValidatedEvent(*told))
+        self.job.emit(events.ValidatedEvent(step, sums.loss, sums.perplexity, monitor, value, progress.best))
 
     def save(self) -> None:
         """A checkpoint of everything that decides the next update."""
         self._write_checkpoint()
         step = self.progress.step
-        path = self.job.run.checkpoints / f"step-{step}"
-        self.job.emit(events.SavedEvent(step, path))
+        self.job.emit(events.SavedEvent(step, self.job.run.checkpoints / f"step-{step}"))
 
     def _write_checkpoint(self) -> None:
         run, progress = self.job.run, self.progress
@@ -344,25 +331,23 @@ class Training(TrainingState):
         self.saved = newest.step
         self._open_stream()
         if group.is_main_process():
-            checkpoint.record_processes(run, newest.step, group.world_size())
-            self._load_recent(newest)
+            before, now = run.manifest.world_size, group.world_size()
+            if before != now:
+                run.update(world_size=now, parallel=run.recipe.train.parallel if now > 1 else "none")
+                if newest.step:
+                    checkpoint.record_change(run, newest.step, "processes", before, now)
+            recent, average = self.progress.recent, self.train.average
+            # the next validation takes the place of the oldest one
+            for step in recent[-average if self.done else 1 - average :] if average > 1 else ():
+                try:
+                    self.averaging.recent[step] = self.weights_at(run, step)
+                except AttnkitError as error:
+                    raise DataError(
+                        f"{error}; the average of the last validations includes it: restore it from a "
+                        "copy, or start over with --fresh"
+                    ) from error
         for step in group.broadcast_object(list(self.averaging.recent)):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
-
-    def _load_recent(self, newest: checkpoint.Checkpoint) -> None:
-        """The weights of the last validations that the next average includes."""
-        run, recent = self.job.run, self.progress.recent
-        average = self.train.average
-        # the next validation takes the place of the oldest one
-        needed = recent[-average if self.done else 1 - average :] if average > 1 else []
-        for step in needed:
-            try:
-                self.averaging.recent[step] = self.weights_at(run, step)
-            except AttnkitError as error:
-                raise DataError(
-                    f"{error}; the average of the last validations includes it: restore it from a "
-                    "copy, or start over with --fresh"
-                ) from error
 
     def finish(self) -> None:
         """Store the chosen weights and the end of the training."""
@@ -392,13 +377,11 @@ class Training(TrainingState):
         """Keep the peak of this process; that of the parts before a resumption is in the state."""
         peak = peak_memory(str(self.job.device)) if self.watched else None
         if peak is not None:
-            before = self.progress.peak_memory_bytes or 0
-            self.progress.peak_memory_bytes = max(before, peak)
+            self.progress.peak_memory_bytes = max(self.progress.peak_memory_bytes or 0, peak)
 
     def _open_stream(self) -> None:
         """Go to the batches that come next."""
         job, progress = self.job, self.progress
         epoch = partial(train_epoch, job.prepared, job.recipe, seed=job.seed)
         budget, tokens = score_budget(job.recipe), self.train.batch_tokens
-        place = progress.epoch, progress.position
-        self.stream = BatchStream(epoch, tokens, job.seed, budget, *place)
+        self.stream = BatchStream(epoch, tokens, job.seed, budget, progress.epoch, progress.position)

@@ -1,12 +1,15 @@
-"""The optimiser and the learning-rate schedules of a recipe."""
+"""How weights change: the optimiser, learning-rate schedules, and averages of weights."""
 
 import math
 from collections.abc import Iterable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import AdamW
 
 from attnkit.recipe import schema
+
+Weights = dict[str, Tensor]
 
 
 def optimizer(parameters: Iterable[tuple[str, nn.Parameter]], train: schema.TrainConfig) -> AdamW:
@@ -38,3 +41,71 @@ def learning_rate(step: int, train: schema.TrainConfig, width: int) -> float:
     done = min(1.0, (step - train.warmup) / max(1, train.steps - train.warmup))
     left = (1 + math.cos(math.pi * done)) / 2 if train.schedule == "cosine" else 1 - done
     return train.min_lr + (train.lr - train.min_lr) * left
+
+
+def weights_of(model: nn.Module) -> Weights:
+    """The state of a model as a flat mapping; tied weights once, under their first name."""
+    state = model.state_dict(keep_vars=True)
+    first = {id(tensor): name for name, tensor in reversed(state.items())}  # the first name wins
+    return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
+
+
+def snapshot(weights: Weights) -> Weights:
+    """Copies in main memory, which updates do not change; shards stay where they are."""
+    parts = {name: tensor.detach() for name, tensor in weights.items()}
+    return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
+
+
+class Averaging:
+    """The candidate weights of a training: what is validated, and saved in the end.
+
+    With `average: N` the mean over the weights at the last N validations (Vaswani et al. 2017,
+    section 6.1), with `ema` the exponential moving average (its bias at the start removed by
+    a decay of at most (1 + step) / (10 + step)), else the weights themselves.  Buffers (random
+    directions, counts), whose mean would make no sense, are taken as they are.
+    """
+
+    def __init__(self, train: schema.TrainConfig, model: nn.Module) -> None:
+        self.count = max(1, train.average)
+        self.decay = train.ema
+        self._live = weights_of(model)
+        self._trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+        self.recent: dict[int, Weights] = {}
+        """Weights at the last `average` validations by step; empty where nothing is averaged."""
+        self.moving: Weights | None = None
+        if self.decay:
+            self.moving = {name: tensor.clone() for name, tensor in self._live.items()}
+
+    def update(self, step: int) -> None:
+        """Follow the weights after an update."""
+        if self.moving is None:
+            return
+        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        for name, tensor in self._live.items():
+            if name in self._trained:
+                self.moving[name].lerp_(tensor, weight)
+            else:
+                self.moving[name].copy_(tensor)
+
+    @torch.no_grad()
+    def candidate(self) -> Weights:
+        """The weights that a validation now measures; do not change them."""
+        if self.moving is not None:
+            return self.moving
+        if not self.recent:
+            return self._live
+        *earlier, newest = (self.recent[step] for step in sorted(self.recent))
+        mean = {name: tensor.clone() for name, tensor in newest.items()}
+        for name in mean.keys() & self._trained:
+            for weights in earlier:
+                mean[name] += weights[name]
+            mean[name] /= len(self.recent)
+        return mean
+
+    def remember(self, step: int) -> None:
+        """Include the weights of the validation after `step` updates in the average."""
+        if self.count == 1:
+            return
+        self.recent[step] = snapshot(self._live)
+        while len(self.recent) > self.count:
+            del self.recent[min(self.recent)]

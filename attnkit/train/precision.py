@@ -31,8 +31,7 @@ class ModelWithLoss(nn.Module):
         with record_function("attnkit: rest of the model"):
             hidden = self._hidden(batch.source, batch.input)
         with record_function("attnkit: loss"):
-            weight = self.model.output.weight
-            return token_losses(batch.predicting(hidden), weight, batch.targets, options)
+            return token_losses(batch.predicting(hidden), self.model.output.weight, batch.targets, options)
 
 
 class Casting(nn.Module):

@@ -16,8 +16,7 @@ from attnkit.recipe.metrics import metric_facts
 from attnkit.runs import Run, json_files
 from attnkit.runs.json_files import Count, Seconds
 from attnkit.train import checkpoint
-from attnkit.train.averaging import Averaging, Weights, snapshot, weights_of
-from attnkit.train.optimiser import optimizer
+from attnkit.train.optimiser import Averaging, Weights, optimizer, snapshot, weights_of
 from attnkit.train.precision import GradientWorker
 from attnkit.train.validation import MonitoredScore, Validator
 
@@ -137,8 +136,7 @@ class TrainingState:
             return weights
         from attnkit.train.parallel import sharded_like
 
-        live = weights_of(self.model)
-        return {name: sharded_like(weights[name], tensor) for name, tensor in live.items()}
+        return {name: sharded_like(weights[name], tensor) for name, tensor in weights_of(self.model).items()}
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors of a checkpoint, perhaps sharded, and the rest of it as plain values."""
@@ -153,8 +151,7 @@ class TrainingState:
         tensors["interval"] = self.interval
         for prefix, weights in (("ema", self.averaging.moving), ("best", self.best)):
             tensors |= {f"{prefix}.{name}": tensor for name, tensor in (weights or {}).items()}
-        values = {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
-        return tensors, values
+        return tensors, {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
 
     def unpack(self, path: Path, tensors: Weights, values: dict[str, Any]) -> None:
         """Restore what `pack` gave; `path` is named in errors.

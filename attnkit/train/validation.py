@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -67,6 +67,16 @@ class Validator:
         decodes = self.monitor not in ("loss", "accuracy")
         self.rows = list(prepared.corpus.rows("valid")) if decodes else []
 
+    def record(self, sums: TeacherForcedSums, value: float, seconds: float) -> dict[str, Any]:
+        """What the log says of a validation after so many seconds of updates, beside the step."""
+        return {
+            "valid_loss": sums.loss,
+            "valid_perplexity": sums.perplexity,
+            "monitor": self.monitor,
+            "value": value,
+            "valid_seconds": seconds,
+        }
+
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:
         """The teacher-forced sums and the monitored value of these weights."""
         self.model.load_state_dict(weights, strict=False)
@@ -75,8 +85,7 @@ class Validator:
             return sums, sums.loss
         if self.monitor == "accuracy":
             return sums, 100 * sums.correct / max(1.0, sums.tokens)
-        changes = {"method": "greedy", "batch_tokens": BATCH_TOKENS}
-        greedy = self.recipe.search.model_copy(update=changes)
+        greedy = self.recipe.search.model_copy(update={"method": "greedy", "batch_tokens": BATCH_TOKENS})
         metrics, rows = [self.monitor], self.rows
         scores = model_scores(metrics, self.model, self.tokenizer, rows, self.recipe, search=greedy)
         return sums, scores[self.monitor].value

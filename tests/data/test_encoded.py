@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data import corpus_files
-from attnkit.data.encoded import Blocks, Encoded, Ragged
-from attnkit.data.encoding import RowEncoder, encode
+from attnkit.data.encoded import Blocks, Encoded, Ragged, RowEncoder, encode
 from attnkit.data.rows import Counts, Row
 from attnkit.data.tokenizer import EOS, UNK, Tokenizer
 from attnkit.errors import DataError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from helpers.encoded_rows import encoded
 
-from attnkit.data import encoding
+from attnkit.data import encoded as encoding
 from attnkit.data.encoded import Encoded
 from attnkit.data.preparation import prepare
 from attnkit.data.rows import Row
@@ -127,7 +127,7 @@ def test_a_file_that_changes_while_it_is_encoded_is_refused(tmp_path: Path, monk
 KILLED = """
 import sys, time
 from pathlib import Path
-from attnkit.data import encoding
+from attnkit.data import encoded as encoding
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import Tokenizer
 from tests.data.test_encoding import ROWS

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attnkit.data.fields import read_rows
 from attnkit.data.formats import BOM, FREE, LONGEST, Stream, read_lines, read_pairs, read_parlai, read_text
+from attnkit.data.records import read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError
 

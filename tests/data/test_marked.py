@@ -10,8 +10,7 @@ import torch
 from helpers.called import called
 
 from attnkit.data.batch import collate
-from attnkit.data.marked import check_marked, mark
-from attnkit.data.objectives import objective_of
+from attnkit.data.objectives import check_marked, mark, objective_of
 from attnkit.data.rows import Row
 from attnkit.data.synthetic.marked import SYMMETRIC, MarkedRows
 from attnkit.data.tokenizer import PAD, Tokenizer

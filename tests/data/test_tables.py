@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attnkit.data.corpus import Corpus
-from attnkit.data.fields import BREAK, read_rows
+from attnkit.data.records import BREAK, read_rows
 from attnkit.data.rows import Counts, Row
 from attnkit.errors import DataError, MissingInputError, RecipeError, UnavailableError
 from attnkit.recipe import digest, dump, load

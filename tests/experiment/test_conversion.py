@@ -16,8 +16,8 @@ from attnkit.experiment import attention_transfer as transferring
 from attnkit.experiment.conversion import _Conversion, changed_places, convert, swap
 from attnkit.recipe.schema import Layers
 from attnkit.runs import Run
-from attnkit.train.averaging import weights_of
 from attnkit.train.events import Event, ProgressEvent, ScoredEvent, SkippedEvent, StartedEvent
+from attnkit.train.optimiser import weights_of
 from attnkit.train.signals import StopSignals
 
 PARTS = {"mixture": ("scaled-dot", "synthesizer-random"), "interleaved": ("local", "scaled-dot")}

@@ -22,7 +22,7 @@ from helpers.small import write_corpus
 
 from attnkit import errors
 from attnkit.cli import main
-from attnkit.experiment import jobs, training
+from attnkit.experiment import training
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.memory import free_memory
 from attnkit.recipe import RecipeFile, load, mechanism_registry
@@ -242,7 +242,7 @@ def test_runs_that_fail_do_not_take_the_others_with_them(
 )
 def test_what_a_worker_reports(tmp_path: Path, error: Exception, code: int, text: str) -> None:
     recipe = load(write_recipe(tmp_path)).variants["one"]
-    found = jobs.end_of(error, recipe)
+    found = training.end_of(error, recipe)
     assert found.error is not None
     assert found.error.code == code
     assert pytest.raises(errors.AttnkitError, _raise, found.error).match(text)
@@ -347,8 +347,8 @@ def test_ctrl_c_in_a_terminal_comes_to_all_processes_and_every_run_is_saved(tmp_
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path: Path) -> None:
     """The parent's end of the pipe is closed, as when it is killed."""
     file = load(endless(write_recipe(tmp_path)))
-    start = jobs.Start(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
-    worker = jobs.Job(start, tmp_path / "out.txt", ("one", 1))
+    start = training.Start(TrainingSettings(file=file, out=tmp_path, device="cpu"), 1, ())
+    worker = training.Job(start, tmp_path / "out.txt", ("one", 1))
     while not isinstance(worker.receive(), events.ProgressEvent):
         pass
     worker.connection.close()
@@ -369,18 +369,18 @@ def test_a_server_of_processes_that_was_killed_is_no_bug(
         stop.requested = told  # type: ignore[assignment]
         raise error
 
-    monkeypatch.setattr(jobs, "Job", started)
+    monkeypatch.setattr(training, "Job", started)
     experiment: Any = SimpleNamespace(stop=stop, emit=events.ignore)
-    start = jobs.Start(settings_of(load("quickstart"), Path()), 1, ())
+    start = training.Start(settings_of(load("quickstart"), Path()), 1, ())
     with pytest.raises(errors.StoppedError if told else errors.MemoryLimitError, match="again"):
-        jobs.run_jobs(experiment, start, [("one", 1)], 2)
+        training.run_jobs(experiment, start, [("one", 1)], 2)
 
 
 def test_the_end_of_a_process_without_a_word_is_explained(tmp_path: Path) -> None:
     output = tmp_path / "out.txt"
     output.write_text("Fatal Python error: Segmentation fault\n")
-    died = jobs.end_of_process(-signal.SIGSEGV, output)
+    died = training.end_of_process(-signal.SIGSEGV, output)
     assert str(died.error).startswith("its process died of SIGSEGV; run the same command again")
     assert died.details == "Fatal Python error: Segmentation fault"
-    assert "ended with code 5" in str(jobs.end_of_process(5, output).error)
-    assert isinstance(jobs.end_of_process(-signal.SIGTERM, output).error, errors.StoppedError)
+    assert "ended with code 5" in str(training.end_of_process(5, output).error)
+    assert isinstance(training.end_of_process(-signal.SIGTERM, output).error, errors.StoppedError)

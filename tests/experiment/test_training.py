@@ -27,6 +27,7 @@ from attnkit.experiment.experiment import Experiment, RunTraining
 from attnkit.experiment.resumption import allowed_changes, needs_updates
 from attnkit.experiment.settings import TrainingSettings
 from attnkit.experiment.training import train
+from attnkit.memory import reset_peak_memory
 from attnkit.recipe import RecipeFile, load
 from attnkit.recipe.published import Published
 from attnkit.runs import Run
@@ -37,7 +38,6 @@ from attnkit.show.comparison_tables import comparison_table
 from attnkit.storage.lock import held
 from attnkit.train import checkpoint
 from attnkit.train.events import Event, SavedEvent, ignore
-from attnkit.train.peak_memory import reset_peak_memory
 from attnkit.train.signals import StopSignals
 
 

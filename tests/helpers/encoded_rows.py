@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from attnkit.data.encoded import Encoded
-from attnkit.data.encoding import RowEncoder, encode
+from attnkit.data.encoded import Encoded, RowEncoder, encode
 from attnkit.data.rows import Counts
 from attnkit.data.tokenizer import Tokenizer
 

@@ -21,10 +21,10 @@ from attnkit.runs import Run
 from attnkit.runs.json_files import StoredContexts
 from attnkit.scoring.teacher_forced import teacher_forced
 from attnkit.search import translate
-from attnkit.train.averaging import weights_of
 from attnkit.train.batch_stream import BatchStream
 from attnkit.train.fit import Training
 from attnkit.train.loss import LossOptions
+from attnkit.train.optimiser import weights_of
 from attnkit.train.parallel import full_state_dict
 from attnkit.train.precision import GradientWorker
 from helpers.small import StopAt, job, run_through

@@ -11,7 +11,7 @@ from attnkit.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from attnkit.models import Model, build
 from attnkit.recipe import load
 from attnkit.recipe.schema import Recipe
-from attnkit.scoring.total_variation import total_variation
+from attnkit.scoring.teacher_forced import total_variation
 
 BLOCK = 8
 

@@ -8,8 +8,8 @@ from attnkit.attention import Mask
 from attnkit.data.batch import Batch
 from attnkit.layers import MultiHead
 from attnkit.recipe.schema import TrainConfig
-from attnkit.train.averaging import Averaging
 from attnkit.train.loss import LossOptions
+from attnkit.train.optimiser import Averaging
 from attnkit.train.precision import GradientWorker
 
 

@@ -13,8 +13,7 @@ from helpers.model_types import BASELINES
 from helpers.small import StopAt, digests, job, run_through, small_recipe, write_corpus
 
 from attnkit import models
-from attnkit.data.batch import Batch, collate
-from attnkit.data.batch_plan import plan
+from attnkit.data.batch import Batch, collate, plan
 from attnkit.data.preparation import prepare
 from attnkit.errors import DivergedError, MemoryLimitError, StoppedError
 from attnkit.recipe.schema import AttentionConfig, DataConfig, Roles

@@ -142,8 +142,7 @@ class ConversationWriter:
         if way != "check":
             return Exchange(way, replies, name)
         guess, answer = self._draw.choice(((value, "yes"), (other, "no")))
-        answers = tuple(f"{answer} , {reply}" for reply in replies)
-        return Exchange(topic.check.format(guess), answers, name)
+        return Exchange(topic.check.format(guess), tuple(f"{answer} , {reply}" for reply in replies), name)
 
     def _animal(self, persona: Persona) -> Exchange:
         other = self._draw.choice(ANIMALS)
@@ -169,11 +168,9 @@ class ConversationWriter:
         he, his = being.pronoun, POSSESSIVE[being.pronoun]
         if being.job and self._draw.chance(0.5):
             question = self._draw.choice((f"what does {who} do ?", f"and {whose} job ?"))
-            jobs = (f"{he} is a {being.job} .", f"{he} works as a {being.job} .")
-            return Exchange(question, jobs, being.kind)
+            return Exchange(question, (f"{he} is a {being.job} .", f"{he} works as a {being.job} ."), being.kind)
         question = self._draw.choice((f"what is {whose} name ?", f"and {whose} name ?"))
-        names = (f"{his} name is {being.name} .", f"{he} is called {being.name} .")
-        return Exchange(question, names, being.kind)
+        return Exchange(question, (f"{his} name is {being.name} .", f"{he} is called {being.name} ."), being.kind)
 
     def _closing(self, persona: Persona) -> list[Exchange | None]:
         """The exchange that ends a conversation, after the one that it refers to."""

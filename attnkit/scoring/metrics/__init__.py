@@ -136,6 +136,5 @@ def _by_family(metrics: Sequence[str]) -> dict[ModuleType, list[str]]:
     out: dict[ModuleType, list[str]] = {}
     for name in expand(metrics):
         if is_text(name):
-            family = import_module(f"{__name__}.{METRICS[name].family}")
-            out.setdefault(family, []).append(name)
+            out.setdefault(import_module(f"{__name__}.{METRICS[name].family}"), []).append(name)
     return out

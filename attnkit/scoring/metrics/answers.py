@@ -78,8 +78,7 @@ def scores(
 
 def context_found(contexts: Sequence[str], references: References, words: TextWords = "classic") -> Score:
     """How many of the contexts that were chosen contain an answer, word by word."""
-    pairs = zip(contexts, references, strict=True)
-    found = [float(contains_answer(text, line, CUTS[words])) for text, line in pairs]
+    found = [float(contains_answer(text, line, CUTS[words])) for text, line in zip(contexts, references, strict=True)]
     return Score.mean("context-found", found, f"context:decisive|refs:any|{_normalised(words)}")
 
 

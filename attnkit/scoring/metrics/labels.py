@@ -26,8 +26,7 @@ def label_scores(
     for name in names:
         signature = f"{signatures.get(name, known)}|{VERSION}"
         if name == "label-accuracy":
-            hits = [float(a == b) for a, b in zip(answers, right, strict=True)]
-            out[name] = Score.mean(name, hits, signature)
+            out[name] = Score.mean(name, [float(a == b) for a, b in zip(answers, right, strict=True)], signature)
         else:
             out[name] = Score.of(name, cells.reshape(len(answers), -1), signature)
     return out
