@@ -142,7 +142,8 @@ class ConversationWriter:
         if way != "check":
             return Exchange(way, replies, name)
         guess, answer = self._draw.choice(((value, "yes"), (other, "no")))
-        return Exchange(topic.check.format(guess), tuple(f"{answer} , {reply}" for reply in replies), name)
+        answers = tuple(f"{answer} , {reply}" for reply in replies)
+        return Exchange(topic.check.format(guess), answers, name)
 
     def _animal(self, persona: Persona) -> Exchange:
         other = self._draw.choice(ANIMALS)
@@ -168,9 +169,11 @@ class ConversationWriter:
         he, his = being.pronoun, POSSESSIVE[being.pronoun]
         if being.job and self._draw.chance(0.5):
             question = self._draw.choice((f"what does {who} do ?", f"and {whose} job ?"))
-            return Exchange(question, (f"{he} is a {being.job} .", f"{he} works as a {being.job} ."), being.kind)
+            jobs = (f"{he} is a {being.job} .", f"{he} works as a {being.job} .")
+            return Exchange(question, jobs, being.kind)
         question = self._draw.choice((f"what is {whose} name ?", f"and {whose} name ?"))
-        return Exchange(question, (f"{his} name is {being.name} .", f"{he} is called {being.name} ."), being.kind)
+        names = (f"{his} name is {being.name} .", f"{he} is called {being.name} .")
+        return Exchange(question, names, being.kind)
 
     def _closing(self, persona: Persona) -> list[Exchange | None]:
         """The exchange that ends a conversation, after the one that it refers to."""

@@ -120,10 +120,11 @@ class ReportWriter:
         jobs = self._with_others(job, JOBS, 2)
         *things, old = self._with_others(thing, THINGS, 3)
         *amounts, larger = self._amounts()
+        blocks = self._sentences("auction", "sale", job=jobs, thing=things, amount=amounts)
         return EventStory(
             f"{job.capitalize()} pays {amounts[0]} crowns for {thing} in {city}",
             self._sentence("auction", "opening", city=city, day=day),
-            self._sentences("auction", "sale", job=jobs, thing=things, amount=amounts),
+            blocks,
             f"Last year a {old} had brought {larger} crowns.",
         )
 
@@ -134,10 +135,11 @@ class ReportWriter:
         jobs = self._with_others(job, JOBS, 2)
         people = [one._replace(job=work) for one, work in zip(people, jobs, strict=True)]
         *amounts, larger = self._amounts()
+        blocks = self._sentences("election", "votes", one=people, amount=amounts)
         return EventStory(
             f"{job.capitalize()} {people[0].name} elected mayor of {city}",
             self._sentence("election", "opening", city=city, day=day),
-            self._sentences("election", "votes", one=people, amount=amounts),
+            blocks,
             f"Four years ago {larger} votes had been enough to win.",
             self._sentence("election", "closing"),
         )
