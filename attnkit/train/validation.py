@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -67,7 +67,7 @@ class Validator:
         decodes = self.monitor not in ("loss", "accuracy")
         self.rows = list(prepared.corpus.rows("valid")) if decodes else []
 
-    def record(self, sums: TeacherForcedSums, value: float, seconds: float) -> dict[str, Any]:
+    def record(self, sums: TeacherForcedSums, value: float, seconds: float) -> dict[str, float | str]:
         """What the log says of a validation after so many seconds of updates, beside the step."""
         return {
             "valid_loss": sums.loss,

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from attnkit.attention import Mask, Shape
+from attnkit.layers import MultiHead
 from attnkit.mechanisms.selective import Selective
+from attnkit.ops import score_chunks
 
 
 def drawn(length: int, heads: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -32,6 +34,20 @@ def test_it_is_the_sum_of_the_definition(length: int) -> None:
     maps = Selective(Shape(3, 4, 99)).weights(q, k, k, mask)
     expected = [by_loops(*row) for row in zip(q, k, strict=True)]
     torch.testing.assert_close(maps, torch.stack(expected))
+
+
+@pytest.mark.parametrize("length", [2, 33, 70])
+def test_steps_go_on_from_a_text_that_was_read_in_blocks(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layer = MultiHead.build("selective", 24, 3, 99).double()
+    x = torch.randn(2, length + 1, 24).double()
+    valid = torch.ones(2, length + 1, dtype=torch.bool)
+    valid[1, : length // 2] = False
+    whole = layer(x, Mask.of(valid, length + 1, causal=True)).y
+    monkeypatch.setattr(score_chunks, "LEAST", 1)
+    state = layer(x[:, :-1], Mask.of(valid[:, :-1], length, causal=True)).state
+    step = layer(x[:, -1:], Mask.of(valid, 1, causal=True, start=length), state=state).y
+    torch.testing.assert_close(step, whole[:, -1:])
 
 
 def test_pads_select_nothing_and_the_first_token_is_the_first_real_one() -> None:
