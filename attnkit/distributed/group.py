@@ -1,8 +1,8 @@
-"""The processes (ranks) of a command: all run it, the main one (rank 0) reads, prints and writes.
+"""The processes (ranks) of a command: all run it; the main process (rank 0) reads, prints and writes.
 
-torchrun, srun or --nproc starts the same command in every process.  A collective is a call that
-every rank makes, in the same order; in a single process it does nothing.  Objects are pickled: the
-ranks are processes of one user's command.
+torchrun, srun or --nproc starts the same command in every process. A collective is a call that every rank makes, in
+the same order; in a single process it does nothing. Objects are pickled, which is safe between processes of one
+user's command.
 """
 
 import json
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank waits for others that are there but do not come, at the start and for sums of
-tensors; dead ones are noticed at once, by the closed connection."""
+"""Timeout for ranks that are alive but late, at the start and in sums of tensors; dead ranks are noticed at once by
+the closed connection."""
 LONGEST_WORK = timedelta(days=30)
-"""The same for objects: what the main process does alone, such as encoding a corpus."""
+"""Timeout for collectives on objects, which wait while the main process works alone, e.g. encodes a corpus."""
 NAMING = 5.0
-"""Seconds in which a rank that was lost must turn out to be dead."""
+"""Maximum number of seconds to find out which rank was lost."""
 FAREWELL = 2.0
-"""Seconds that other ranks stay after that, so that the main process knows which one was first."""
+"""Number of seconds that other ranks then stay alive, so that the main process sees which rank was lost first."""
 SAVING = 60.0
-"""Seconds that a rank has to save once its launcher is gone."""
+"""Number of seconds a rank has to save after its launcher has died."""
 POLL = 0.1
 LAUNCHER = "ATTNKIT_LAUNCHER"
-"""Variable with the process id of the launcher of --nproc."""
+"""Environment variable with the process id of the --nproc launcher."""
 LOST = "ended or can no longer be reached; run the same command again"
 JOINED = "joined"
-"""Key of the store: all ranks have met."""
+"""Key that is set in the store once all ranks have joined."""
 
 
 @dataclass
 class RankGroup:
-    """The processes of this command, as one of them sees it."""
+    """The group of processes of this command, as seen by one rank."""
 
     store: Any
-    """Of torch.distributed: keys and values that all ranks see."""
+    """Key-value store of torch.distributed, shared by all ranks."""
     rank: int
     size: int
     control: Any
-    """The torch.distributed group by which objects are sent."""
+    """Process group of torch.distributed for objects."""
     places: Sequence[tuple[str, int]] = ()
     """Host and process id of each rank."""
 
@@ -62,35 +62,36 @@ _group: RankGroup | None = None
 
 
 def launched() -> bool:
-    """Whether torchrun, or what sets the same variables, started this process."""
+    """Return whether torchrun, or a launcher that sets the same variables, started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def is_distributed() -> bool:
-    """Whether this process is one of a group, of which it may be the only one."""
+    """Return whether this process has joined a group, possibly of size 1."""
     return _group is not None
 
 
 def rank() -> int:
-    """The number of this process."""
+    """Return the rank of this process."""
     return 0 if _group is None else _group.rank
 
 
 def world_size() -> int:
-    """How many processes this command has."""
+    """Return the number of processes of this command."""
     return 1 if _group is None else _group.size
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Return whether this process is rank 0, which prints and writes."""
     return rank() == 0
 
 
 def join(words: Sequence[str] = ()) -> None:
-    """Meet the other processes; `words` are the command line, which must be the same everywhere.
+    """Join the group of processes; `words` is the command line, which must be the same on all ranks.
 
-    Raises UnavailableError: the variables of torchrun are incomplete, or the ranks do not meet; UsageError: another
-    rank was started with another command line.
+    Raises:
+        UnavailableError: If the variables of torchrun are incomplete, or not all ranks join.
+        UsageError: If ranks have different command lines.
     """
     global _group
     import torch
@@ -126,7 +127,7 @@ def join(words: Sequence[str] = ()) -> None:
 
 
 def leave() -> None:
-    """No longer be one of a group; closes its connections."""
+    """Leave the group and close its connections."""
     global _group
     import torch.distributed as dist
 
@@ -136,7 +137,7 @@ def leave() -> None:
 
 
 def broadcast_object(value: Value | None) -> Value:
-    """The value of the main process; those of other ranks are not read, and may be None."""
+    """Return the main process's value on all ranks; the values of other ranks are ignored and may be None."""
     values: list[Any] = [value]
     if _group is not None:
         import torch
@@ -148,7 +149,7 @@ def broadcast_object(value: Value | None) -> Value:
 
 
 def all_gather_object(value: Value) -> list[Value]:
-    """The values of all ranks, in order."""
+    """Return the values of all ranks, in the order of ranks."""
     if _group is None:
         return [value]
     import torch.distributed as dist
@@ -159,7 +160,7 @@ def all_gather_object(value: Value) -> list[Value]:
 
 
 def all_reduce_sum(values: "Tensor") -> "Tensor":
-    """The sum over ranks of a tensor on the CPU, in place."""
+    """Sum a CPU tensor over ranks, in place, and return it."""
     if _group is not None:
         import torch.distributed as dist
 
@@ -168,12 +169,12 @@ def all_reduce_sum(values: "Tensor") -> "Tensor":
 
 
 def barrier() -> None:
-    """Wait until every rank has come here."""
+    """Wait until every rank has made this call."""
     all_gather_object(None)
 
 
 def report(error: BaseException) -> None:
-    """Let the main process find out by `lost` what ended this rank."""
+    """Store the error that ends this rank, for `lost` in the main process."""
     if _group is None or is_main_process() or isinstance(error, PeerLostError):
         return
     name, text = "AttnkitError", f"{type(error).__name__}: {error}"
@@ -184,9 +185,9 @@ def report(error: BaseException) -> None:
 
 
 def lost(error: BaseException) -> AttnkitError | None:
-    """What a failed collective means: the error of the rank that ended, or which one is gone.
+    """Return the cause of a failed collective, and leave the group: the lost rank's error, or which rank is gone.
 
-    None where it did not fail because of another rank.  Afterwards this process is on its own.
+    Returns None, and stays in the group, if the error is not of a collective.
     """
     group = _group
     if group is None or not isinstance(error, RuntimeError):
@@ -196,8 +197,8 @@ def lost(error: BaseException) -> AttnkitError | None:
     if not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
         return None
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # by torchrun, once another rank has ended
-    leave()  # those who wait for this rank notice
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun sends it once another rank has ended
+    leave()  # closed connections end the wait of other ranks
     found = _cause(group)
     if group.rank:
         time.sleep(FAREWELL)
@@ -205,11 +206,11 @@ def lost(error: BaseException) -> AttnkitError | None:
 
 
 def _cause(group: RankGroup) -> AttnkitError:
-    """Wait for what another rank reports, or for its process to be gone."""
+    """Wait until another rank has reported an error or its process is gone."""
     others = [number for number in range(group.size) if number != group.rank]
     limit = time.monotonic() + NAMING
     while time.monotonic() < limit:
-        with suppress(RuntimeError):  # the process that kept the store may be gone
+        with suppress(RuntimeError):  # the process that hosts the store may be gone
             for number in others:
                 if group.store.check([f"error/{number}"]):
                     name, text = json.loads(group.store.get(f"error/{number}"))
@@ -222,7 +223,7 @@ def _cause(group: RankGroup) -> AttnkitError:
 
 
 def _alive(host: str, process: int) -> bool:
-    """Whether a rank's process is there, as far as this machine can tell."""
+    """Return whether a rank's process exists; processes on other hosts count as alive."""
     if host != socket.gethostname():
         return True
     try:
@@ -233,10 +234,10 @@ def _alive(host: str, process: int) -> bool:
 
 
 def end_with_launcher() -> None:
-    """End this process once that of --nproc which started it is gone (SIGKILL cannot be passed on).
+    """End this process when its --nproc launcher dies, which cannot forward a SIGKILL.
 
-    It is asked to stop, as by SIGTERM, and ends at once where the ranks have not met.  A thread
-    looks at the parent's id, which works on every system and for a parent that is gone already.
+    The process gets SIGTERM, and exits at once if the ranks have not joined. A thread polls the parent's process id,
+    which works on every system, even if the launcher is already dead.
     """
     if LAUNCHER in os.environ:
         launcher = int(os.environ[LAUNCHER])

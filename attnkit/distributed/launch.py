@@ -1,4 +1,4 @@
-"""The processes of a command on this machine (--nproc), as torchrun starts them."""
+"""Launcher of a command's processes on this machine (--nproc), with torchrun's environment variables."""
 
 import os
 import signal
@@ -14,22 +14,20 @@ from attnkit.distributed.group import JOINED, LAUNCHER, POLL
 from attnkit.errors import PeerLostError
 
 NOTICE = 10.0
-"""Seconds that rank 0 has to find out itself that another one failed."""
+"""Number of seconds rank 0 has to notice the failure of another rank itself."""
 GRACE = 120.0
-"""Seconds that processes which were asked to stop have to save."""
+"""Number of seconds processes have to save after SIGTERM."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Rank = subprocess.Popen[bytes]
 
 
 def launch(words: Sequence[str], nproc: int) -> int:
-    """Run `attnkit WORDS` in so many processes, which share the threads; the exit code of rank 0.
+    """Run `attnkit WORDS` in `nproc` processes, which share the threads, and return the exit code of rank 0.
 
-    Signals are passed on.  Not torchrun's own launcher, which stops the other ranks before the main
-    one can say which was lost.
+    Signals are forwarded. torchrun's launcher would stop the other ranks before rank 0 can report which one was lost.
 
-    Raises:
-        PeerLostError: a process was lost, and rank 0 did not say so; names it.
+    Raises PeerLostError, with the rank, if a process was lost and rank 0 did not report it.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -43,7 +41,7 @@ def launch(words: Sequence[str], nproc: int) -> int:
         "WORLD_SIZE": str(nproc),
         "LOCAL_WORLD_SIZE": str(nproc),
         LAUNCHER: str(os.getpid()),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store is here, and outlives every rank
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process hosts the store, so it outlives every rank
     }
     ranks: list[Rank] = []
     with _passing_on(ranks) as received:
@@ -53,7 +51,7 @@ def launch(words: Sequence[str], nproc: int) -> int:
                     [sys.executable, "-m", "attnkit", *words],
                     env=shared | {"RANK": str(number), "LOCAL_RANK": str(number)},
                     stdin=None if number == 0 else subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C comes once, from here
+                    start_new_session=True,  # so that Ctrl-C reaches the ranks only once, through this process
                 )
             )
         try:
@@ -72,7 +70,7 @@ def launch(words: Sequence[str], nproc: int) -> int:
 
 
 def _wait(ranks: Sequence[Rank], store: Any, received: Sequence[int]) -> tuple[int | None, bool]:
-    """Wait for all; the rank that failed first, and whether rank 0 had to be stopped for it."""
+    """Wait for all ranks; return the rank that failed first, and whether rank 0 had to be stopped because of it."""
     first, since, sent, asked, main_stopped = None, 0.0, 0, False, False
     while True:
         running = [rank for rank in ranks if rank.poll() is None]
@@ -90,7 +88,7 @@ def _wait(ranks: Sequence[Rank], store: Any, received: Sequence[int]) -> tuple[i
             asked, main_stopped = True, ranks[0] in running
             for rank in running:
                 rank.terminate()
-        # ranks that have not met wait in vain, and have nothing to save
+        # ranks that have not all joined have nothing to save
         if asked and waited > NOTICE + (GRACE if store.check([JOINED]) else 0):
             for rank in running:
                 rank.kill()
@@ -99,7 +97,7 @@ def _wait(ranks: Sequence[Rank], store: Any, received: Sequence[int]) -> tuple[i
 
 @contextmanager
 def _passing_on(ranks: Sequence[Rank]) -> Iterator[list[int]]:
-    """Signals that came, in a context in which they do not end this process."""
+    """Record signals in the yielded list instead of ending this process."""
     received: list[int] = []
     before = {
         n: signal.signal(n, lambda number, _: received.append(number))

@@ -1,6 +1,5 @@
-"""What a recipe as a whole does: its cost explained, its variants and seeds trained and scored.
+"""Experiments: the variants and seeds of a recipe trained, scored and compared; its cost; conversion and tuning.
 
-Start with `training.train` (all runs of a recipe, which a `settings.TrainingSettings` plans, in turn or side by side)
-and `experiment.Experiment` (the steps of each: what of a run is done, data, training, scores).
-Imports `train`, `scoring`, `runs` and what is below them.
+Start with `training.train` (trains all runs of a recipe), `settings.TrainingSettings` (its settings) and
+`experiment.Experiment` (the steps of each run). Imports `train`, `scoring`, `runs` and the packages below them.
 """

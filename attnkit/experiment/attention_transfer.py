@@ -1,9 +1,8 @@
-"""Attention transfer: new layers of attention learn to answer as those that they replace.
+"""Attention transfer: new attention layers are trained to reproduce the outputs of the layers they replace.
 
-A layer of the new model reads what that of the old one reads, and the mean squared error between
-their outputs is minimised, layer by layer; all other weights stay as they are.  Source: Zhang et
-al. 2024, "LoLCATs: On Low-Rank Linearizing of Large Language Models", "attention transfer", which
-trains feature maps; here all weights of the layers are trained.
+Each new layer gets the input of the old layer, and the mean squared error between their outputs is minimised; all
+other weights are frozen. Source: Zhang et al. 2024, "LoLCATs: On Low-Rank Linearizing of Large Language Models",
+"attention transfer", which trains feature maps; here all weights of the layers are trained.
 """
 
 import time
@@ -27,39 +26,37 @@ from attnkit.models import Model
 from attnkit.train.events import Emit, ProgressEvent
 
 MATCHING = "mean squared error"
-"""The loss of attention transfer."""
 EVERY = 1.0
-"""Seconds between two events."""
+"""Minimum number of seconds between two progress events."""
 Place = tuple[Kind, int]
-"""Kind and number of a layer."""
+"""Kind and index of a layer."""
 Layers = Mapping[Place, MultiHead]
 
 
 class LayerCall(NamedTuple):
-    """What a layer of attention read and answered in one pass."""
+    """Input and output of an attention layer in one forward pass."""
 
     place: Place
     given: dict[str, Any]
     """Arguments of `MultiHead.forward` by name."""
     y: Float[Tensor, "B T W"]
-    real: Bool[Tensor, "B T"]
-    """False on pads."""
+    real: Bool[Tensor, "B T"]  # False for pads
 
 
 def stages(transfer: int, tune: int) -> list[str]:
-    """What a conversion goes through, with so many updates of transfer and fine-tuning."""
+    """Return the stages of a conversion with these numbers of updates of transfer and fine-tuning."""
     return ["swapped", *["transferred"] * (transfer > 0), *["tuned"] * (tune > 0)]
 
 
 def layers_of(model: nn.Module, kinds: Sequence[str]) -> dict[Place, MultiHead]:
-    """The layers of some kinds of attention, in order."""
+    """Return the attention layers of these kinds, in order."""
     found = attention_layers(model)
     return {(kind, at): part for kind in found if kind in kinds for at, part in enumerate(found[kind])}
 
 
 @torch.no_grad()
 def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
-    """What these layers of a model do while it reads a batch."""
+    """Run the model on a batch and return the inputs and outputs of these layers."""
     calls: list[LayerCall] = []
     source, ids = (
         None if side is None else side.to(model.output.weight.device) for side in (batch.source, batch.input)
@@ -69,7 +66,7 @@ def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
     def note(place: Place, part: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Out) -> None:
         given = dict(signature(part.forward).bind(*args, **named).arguments)
         side = source if place[0] == "encoder" and source is not None else ids
-        if side.shape[1] != out.y.shape[1] and source is not None:  # a decoder reads both
+        if side.shape[1] != out.y.shape[1] and source is not None:  # a decoder-only model reads source and target
             side = torch.cat((source, ids), 1)
         calls.append(LayerCall(place, given, out.y, side != PAD))
 
@@ -81,9 +78,9 @@ def layer_calls(model: Model, layers: Layers, batch: Batch) -> list[LayerCall]:
 
 
 def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, ""]:
-    """Mean squared error between what layers answer and what was answered, mean over the layers.
+    """Return the mean squared error between the outputs of layers and the recorded ones, averaged over layers.
 
-    Scores that a mechanism carries from layer to layer are its own.
+    Scores that a mechanism carries from layer to layer are those of the new layers.
     """
     carried: dict[Kind, Tensor | None] = {}
     losses = []
@@ -93,7 +90,7 @@ def matching_loss(layers: Layers, calls: Iterable[LayerCall]) -> Float[Tensor, "
         carried[kind] = None if out.scores is None else out.scores.detach()
         found, wanted = out.y[call.real], call.y[call.real]
         error = (found - wanted).square().mean()
-        # Adam would take rounding for a gradient, and change layers that answer alike
+        # otherwise Adam would amplify rounding errors and change layers whose outputs already agree
         same = torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
         losses.append(error * 0 if same else error)
     return torch.stack(losses).mean()
@@ -109,16 +106,16 @@ def make_updates(
     *,
     fused: bool | None = None,
 ) -> list[float]:
-    """Make updates by Adam and tell how far they are; the loss before each.
+    """Make updates with Adam, report progress, and return the loss before each update.
 
     Args:
-        loss_name: what the loss is.
-        weights: what is trained.
-        updates: how many there are.
-        rate: the learning rate of an update, counted from 1.
-        learn: computes the gradients of the next batch; its loss and tokens.
-        emit: called with `ProgressEvent`s.
-        fused: by the implementation in one pass; None leaves it to torch.
+        loss_name: Name of the loss in events.
+        weights: Weights to train.
+        updates: Number of updates.
+        rate: Returns the learning rate of an update (1-based).
+        learn: Computes the gradients of the next batch and returns its loss and number of tokens.
+        emit: Receives `ProgressEvent`s.
+        fused: Whether to use the fused implementation of Adam; None: PyTorch's default.
     """
     optimizer = torch.optim.Adam([*dict.fromkeys(weights)], fused=fused)
     losses, tokens, begin, told = list[float](), 0, time.perf_counter(), 0.0
@@ -140,10 +137,10 @@ def make_updates(
 def averaged_maps(
     model: Model, layers: Layers, batches: Iterable[Batch], positions: int
 ) -> dict[Place, Float[Tensor, "H N N"]]:
-    """The attention of each layer from position to position, averaged over texts that have both.
+    """Return each layer's attention between absolute positions, averaged over the texts that have both positions.
 
-    In multiples of the uniform weight, so that a long text, which has less weight for each key,
-    counts as much as a short one; 0 where no text has both.
+    Weights are multiples of the uniform weight, so that long texts, with less weight per key, count as much as short
+    ones; 0 if no text has both positions.
     """
     sums: dict[Place, tuple[Tensor, Tensor]] = {}
     for batch in batches:

@@ -1,9 +1,9 @@
-"""Attention surgery: another mechanism in a trained model, and what the model loses by it.
+"""Attention surgery: replacement of the attention mechanism of a trained model, and its effect on quality.
 
-Three runs come of one, each with its quality: `swapped`, where all weights that fit by name and
-shape are taken over and others are new; `transferred`, whose new layers have learnt to answer as
-the old ones; `tuned`, trained on as any run that starts from weights (`train.init`).  Source of
-swapping and fine-tuning: Kasai et al. 2021, "Finetuning Pretrained Transformers into RNNs".
+A run is converted in up to three stages, each stored as a run and scored: `swapped` keeps all weights that fit by name
+and shape and initialises the others; `transferred` trains the new layers to reproduce the old ones' outputs; `tuned`
+is fine-tuned like any run with initial weights (`train.init`). Source of swapping and fine-tuning: Kasai et al. 2021,
+"Finetuning Pretrained Transformers into RNNs".
 """
 
 import time
@@ -35,27 +35,27 @@ from attnkit.train.optimiser import Weights, learning_rate, weights_of
 from attnkit.train.signals import StopSignals
 
 RATE = 1e-2
-"""Learning rate of the first update of attention transfer."""
+"""Initial learning rate of attention transfer."""
 MAP_BATCHES = 32
-"""Batches of the training text over which maps are averaged, at most."""
+"""Maximum number of training batches over which attention maps are averaged."""
 Made = tuple[Model, dict[str, Any]]
-"""A model, and what the manifest says of how it was made."""
+"""A model and the entries of the manifest about its conversion."""
 CHANGES = ("model.attention.", "train.", "search.", "eval.", "contexts.")
 FIXED = ("train.init", "train.seeds", "train.objective")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConversionSettings:
-    """One conversion, and where its runs go."""
+    """Settings of one conversion."""
 
     run: Run
-    """A finished one."""
+    """Finished run to convert."""
     recipe: Recipe
-    """Of the fine-tuning: see `converted_recipe`."""
+    """Recipe of the fine-tuning: see `converted_recipe`."""
     transfer: int
-    """Updates of attention transfer; 0 leaves it out."""
+    """Number of updates of attention transfer; 0 skips it."""
     tune: int
-    """Updates of fine-tuning, as in the recipe; 0 leaves it out."""
+    """Number of updates of fine-tuning, as in the recipe; 0 skips it."""
     out: Path
     """Root of the run directories."""
     fresh: bool = False
@@ -65,12 +65,12 @@ class ConversionSettings:
 
     @property
     def name(self) -> str:
-        """That of the runs."""
+        """Name of the recipe and of the converted runs."""
         return self.run.name
 
     @property
     def stages(self) -> list[str]:
-        """The variants of the runs that are made, named by their variant and new mechanisms."""
+        """Variant names of the new runs: the original variant, the new mechanisms and the stage."""
         old, new = self.run.recipe.model, self.recipe.model
         places = changed_places(old, new) or new.places
         words = dict.fromkeys(getattr(new.attention, place).name for place in places)
@@ -79,22 +79,22 @@ class ConversionSettings:
 
 
 def changed_places(old: Any, new: Any) -> list[str]:
-    """The places (encoder, decoder, cross) in which the attention of two models differs."""
+    """Return the places (encoder, decoder, cross) in which the attention of two models differs."""
     return [place for place in new.places if getattr(old.attention, place) != getattr(new.attention, place)]
 
 
 def converted_recipe(
     run: Run, attention: str, updates: int, words: Sequence[str], option_check: OptionCheck
 ) -> Recipe:
-    """The recipe of a run with other attention, for the fine-tuning of the converted model.
+    """Return the run's recipe with new attention, for the fine-tuning of the converted model.
 
-    It begins at a third of the run's highest learning rate, which falls linearly to 0 after a tenth of warm-up, and
-    nothing is averaged. `attention` is a value of model.attention; `words` are KEY=VALUE texts that win over all this.
+    The peak learning rate is a third of the run's, with linear decay to 0 after a warm-up over a tenth of the updates;
+    weights are not averaged. `attention` is a value of model.attention; `words` are KEY=VALUE overrides.
 
     Raises:
-        RecipeError: a mechanism cannot do what its place asks, or a value cannot be.
-        UsageError: there is no attention, or words ask for several models or another one.
-        MissingInputError: the run is not finished.
+        RecipeError: If a mechanism does not fit its place, or a value is invalid.
+        UsageError: If the model has no attention, or `words` describe several models or change other keys.
+        MissingInputError: If the run is not finished.
     """
     recipe = run.recipe
     run.require_finished()
@@ -134,23 +134,21 @@ def converted_recipe(
 def convert(
     settings: ConversionSettings, emit: Emit = events.ignore, *, notice: Callable[[str], object] | None = None
 ) -> Comparison:
-    """Make the runs that are not there, score all, and compare them.
-
-    `notice` is called with the name of the first signal when it comes; see `StopSignals`.
+    """Make the missing runs, and score and compare all stages; for `notice` see `StopSignals`.
 
     Raises:
-        RecipeError: a run that is there was made otherwise.
-        StoppedError: a signal came.
-        AttnkitError: whatever the data, the run directory or the training raise.
+        RecipeError: If an existing run was converted with other settings.
+        StoppedError: If a signal arrives.
+        AttnkitError: If the data, the run directory or the training fails.
     """
     with StopSignals(notice) as stop:
         return _Conversion(settings, stop, emit).stages()
 
 
 def swap(old: Weights, model: Model) -> dict[str, list[str]]:
-    """Take over, in place, the weights that fit a new model by name and shape.
+    """Copy the old weights that fit by name and shape into a new model.
 
-    Names of those that are kept, those that are new, and those of the old model that are left out.
+    Returns the names of the weights kept, the new ones, and the old ones left out.
     """
     fresh, state = weights_of(model), model.state_dict()
     fits = {name: tensor for name, tensor in old.items() if name in state and state[name].shape == tensor.shape}
@@ -160,8 +158,6 @@ def swap(old: Weights, model: Model) -> dict[str, list[str]]:
 
 
 class _Conversion:
-    """One conversion, step by step."""
-
     def __init__(self, settings: ConversionSettings, stop: StopSignals, emit: Emit) -> None:
         self.settings, self.stop, self.old = settings, stop, settings.run
         self.emit = emit
@@ -171,7 +167,7 @@ class _Conversion:
         model = self.recipe.model
         self.kinds = changed_places(self.old.recipe.model, model) or model.places
         *_, last, final = self.old.variant, *self.variants
-        init = str(self._path(last).resolve())  # absolute, as those that are read from recipes
+        init = str(self._path(last).resolve())  # absolute, as in a loaded recipe
         train = {"init": init, "seeds": (self.seed,)}
         self.tuned = settings.recipe.model_copy(update={"train": settings.recipe.train.model_copy(update=train)})
         file = RecipeFile(self.old.name, self.old.path, {final: self.tuned}, None, {})
@@ -181,15 +177,14 @@ class _Conversion:
         self.experiment.keep_memory()
 
     def stages(self) -> Comparison:
-        """All that `convert` does."""
         check_scorable(self.recipe)
         there = [self._there(variant) for variant in self.variants]
-        if not all(there) and self.variants[1:]:  # what the data lacks is told before all
+        if not all(there) and self.variants[1:]:  # so that missing data is reported first
             self.experiment.prepared(self.settings.recipe, self.old, self.emit)
         runs = [self.old]
         for variant in self.variants:
             if variant.endswith("-tuned"):
-                training = RunTraining(self.experiment, variant, self.seed)  # as any with `train.init`
+                training = RunTraining(self.experiment, variant, self.seed)  # like any run with `train.init`
                 training.check()
                 training.train().update(converted=self._entry(variant), **self._history())
             else:
@@ -202,12 +197,12 @@ class _Conversion:
         return run_path(self.settings.out, self.old.name, variant, self.seed)
 
     def _entry(self, variant: str) -> dict[str, Any]:
-        """What the manifest of one stage says of where it comes from."""
+        """Return the manifest entry of a stage about its origin."""
         updates = 0 if variant.endswith("-swapped") else self.settings.transfer
         return {**initial_weights.manifest_entry(self.old), "transfer": updates}
 
     def _there(self, variant: str) -> bool:
-        """Whether a run is finished already.  Raises RecipeError where it was made otherwise."""
+        """Return whether a run is finished.  Raises RecipeError if it was converted with other settings."""
         run = Run(self._path(variant))
         if self.settings.fresh or not run.exists:
             return False
@@ -227,7 +222,7 @@ class _Conversion:
         return run.finished
 
     def _make(self, variant: str, make: Callable[[Run, Emit], Made]) -> None:
-        """Store the model that `make` gives as a run, with what it says of it."""
+        """Store the model that `make` returns as a run, with its manifest entries."""
 
         def emit(event: Event) -> None:
             self.emit(replace(event, variant=variant, seed=self.seed))
@@ -254,7 +249,7 @@ class _Conversion:
         emit(events.FinishedEvent(done.step, seconds, "converted"))
 
     def _history(self) -> dict[str, Any]:
-        """What the manifests of all stages say: the run before, and how attention was changed."""
+        """Return the manifest entries of all stages: the baseline, and all changes of the recipe."""
         step, before = self.old.outcome.step, [change.model_dump() for change in self.old.manifest.changes]
         changes = [Change(*change) for change in changed_keys(self.old.recipe, self.recipe)]
         new = [{"step": step, **c._asdict()} for c in changes if c.key.startswith("model.")]
@@ -265,14 +260,13 @@ class _Conversion:
         return self.old.model(str(self.experiment.device))
 
     def _batches(self, emit: Emit) -> BatchStream:
-        """The training text, in the order of a training."""
         recipe = self.settings.recipe
         prepared = self.experiment.prepared(recipe, self.old, emit)
         epoch = partial(train_epoch, prepared, recipe, seed=self.seed)
         return BatchStream(epoch, recipe.train.batch_tokens, self.seed, score_budget(self.recipe))
 
     def _swap(self, last: Run, run: Run, emit: Emit) -> Made:
-        """The new model with the weights that fit."""
+        """Make the new model with the weights that fit, and with averaged maps if its mechanism adopts them."""
         model, old = run.untrained(), last.weights()
         swapped = swap(old, model)
         kept, new, left_out = map(len, swapped.values())
@@ -293,13 +287,13 @@ class _Conversion:
         return model, {**swapped, "layers_with_averaged_maps": len(able)}
 
     def _transfer(self, last: Run, run: Run, emit: Emit) -> Made:
-        """The last model after attention transfer, by a learning rate that falls linearly."""
+        """Train the last stage's model by attention transfer, with a linearly falling learning rate."""
         stream = self._batches(emit)
         device, updates = str(self.experiment.device), self.settings.transfer
         model = last.model(device)
         size = sum(weight.numel() for weight in model.parameters())
         emit(events.StartedEvent(run.name, updates, size, device, "fp32"))
-        # both in evaluation mode, so that nothing is dropped or drawn
+        # both models are in evaluation mode: no dropout, no sampling
         ours, theirs = (transferring.layers_of(one, self.kinds) for one in (model, self.teacher))
 
         def learn() -> tuple[float, int]:
@@ -324,10 +318,7 @@ class _Conversion:
         return model, {"mean_squared_error": ends}
 
     def _score(self, runs: Sequence[Run]) -> Comparison:
-        """The quality of each stage beside that of the run before.
-
-        More updates on the same data are what is compared, so the budget is no reason against it.
-        """
+        """Score all stages and compare them, without training budgets, which differ on purpose, with the original."""
         recipe, entries = self.settings.recipe, list[ScoreRow]()
 
         for run in runs:

@@ -1,7 +1,7 @@
-"""What a recipe will cost, before it is trained: parameters, memory, padding, time.
+"""The cost of a recipe before training: parameters, memory, padding, time.
 
-Nothing is guessed from formulas: parameters are counted, memory is what a few rows keep, padding
-comes from the plan of the first epoch, and time from updates that are really made.
+The cost is measured: parameters are counted, memory is scaled from a few rows, padding follows from the plan of the
+first epoch, and time from actual updates.
 """
 
 import hashlib
@@ -33,13 +33,13 @@ from attnkit.train.precision import GradientWorker
 
 PACE_REPEATS, PRECISION_REPEATS = 1, 5
 FEW_ROWS = (2, 4)
-"""Rows that run forward to see what each of them keeps."""
+"""Batch sizes of two forward passes, whose difference is the memory per row."""
 ROW_LENGTH = 32
-"""Tokens of a row, where there is no data to look at."""
+"""Assumed number of tokens in a row when there is no data."""
 
 
 class Parameters(NamedTuple):
-    """Trained numbers; shared matrices count once."""
+    """Numbers of trained parameters; tied matrices count once."""
 
     total: int
     embeddings: int
@@ -52,19 +52,19 @@ class BatchShape(NamedTuple):
 
     rows: int
     source: int
-    """Longest source in tokens; 0 without a source."""
+    """Maximum source length in tokens; 0 without a source."""
     target: int
 
 
 class Padding(NamedTuple):
-    """How the training data falls into batches in the first epoch."""
+    """Number of updates and share of padding in the batches of the first epoch."""
 
     updates: float
-    """Updates that make one epoch."""
+    """Number of updates in one epoch."""
     epochs: float
-    """Epochs that the recipe's steps make."""
+    """Number of epochs in the recipe's steps."""
     source: float | None
-    """Share of padding among the tokens of the sources; None without a source."""
+    """Share of padding among source tokens; None without a source."""
     target: float
 
 
@@ -73,21 +73,19 @@ class Pace(NamedTuple):
 
     precision: str
     seconds: float
-    """Of one update of average size."""
+    """Time of one update of average size."""
     tokens_per_second: float
-    """Real target tokens."""
+    """Target tokens, pads excluded."""
     training: float
-    """Seconds of a whole training (one seed)."""
+    """Time of a whole training (one seed) in seconds."""
     threads: int = 1
-    """Of the CPU."""
 
 
 class Cost(NamedTuple):
-    """What is known of one variant's cost; None where it could not be measured."""
+    """Cost of one variant; None for values that were not measured."""
 
     parameters: Parameters
-    memory: int
-    """Bytes: see `memory`."""
+    memory: int  # bytes
     padding: Padding | None = None
     pace: Pace | None = None
 
@@ -95,9 +93,9 @@ class Cost(NamedTuple):
 def cost_of(
     recipe: Recipe, prepared: PreparedData | None = None, device: str = "cpu", auto: str | None = None
 ) -> Cost:
-    """All of it; without the data, what is known without it.
+    """Return the cost of a recipe; without the data, only parameters and memory.
 
-    Models that are counted are not timed.  `auto` is what `precision: auto` means: see `pace`.
+    Count-based models are not timed. For `auto` see `pace`.
     """
     if prepared is None:
         sizes, length = (recipe.tokenizer.size,) * 2, min(ROW_LENGTH, recipe.data.max_length)
@@ -113,7 +111,7 @@ def cost_of(
 
 
 def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
-    """Count the parameters of a model for vocabularies of these `sizes` (source, target)."""
+    """Count the parameters of a model for these vocabulary sizes (source, target)."""
     with torch.device("meta"):
         model = models.build_for(recipe, sizes)
     if isinstance(model, models.CountedModel):
@@ -129,14 +127,13 @@ def parameters(recipe: Recipe, sizes: tuple[int, int]) -> Parameters:
 
 
 def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
-    """Bytes that training holds at the end of the forward pass of a batch of this `shape`.
+    """Return the bytes of memory that training needs at the end of the forward pass of a batch of this shape.
 
-    Weights, their copies and averages, gradients, the optimiser, and activations: a few rows of
-    that length run forward, and what they keep is scaled to the rows of the batch.
-    `precision: auto` counts as fp32, which needs the most.  A process is larger: glibc keeps freed
-    blocks, 1.7 times the live ones in a measured case.
+    These are weights, their copies and averages, gradients, optimiser state and activations; the activations of a few
+    rows of that length are measured and scaled to the rows of the batch. `precision: auto` counts as fp32, which needs
+    the most. A process is larger: glibc keeps freed blocks, 1.7 times the live ones in a measured case.
     """
-    if recipe.model.count_based:  # tables, a copy for validation, and counts; without trigrams
+    if recipe.model.count_based:  # tables, their copy for validation, and counts; trigram counts are not included
         counts = max(shape.rows * shape.target * sizes[1], 8 * sizes[1] ** 2)
         return 4 * (2 * parameters(recipe, sizes).total + counts)
     train = recipe.train
@@ -145,18 +142,18 @@ def memory(recipe: Recipe, sizes: tuple[int, int], shape: BatchShape) -> int:
         model = models.build_for(recipe, sizes).to(dtype)
         few, more = (_saved_for_backward(model, shape._replace(rows=rows)) for rows in FEW_ROWS)
     each = (more - few) / (FEW_ROWS[1] - FEW_ROWS[0])
-    # the fused loss keeps the gradients of both its arguments, that of the weight in float32
+    # the fused loss stores the gradients of both its arguments, that of the weight in float32
     activations = round(few + (shape.rows - FEW_ROWS[0]) * each) + 4 * model.output.weight.numel()
-    # validation decodes with a copy; moving, best and recent averages are whole copies too
+    # full copies of the weights: for validation, moving average, best weights, weights to be averaged
     averaged = train.average if train.average > 1 else 0
     copies = 1 + (train.ema > 0) + (train.choose == "best") + averaged
     low = dtype != torch.float32  # 16-bit copies of weights and gradients
-    # weights, gradients and the optimiser's two averages
+    # float32 bytes of: weights, gradients, the two moments of Adam, and the copies
     return 4 * sum(p.numel() for p in model.parameters()) * (4 + copies + low) + activations
 
 
 def largest_memory(recipe: Recipe, prepared: PreparedData) -> int:
-    """`memory` at the batch with the most tokens, or with the widest squares of attention."""
+    """Return `memory` of the batch with the most tokens or the largest attention matrices, whichever is larger."""
     shapes = {_shape(prepared, rows): None for rows in batches(recipe, prepared)}
     by_tokens = max(shapes, key=lambda s: s.rows * (s.source + s.target))
     by_squares = max(shapes, key=lambda s: s.rows * max(s.source, s.target) ** 2)
@@ -164,7 +161,7 @@ def largest_memory(recipe: Recipe, prepared: PreparedData) -> int:
 
 
 def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
-    """Bytes that autograd keeps of one batch, and the outputs, without the model's weights."""
+    """Return the bytes that autograd saves in one forward pass, without weights, plus the bytes of the output."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved: dict[int, Tensor] = {}
 
@@ -180,13 +177,13 @@ def _saved_for_backward(model: models.Model, shape: BatchShape) -> int:
 
 
 def batches(recipe: Recipe, prepared: PreparedData) -> Plan:
-    """The plan of the first epoch, for the first seed."""
+    """Return the plan of the first epoch for the first seed."""
     train = recipe.train
     return BatchStream(lambda _: prepared.train, train.batch_tokens, train.seeds[0], score_budget(recipe)).batches
 
 
 def padding(recipe: Recipe, prepared: PreparedData) -> Padding:
-    """How the real data falls into batches."""
+    """Compute updates per epoch and share of padding from the plan of the first epoch."""
     planned, encoded = batches(recipe, prepared), prepared.train
     updates, source = len(planned) / recipe.train.accumulate, encoded.source
     of_source = None if source is None else padding_share(planned, source.lengths)
@@ -202,12 +199,10 @@ def _shape(prepared: PreparedData, rows: Rows) -> BatchShape:
 
 
 def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str | None = None) -> Pace:
-    """Make updates on two planned batches and scale them to the padded size of the average one.
+    """Time updates on two planned batches and scale the time to the average padded batch.
 
-    Not for models that are counted.
-
-    `auto` is what `precision: auto` means: one choice holds for all rows of a recipe.  None: it is
-    made by this model, as `choose_precision` does.
+    Not for count-based models. `auto` is the precision that `precision: auto` stands for, the same for all variants of
+    a recipe; None: `choose_precision` for this model.
     """
     train, planned = recipe.train, batches(recipe, prepared)
     shapes = [_shape(prepared, rows) for rows in planned]
@@ -227,13 +222,13 @@ def pace(recipe: Recipe, prepared: PreparedData, device: str = "cpu", auto: str 
 
 
 def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tuple[str, str]:
-    """What `precision: auto` means for this model on this machine, and why, in words.
+    """Return the faster precision for this model on this machine (`precision: auto`), and the reason as text.
 
-    Each precision makes updates on the first two batches after a warm-up, in turn, so that a busy moment of the
-    machine hits both; the median of the paired ratios decides. The choice is stored in the cache folder, and holds for
-    the same model, batches, threads and torch on this machine. The global random state is left as it was.
+    After a warm-up, both precisions make updates on the first two batches alternately, so that other load on the
+    machine affects both; the median of the paired ratios decides. The choice is cached for the same model, batches,
+    threads and PyTorch version on this machine. The global random state is not changed.
 
-    Raises OutputPathError, OutputError: the cache cannot be written.
+    Raises OutputPathError or OutputError if the cache cannot be written.
     """
     if device.startswith("cuda") and not torch.cuda.is_bf16_supported():
         return "fp32", "this GPU has no bfloat16"
@@ -249,7 +244,7 @@ def choose_precision(recipe: Recipe, prepared: PreparedData, device: str) -> tup
 
 
 def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
-    """A hash of what the faster precision depends on."""
+    """Hash everything that the choice of precision depends on."""
     train = recipe.train
     facts = (
         recipe.model.model_dump(mode="json"),
@@ -269,7 +264,7 @@ def _precision_key(recipe: Recipe, prepared: PreparedData, device: str) -> str:
 def _timed(
     recipe: Recipe, prepared: PreparedData, chosen: list[Rows], precisions: Sequence[str], device: str, repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of an update on each of the batches in each precision, which take turns."""
+    """Return the seconds of updates on these batches, `repeats` times in each precision, alternately."""
 
     def seconds(worker: GradientWorker, stepper: Optimizer, chosen: list[Rows]) -> float:
         start = clock(device)
@@ -288,7 +283,7 @@ def _timed(
             stepper = optimizer(model.named_parameters(), recipe.train)
             made[name] = GradientWorker(model, name), stepper
         for parts in made.values():
-            seconds(*parts, chosen[:1])  # the first is slow
+            seconds(*parts, chosen[:1])  # warm-up
         for _ in range(repeats):
             for name, parts in made.items():
                 times.setdefault(name, []).append(seconds(*parts, chosen))

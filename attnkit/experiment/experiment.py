@@ -1,6 +1,6 @@
-"""The steps of trainings: runs made, continued or skipped, trained, scored and compared.
+"""The runs of an experiment: created, resumed or skipped, trained, scored and compared.
 
-Of several ranks each takes all steps: rank 0 makes the runs and decides, all prepare data, train and decode together.
+All ranks take the same steps: rank 0 creates the runs and decides, and all prepare data, train and decode together.
 """
 
 import threading
@@ -51,12 +51,12 @@ from attnkit.train.log_writers import check_installed
 from attnkit.train.signals import StopSignals
 
 NOTE_EVERY = 2.0
-"""Seconds between notes on a long preparation."""
+"""Minimum number of seconds between progress notes while preparing data."""
 STOPPED = " while preparing the data; run the same command again"
 PATIENCE = 0.2
-"""Seconds between two looks at the signals, while a library computes."""
+"""Number of seconds between two checks for signals."""
 GRACE = 1.0
-"""Seconds that a preparation has to tidy up after a signal."""
+"""Number of seconds to clean up the preparation of data after a signal."""
 Result = TypeVar("Result")
 
 Key = tuple[str, int]
@@ -64,35 +64,34 @@ Key = tuple[str, int]
 
 
 class Experiment:
-    """All trainings of one command, and what they share."""
+    """All trainings of one command and their shared data; `checked`: another process has checked the splits."""
 
     def __init__(self, settings: TrainingSettings, stop: StopSignals, emit: Emit, *, checked: bool = False) -> None:
-        """`checked`: another process has looked through the splits."""
         self.settings, self.stop, self.file, self.emit = settings, stop, settings.file, emit
         self.checked = checked
         self.device = torch.device(pick_device(settings.device))
         self.data_from: Any = {"data_dir": settings.data_dir, "offline": settings.offline}
         self.precision = settings.precision
-        """What `precision: auto` means for all runs, trials included, where it has been chosen."""
+        """Precision that `precision: auto` stands for in all runs, trials included; None: not yet chosen."""
         self._prepared: dict[str, PreparedData] = {}
 
     def keep_memory(self) -> None:
-        """Before this process trains."""
+        """Let the allocator keep freed memory, before this process trains on the CPU."""
         if self.device.type == "cpu":
             keep_freed_memory()
 
     def runs(self) -> list["RunTraining"]:
-        """The training of each run."""
+        """Return the training of each run."""
         return [RunTraining(self, *key) for key in self.settings.runs()]
 
     def prepared(self, recipe: Recipe, initial: Run | None, emit: Emit) -> PreparedData:
-        """The data of a training, prepared once for all that share it.
+        """Return the data of a training, prepared once for all trainings that share it.
 
-        Where it starts from the weights of a run, `initial`, it has the tokenizer of that.
+        A training that starts from the weights of a run, `initial`, uses the tokenizer of that run.
 
         Raises:
-            StoppedError: a signal came.
-            AttnkitError: as `prepare` and `check_splits`.
+            StoppedError: If a signal arrives.
+            AttnkitError: As `prepare` and `check_splits`.
         """
         tokenizer = initial.tokenizer().in_form(recipe.data.normalize) if initial else None
         parts = [part.model_dump_json() for part in (recipe.data, recipe.tokenizer)]
@@ -120,7 +119,7 @@ class Experiment:
         return self._prepared[key]
 
     def precision_of(self, recipe: Recipe, prepared: PreparedData, run: Path, emit: Emit) -> str:
-        """Precision of a new run: the recipe's, else that of its other runs, else the faster."""
+        """Return the precision of a new run: the recipe's, otherwise that of its other runs, otherwise the faster."""
         if recipe.model.count_based:
             return "fp32"
         if recipe.train.precision != "auto":
@@ -132,7 +131,7 @@ class Experiment:
         return self.precision
 
     def _precision_of_others(self, run: Path) -> str | None:
-        """What earlier runs of this recipe, and trials of them, chose on such a device."""
+        """Return the precision chosen by other runs or trials of this recipe on the same device, or None."""
         trials, root = self.settings.trials, self.settings.out.joinpath(*self.file.name.split("/"))
         rows = {trials[name].row if name in trials else name: recipe for name, recipe in self.file.variants.items()}
         seeds = "seed-*/manifest.json"
@@ -147,7 +146,7 @@ class Experiment:
         return None
 
     def scores(self, run: Run, recipe: Recipe | None = None) -> list[ScoreRow]:
-        """The scores of one run on all splits of its recipe, or by another one."""
+        """Return the scores of a run on all splits of its recipe, or of `recipe` if given."""
 
         def progress(what: str, done: int, total: int) -> None:
             self.stop.obey(" while scoring; run the same command again to score the rest")
@@ -155,7 +154,7 @@ class Experiment:
         return evaluate_run(run, recipe, device=str(self.device), progress=progress, **self.data_from)
 
     def compare(self, planned: Sequence[Key], rows: Sequence[ScoreRow]) -> Comparison | None:
-        """Scored runs side by side; trials are not scored."""
+        """Compare scored runs; None on other ranks than 0 and for trials, which are not scored."""
         if self.settings.trials or not group.is_main_process():
             return None
         trained = {variant for variant, _ in planned}
@@ -169,9 +168,9 @@ class Experiment:
 
 
 def interruptible(work: Callable[[], Result], stop: StopSignals) -> Result:
-    """The result of work in a thread: Python handles no signal while a library computes here.
+    """Run `work` in a thread and return its result, since Python handles no signals while a library computes.
 
-    Raises StoppedError: a signal came.
+    Raises StoppedError if a signal arrives.
     """
     result = Future[Result]()
 
@@ -192,19 +191,18 @@ def interruptible(work: Callable[[], Result], stop: StopSignals) -> Result:
 
 
 class BegunTraining(NamedTuple):
-    """A run as its updates find it."""
+    """A run and all that its training needs."""
 
     run: Run
     initial: Run | None = None
-    """The run whose weights it starts from."""
     prepared: PreparedData | None = None
-    """None where it is done."""
+    """None if the run needs no updates."""
     changes: Sequence[Change] = ()
-    """Of its recipe."""
+    """Changes of its recipe since the run began."""
 
 
 class RunTraining:
-    """One variant with one seed: what becomes of its run."""
+    """Training and evaluation of one variant with one seed."""
 
     def __init__(self, experiment: Experiment, variant: str, seed: int) -> None:
         self.experiment, self.settings, self.file = experiment, experiment.settings, experiment.file
@@ -213,15 +211,15 @@ class RunTraining:
         self.path = self.settings.folder(variant, seed)
 
     def emit(self, event: Event) -> None:
-        """Tell an event, with the variant and seed that it belongs to."""
+        """Emit an event with this variant and seed."""
         self.experiment.emit(replace(event, variant=self.variant, seed=self.seed))
 
     def opened(self) -> Run | None:
-        """The run that is there to be continued, if any."""
+        """Return the existing run, or None if there is none or it is to be replaced."""
         return Run.open(self.path) if Run(self.path).exists and not self.settings.fresh else None
 
     def state(self) -> RunState:
-        """What training would do with the run; changes nothing."""
+        """Return what training would do with the run, without changing anything."""
         try:
             if (self.path / layout.LOCK).exists():
                 with held(self.path / layout.LOCK, str(self.path)):
@@ -240,14 +238,14 @@ class RunTraining:
             return RunState("refused", error=error)
 
     def check(self) -> RunState:
-        """Before anything is trained: whether it can be scored, and started or continued.
+        """Check, before any training, that the run can be scored, and started or resumed; return its state.
 
         Raises:
-            UnavailableError: what a metric or train.log_to needs is not there.
-            MissingInputError: the run that it starts from is not there.
-            RecipeError, DataError: the run is damaged, or was trained by another recipe or on
-                other data; or the weights that it starts from, or rows of `eval.lengths`, do not fit.
-            OutputPathError: another process trains it.
+            UnavailableError: If a package for a metric or for train.log_to is missing.
+            MissingInputError: If the run with the initial weights is missing.
+            RecipeError, DataError: If the run is damaged, or was trained with another recipe or other data; or if the
+                initial weights or rows of `eval.lengths` do not fit.
+            OutputPathError: If another process is training the run.
         """
         check_scorable(self.recipe)
         check_installed(self.recipe)
@@ -258,11 +256,10 @@ class RunTraining:
         return state
 
     def initial(self, begun: Run | None) -> Run | None:
-        """The run whose weights start this one, or this one itself where it has begun; else None.
+        """Return the run with the initial weights, this run itself if it is already trained, or None without any.
 
-        Raises:
-            MissingInputError, RecipeError, DataError: as `initial_weights.initial_run`; also where
-                the run began from other weights.
+        Raises MissingInputError, RecipeError or DataError as `initial_weights.initial_run`, and if the run began from
+        other weights.
         """
         init = self.recipe.train.init
         if begun and begun.recipe.train.init == init and begun.trained:
@@ -273,11 +270,11 @@ class RunTraining:
         return found
 
     def prepared(self, emit: Emit | None = None) -> PreparedData:
-        """Its data."""
+        """Return the data of the training."""
         return self.experiment.prepared(self.recipe, self.initial(self.opened()), emit or self.emit)
 
     def train(self) -> Run:
-        """Skipped, resumed or trained from the start; the run."""
+        """Train the run from the start, resume it or skip it, and return it."""
         main, begun = group.is_main_process(), None
         with Run(self.path).lock() if main else nullcontext() as warning:
             if warning:
@@ -290,7 +287,7 @@ class RunTraining:
             except DivergedError as error:
                 if self.variant not in self.settings.trials:
                     raise
-                # a trial that diverges has lost, which is told once and kept
+                # a diverged trial is not an error: it is recorded in its manifest
                 if main and begun:
                     begun.run.update(trial={"diverged": str(error)})
                 self.emit(events.FailedEvent(str(error), error.code))
@@ -299,7 +296,6 @@ class RunTraining:
         return begun.run if main and begun else Run.open(self.path)
 
     def _update(self, begun: BegunTraining) -> None:
-        """Make the updates, and say in the manifest what they were made with."""
         run, recipe, initial = begun.run, self.recipe, begun.initial
         precision: str = recipe.train.precision
         if precision == "auto":
@@ -343,21 +339,21 @@ class RunTraining:
             raise
         except AttnkitError as error:
             if started:
-                with suppress(AttnkitError):  # such as a full disk; the cause is what must be told
+                with suppress(AttnkitError):  # such as a full disk; the original error must be raised
                     run.update(failed=str(error))
             raise
 
     def _joined(self) -> BegunTraining:
-        """What another rank finds that the main one has made."""
+        """Open, on other ranks, the run that the main process has begun."""
         run = Run.open(self.path)
         initial = self.initial(run)
         return BegunTraining(run, initial, self.experiment.prepared(self.recipe, initial, self.emit))
 
     def _begin(self) -> BegunTraining:
-        """Make the run, or see to one that is there.
+        """Create the run, or prepare an existing one to be resumed or skipped.
 
-        An existing run stays as it is until the data is at hand and, with a changed recipe, until
-        the checkpoint has turned out to fit it.
+        An existing run is not changed before the data is available and, with a changed recipe, the checkpoint is known
+        to fit it.
         """
         run, changes = self.opened(), list[Change]()
         initial = self.initial(run)
@@ -383,7 +379,7 @@ class RunTraining:
         if not run:
             return BegunTraining(self._create(prepared, initial), initial, prepared)
         require_same_data(run, prepared)
-        if run.manifest.files.get(layout.TOKENIZERS[0]) is None:  # was not written whole
+        if run.manifest.files.get(layout.TOKENIZERS[0]) is None:  # was not completely written
             run.write_tokenizer(prepared.tokenizer)
         now = (str(self.experiment.device), torch.get_num_threads(), group.world_size())
         if note := other_device_note(run, now):
@@ -391,7 +387,6 @@ class RunTraining:
         return BegunTraining(run, initial, prepared, changes)
 
     def _create(self, prepared: PreparedData, initial: Run | None) -> Run:
-        """A new run; with --fresh it replaces an existing one."""
         recipe, device = self.recipe, str(self.experiment.device)
         processes = 1 if recipe.model.count_based else group.world_size()
         precision = self.experiment.precision_of(recipe, prepared, self.path, self.emit)
@@ -423,16 +418,16 @@ class RunTraining:
         return run
 
     def _tuned(self) -> dict[str, Any]:
-        """The entry of the manifest that says by which trials a value was chosen."""
+        """Return the manifest entry about the trials by which a value was chosen, if there were any."""
         entry = self.settings.tuned.get(self.variant)
         return {} if entry is None else {"tuned": entry.model_dump()}
 
     def _changes(self, run: Run) -> list[Change]:
-        """How the recipe differs from that of the run.  Raises RecipeError where it must not."""
+        """Return how the recipe differs from the run's.  Raises RecipeError if a change is not allowed."""
         return allowed_changes(run, self.recipe, allow=self.settings.allow_change)
 
     def evaluate(self, run: Run) -> list[ScoreRow]:
-        """Decode and score the run, as far as that is not done; a trial has its validations."""
+        """Decode and score the run where it is not yet scored; trials are not scored."""
         if self.variant in self.settings.trials:
             return []
         splits = tuple(run.recipe.eval.splits)

@@ -1,4 +1,4 @@
-"""The run whose weights start another one: `train.init`."""
+"""Initial weights from another run: `train.init`."""
 
 import shlex
 from pathlib import Path
@@ -18,19 +18,19 @@ from attnkit.train.optimiser import Weights, weights_of
 INIT = "train.init"
 HEAD = "output.weight"
 SHAPELESS = ("type", "heads", "norm", "positions", "activation")
-"""Keys of a model that may differ although all shapes are the same."""
+"""Keys of a model whose values do not show in the shapes of the weights."""
 
 
 def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | None:
-    """The finished run that a training starts from, which fits it; None where it has none.
+    """Return the finished run with the initial weights of a training, checked to fit; None without `train.init`.
 
-    `out` is the root of the runs that a recipe named by `train.init` made.  A variant of a sweep
-    starts from the run of the variant that it was made of.
+    `out` is the root of the run directories if `train.init` names a recipe. A variant made by a sweep starts from the
+    run of its base variant.
 
     Raises:
-        MissingInputError: there is no such recipe or run; says the command that makes it.
-        RecipeError: its weights or its tokenizer's settings do not fit; names the first weights.
-        DataError: its weights are damaged.
+        MissingInputError: If the recipe or run does not exist; names the command that makes it.
+        RecipeError: If its weights or its tokenizer's settings do not fit; names the first ones that do not.
+        DataError: If its weights are damaged.
     """
     recipe = recipe_of_run(file, variant, seed)
     if recipe.train.init is None:
@@ -63,7 +63,7 @@ def initial_run(file: RecipeFile, variant: str, seed: int, out: Path) -> Run | N
 
 
 def manifest_entry(run: Run) -> dict[str, Any]:
-    """What the manifest of a training says of the run that it began from."""
+    """Return the manifest entry about the run with the initial weights."""
     return {
         "run": named(run.path.as_posix()),
         "recipe": run.name,
@@ -74,7 +74,7 @@ def manifest_entry(run: Run) -> dict[str, Any]:
 
 
 def require_same(run: Run, initial: Run | None) -> None:
-    """Raise DataError where a run that has begun did not begin from these weights."""
+    """Raise DataError if a run began from other weights than those of `initial`."""
     began = run.manifest.init
     if (began and began.weights) != (initial and initial.weights_sha256):
         raise DataError(
@@ -84,11 +84,11 @@ def require_same(run: Run, initial: Run | None) -> None:
 
 
 def starting_weights(recipe: Recipe, run: Run) -> Weights:
-    """Those weights of a run that a training takes over.
+    """Return the weights of a run that a training starts from.
 
-    A classifying encoder takes those of the encoder, and the head only where the labels are the same.
+    An encoder for classification takes the encoder's weights, and the head's only if the labels are the same.
 
-    Raises DataError: they are damaged.
+    Raises DataError if the weights are damaged.
     """
     weights = run.weights()
     if recipe.model.shape != "encoder" or not recipe.writes:
@@ -99,16 +99,16 @@ def starting_weights(recipe: Recipe, run: Run) -> Weights:
 
 
 def mismatch(recipe: Recipe, run: Run) -> str:
-    """How the weights of a run differ from those that a model takes, by names and shapes; or "".
+    """Return how the weights of a run fail to fit a model, by names and shapes, or "" if they fit.
 
-    Settings that decide what weights mean but have none of their own come first.
+    Settings that change the meaning of weights, but not their shapes, are compared first.
     """
     for name in SHAPELESS:
         theirs, ours = (getattr(some.model, name) for some in (run.recipe, recipe))
         if theirs != ours:
             return f"model.{name} is {theirs} there and {ours} here"
     theirs, ours = (some.model.init_std for some in (run.recipe, recipe))
-    if (theirs is None) != (ours is None):  # one of them multiplies token vectors by sqrt(width)
+    if (theirs is None) != (ours is None):  # only one of the models multiplies embeddings by sqrt(width)
         return f"model.init_std is {theirs or 'null'} there and {ours or 'null'} here"
     tokenizer, weights = run.tokenizer(), starting_weights(recipe, run)
     head = recipe.model.shape == "encoder" and recipe.writes
@@ -125,7 +125,6 @@ def mismatch(recipe: Recipe, run: Run) -> str:
 
 
 def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
-    """The folder where the run should be."""
     path = located(given)
     if layout.is_results_file(path):
         Run.open(path).require_weights()
@@ -146,7 +145,6 @@ def _folder(given: str, variant: str, seed: int, out: Path, place: str) -> Path:
 
 
 def _missing(run: Run, given: str, seed: int, out: Path) -> str:
-    """What is missing, and the command that makes it."""
     what = "is not trained to its end" if run.exists else "is not there"
     if Path(given).is_dir():
         return f"{run.path} {what}; it must hold a finished run"

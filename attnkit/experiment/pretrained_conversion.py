@@ -1,7 +1,7 @@
-"""Attention surgery on a causal Hugging Face model: `convert` for models that others trained.
+"""Attention surgery on pretrained causal models of Hugging Face.
 
-The stages are those of `conversion`: `swapped`, `transferred`, `tuned`; the quality is perplexity
-of plain text.  All layers get the mechanism, and the last stage is written as a model folder.
+The stages are those of `conversion`: `swapped`, `transferred`, `tuned`; the metric is perplexity on plain text. All
+layers get the mechanism, and the last stage is saved as a model folder.
 """
 
 import codecs
@@ -39,16 +39,16 @@ from attnkit.train.events import Emit, Event, NoteEvent
 from attnkit.train.signals import StopSignals
 
 RATE = 1e-3
-"""Learning rate of the first update of attention transfer, which starts from trained weights."""
+"""Initial learning rate of attention transfer, which starts from trained weights."""
 TEST_TOKENS = 2**15
-"""Of which perplexity is taken, at most."""
+"""Maximum number of tokens for perplexity."""
 HELD_OUT = 10
-"""Without a text to test on, this part of the text (a tenth) is kept for it."""
+"""Without a test text, the last 1 / HELD_OUT of the text is held out."""
 MOST_TEXT = 2**25
-"""Bytes of a text that are read, at most."""
+"""Maximum number of bytes read from a text."""
 SEED = 1
 KEYS = ("train.lr", "train.batch_tokens", "train.precision")
-"""Of a recipe, those that a conversion has."""
+"""Recipe keys that a conversion uses."""
 DEFAULTS = b"""
 task: language-modeling
 data: {train: text}
@@ -59,24 +59,24 @@ train: {lr: 1e-4, batch_tokens: 2048, precision: fp32}
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainedSettings:
-    """One conversion of a Hugging Face model."""
+    """Settings of one conversion of a Hugging Face model."""
 
     model: str
-    """A directory, or OWNER/MODEL."""
+    """Directory or OWNER/MODEL."""
     recipe: Recipe
-    """Of which the attention of the decoder counts, and in training the highest learning rate of
-    fine-tuning, the tokens of an update and the precision of products; see `recipe_of`."""
+    """Recipe of `recipe_of`: decoder attention, and peak learning rate, tokens per update and precision."""
     text: Path
-    """Plain text that the new layers learn from."""
+    """Plain text for training."""
     test: Path | None
     """Plain text for perplexity; None: the last tenth of `text`."""
     length: int
-    """Tokens of a window."""
+    """Number of tokens in a window."""
     transfer: int
+    """Number of updates of attention transfer; 0 skips it."""
     tune: int
-    """Updates of attention transfer and of fine-tuning; 0 leaves them out."""
+    """Number of updates of fine-tuning; 0 skips it."""
     out: Path
-    """Where the folder of the converted model goes."""
+    """Parent of the folder of the converted model."""
     fresh: bool = False
     device: str = "auto"
     offline: bool = False
@@ -92,23 +92,21 @@ class PretrainedSettings:
 
     @property
     def stages(self) -> list[str]:
-        """What is compared, the model as it was first."""
+        """Stages to compare, first the original model."""
         return ["before", *stages(self.transfer, self.tune)]
 
     @property
     def folder(self) -> Path:
-        """Of the converted model."""
+        """Folder of the converted model."""
         return self.out / f"{self.name}-{self.attention.name}"
 
 
 def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
-    """The new attention and the training, as a recipe of a causal model has them.
-
-    `attention` is a value of model.attention, `words` are KEY=VALUE texts.
+    """Return a recipe with the new attention (a value of model.attention) and KEY=VALUE settings of training.
 
     Raises:
-        UsageError: a key is none of those that count, or the mechanism cannot stand in a trained causal model.
-        RecipeError: a value cannot be.
+        UsageError: If a key is not in `KEYS`, or the mechanism cannot be used in a pretrained causal model.
+        RecipeError: If a value is invalid.
     """
     for word in words:
         if word.partition("=")[0] not in KEYS:
@@ -126,30 +124,26 @@ def recipe_of(attention: str, words: Sequence[str]) -> Recipe:
 def convert(
     settings: PretrainedSettings, emit: Emit = events.ignore, *, notice: Callable[[str], object] | None = None
 ) -> Comparison:
-    """Convert a model, measure each stage, and write the last one.
-
-    `notice` is called with the name of the first signal when it comes; see `StopSignals`.
+    """Convert a model, score each stage, and save the last one; for `notice` see `StopSignals`.
 
     Raises:
-        OutputPathError: the folder is there already.
-        UsageError: the model cannot be converted so, or a window is too long for it.
-        DataError: a text is too short, or no text.
-        StoppedError: a signal came; nothing was written.
-        AttnkitError: whatever opening the model raises.
+        OutputPathError: If the folder already exists or cannot be created.
+        UsageError: If the model cannot be converted, or `length` exceeds its maximum.
+        DataError: If a text is too short or not UTF-8.
+        StoppedError: If a signal arrives; nothing is written.
+        AttnkitError: If the model cannot be opened.
     """
     with StopSignals(notice) as stop:
         return _PretrainedConversion(settings, stop, emit).stages()
 
 
 class _PretrainedConversion:
-    """One conversion, step by step."""
-
     def __init__(self, settings: PretrainedSettings, stop: StopSignals, emit: Emit) -> None:
         self.settings, self.stop, self.emit = settings, stop, emit
 
     @cached_property
     def teacher(self) -> Pretrained:
-        """The model as it was."""
+        """Original model."""
         name = self.settings.model
         opened = open_model(name, device=self.settings.device, offline=self.settings.offline)
         if opened.shape != "decoder":
@@ -164,7 +158,6 @@ class _PretrainedConversion:
         return opened
 
     def stages(self) -> Comparison:
-        """All that `convert` does."""
         settings, emit = self.settings, self.emit
         self._check_place(settings.fresh)
         emit(NoteEvent("opening the model", passing=True))
@@ -191,7 +184,7 @@ class _PretrainedConversion:
         return result
 
     def _check_place(self, replace: bool) -> None:
-        """Raise OutputPathError where the folder cannot be made, or holds something to be kept."""
+        """Raise OutputPathError if the folder cannot be created, or holds something that must not be replaced."""
         out, folder = self.settings.out.absolute(), self.settings.folder
         above = next(path for path in (out, *out.parents) if path.exists())
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
@@ -204,7 +197,6 @@ class _PretrainedConversion:
             raise OutputPathError(f"{folder}: is there already: use --fresh to replace it, or another --out")
 
     def _texts(self) -> tuple[Int[Tensor, "N L"], Int[Tensor, "n L"]]:
-        """Windows of the text to learn from and of the text that is scored."""
         settings = self.settings
         text = self._windows(settings.text)
         if settings.test is not None:
@@ -223,7 +215,7 @@ class _PretrainedConversion:
         with open_file(path) as file:
             data = file.read(MOST_TEXT)
         try:
-            # a text that is cut may end inside a character
+            # a truncated text may end within a character
             decoder = codecs.getincrementaldecoder("utf-8-sig")()
             text = decoder.decode(data, final=len(data) < MOST_TEXT).replace("\r\n", "\n")
         except UnicodeDecodeError as error:
@@ -236,7 +228,6 @@ class _PretrainedConversion:
         return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
     def _train(self, stage: str, student: nn.Module, layers: list[str], text: Int[Tensor, "N L"]) -> None:
-        """Make the updates of a stage, if it has any, and tell how far they are."""
         batches = self._batches(text)
         if stage == "transferred":
             what, updates = MATCHING, self.settings.transfer
@@ -251,7 +242,7 @@ class _PretrainedConversion:
             return
 
         def rate(done: int) -> float:
-            """It falls linearly, in fine-tuning after a warm-up of a tenth."""
+            """Return the linearly falling learning rate; fine-tuning warms up over a tenth of the updates."""
             if stage == "transferred":
                 return RATE * (1 - (done - 1) / updates)
             warm = done / max(1, updates // 10)
@@ -278,17 +269,15 @@ class _PretrainedConversion:
         emit(events.FinishedEvent(updates, time.perf_counter() - begin, "steps"))
 
     def _autocast(self) -> torch.autocast:
-        """A context for training."""
         device, fast = self.teacher.device.type, self.settings.recipe.train.precision == "bf16"
         return torch.autocast(device, torch.bfloat16, enabled=fast)
 
     @property
     def _rows(self) -> int:
-        """Windows of an update."""
+        """Number of windows per update."""
         return max(1, self.settings.recipe.train.batch_tokens // self.settings.length)
 
     def _batches(self, text: Int[Tensor, "N L"]) -> Iterator[Int[Tensor, "R L"]]:
-        """Windows in a random order, anew when all were taken."""
         draw = torch.Generator().manual_seed(SEED)
         order = torch.empty(0, dtype=torch.long)
         while True:
@@ -298,7 +287,7 @@ class _PretrainedConversion:
             yield text[taken].to(self.teacher.device)
 
     def _match(self, layers: Mapping[str, nn.Module], ids: Int[Tensor, "R L"]) -> float:
-        """The gradients of each new layer, to answer as the old one what that reads."""
+        """Compute the gradients of attention transfer and return the mean loss of the layers."""
         with self._autocast():
             calls = layer_calls(self.teacher.model, [*layers], ids)
         losses = list[float]()
@@ -311,7 +300,7 @@ class _PretrainedConversion:
         return mean(losses)
 
     def _predict(self, student: nn.Module, ids: Int[Tensor, "R L"]) -> float:
-        """The gradients of all weights, to predict the next token."""
+        """Compute the clipped gradients of next-token prediction and return the loss."""
         with self._autocast():
             loss = nll(student, ids).mean()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -320,7 +309,7 @@ class _PretrainedConversion:
 
     @torch.no_grad()
     def _entry(self, stage: str, model: Any, test: Int[Tensor, "n L"]) -> ScoreRow:
-        """Perplexity of all windows; the first token of each is given."""
+        """Score the perplexity of all windows, without the first token of each."""
         losses = []
         for ids in test.split(self._rows):  # type: ignore[no-untyped-call]
             self.stop.obey("; nothing was written")
@@ -350,7 +339,7 @@ class _PretrainedConversion:
             **self.teacher.facts,
         }
         make_folder(settings.out)
-        self._check_place(settings.fresh)  # another command may have made it meanwhile
+        self._check_place(settings.fresh)  # another command may have created it meanwhile
         tokenizer = self.teacher.tokenizer
         fill_folder(settings.folder, lambda at: surgery.save(student, tokenizer, at, facts))
 
@@ -359,11 +348,11 @@ class _PretrainedConversion:
 def layer_calls(
     model: Any, layers: Sequence[str], ids: Int[Tensor, "R L"]
 ) -> dict[str, tuple[tuple[Any, ...], dict[str, Any], Float[Tensor, "R L W"]]]:
-    """What modules of attention are given and answer while a model reads windows without pads."""
+    """Run a model on windows without pads; return the arguments and outputs of these attention modules by name."""
     calls, parts = {}, dict(model.named_modules())
 
     def note(name: str, _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], out: Any) -> None:
-        # without padding no layer needs a mask, whose form depends on the implementation
+        # no layer needs a mask without padding, and its form depends on the implementation
         calls[name] = args, {**named, "attention_mask": None}, out[0]
 
     with ExitStack() as hooks, quiet():
@@ -375,7 +364,7 @@ def layer_calls(
 
 
 def nll(model: Any, ids: Int[Tensor, "R L"]) -> Float[Tensor, "R L-1"]:
-    """Negative log-likelihood in nats of each token but the first."""
+    """Return the negative log-likelihood in nats of each token except the first."""
     with quiet():
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
     return F.cross_entropy(logits.transpose(1, 2).float(), ids[:, 1:], reduction="none")

@@ -1,4 +1,4 @@
-"""Where a run comes from: the machine, and the code of attnkit."""
+"""Provenance of a run: the machine and the version of attnkit's code."""
 
 import hashlib
 import os
@@ -9,11 +9,11 @@ from pathlib import Path
 import attnkit
 
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
-"""Processor flags that decide the speed of matrix products."""
+"""CPU flags that affect the speed of matrix products."""
 
 
 def machine(device: str = "cpu") -> str:
-    """The machine in words, without its name: GPU of `device`, cores, kind of processor, memory."""
+    """Describe the machine without its name: GPU of `device`, number of cores, kind of CPU, memory."""
     text = ""
     if (info := Path("/proc/cpuinfo")).exists():
         text = info.read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def machine(device: str = "cpu") -> str:
 
 
 def gpu(device: str) -> str:
-    """A CUDA device in words."""
+    """Describe a CUDA device."""
     import torch
 
     found = torch.cuda.get_device_properties(device)
@@ -40,7 +40,7 @@ def gpu(device: str) -> str:
 
 @cache
 def code_digest() -> str:
-    """SHA-256 of attnkit's own modules: equal for rows that were trained by the same code."""
+    """Return the SHA-256 of attnkit's modules, equal for runs trained by the same code."""
     root, total = Path(attnkit.__file__).parent, hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         total.update(f"{path.relative_to(root).as_posix()}\0".encode())

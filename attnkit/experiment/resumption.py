@@ -1,4 +1,4 @@
-"""What becomes of a run that is there already: it is refused, skipped, resumed or replaced."""
+"""Resumption of existing runs, which are refused, skipped, resumed or scored again."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,15 +17,15 @@ from attnkit.train.checkpoint import record_change
 from attnkit.train.events import Emit, NoteEvent
 
 FILES = ("data.train", "data.valid", "data.test", "tokenizer.model", "train.init")
-"""Keys of files that may lie elsewhere than before, if their content is the same."""
+"""Keys of files that may have moved, if their contents are the same."""
 FILE = "file "
-"""Before the path of a mechanism's file, where that stands for a key."""
+"""Prefix of `Change.key` for the file of a mechanism, before its path."""
 READ = ("train", "valid")
 """Splits that a training reads."""
 
 
 class Change(NamedTuple):
-    """One key of a run's recipe, or the file of a mechanism, that is not what it was."""
+    """A changed key of a run's recipe, or a changed file of a mechanism."""
 
     key: str
     old: str
@@ -33,20 +33,20 @@ class Change(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What changed, in words; of a file not its digests."""
+        """Description of the change, without the hashes of a file."""
         if self.key.startswith(FILE):
             return f"{self.key.removeprefix(FILE)} has changed"
         return f"{self.key}: {self.old} -> {self.new}"
 
     @property
     def of_weights(self) -> bool:
-        """Whether it concerns weights, not scores alone."""
+        """Whether the change affects the weights, not only the scores."""
         later = self.key.startswith(AFTER_TRAINING) or self.key == "train.log_to"
         return not (later or self.of_files)
 
     @property
     def of_files(self) -> bool:
-        """Whether it names files, which may have moved."""
+        """Whether the key is a path that may have moved."""
         return self.key in FILES
 
 
@@ -56,13 +56,12 @@ class RunState(NamedTuple):
     state: str
     """new, begun, done or refused."""
     step: int | None = None
-    """Where a begun one goes on."""
+    """Step from which a begun run resumes."""
     error: AttnkitError | None = None
-    """Why it is refused."""
 
     @property
     def text(self) -> str:
-        """The state in a few words."""
+        """Short description of the state."""
         if self.state == "begun":
             return f"resumes at {self.step or 0:,}"
         if self.state == "done":
@@ -74,7 +73,7 @@ class RunState(NamedTuple):
 
 
 def recipe_of_run(file: RecipeFile, variant: str, seed: int) -> Recipe:
-    """The recipe of one training."""
+    """Return the recipe of one training: that of the variant with a single seed."""
     recipe = file.variants[variant]
     return recipe.model_copy(update={"train": recipe.train.model_copy(update={"seeds": (seed,)})})
 
@@ -84,9 +83,9 @@ def texts(changes: Sequence[Change]) -> str:
 
 
 def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
-    """How a recipe differs from that of an existing run.
+    """Return how a recipe differs from that of an existing run.
 
-    Raises RecipeError: so that it would train another model, and this is not allowed.
+    Raises RecipeError if a change would affect the weights and `allow` is false.
     """
     changes = [Change(*change) for change in changed_keys(run.recipe, recipe)]
     changes += [Change(FILE + path, *sums) for path, *sums in plugins.changes(run.manifest.plugins)]
@@ -101,7 +100,7 @@ def allowed_changes(run: Run, recipe: Recipe, *, allow: bool) -> list[Change]:
 
 
 def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
-    """Whether updates follow: a run is not finished, or its recipe now asks for more."""
+    """Return whether a run needs updates: it is not finished, or its changed recipe trains longer."""
     if not run.finished:
         return True
     done, patience = run.outcome, recipe.train.patience
@@ -112,7 +111,7 @@ def needs_updates(run: Run, recipe: Recipe, changes: Sequence[Change]) -> bool:
 
 
 def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
-    """The recipe of a run with the search, the scoring and the places of files of another."""
+    """Return the run's recipe with the search, scoring, log writers and file paths of `recipe`."""
     later: dict[str, Any] = {"search": recipe.search, "eval": recipe.eval, "contexts": recipe.contexts}
     for key in (*FILES, "train.log_to"):
         section, name = key.split(".")
@@ -123,7 +122,7 @@ def with_new_scoring(run: Run, recipe: Recipe) -> Recipe:
 
 
 def require_same_data(run: Run, prepared: PreparedData) -> None:
-    """Raise DataError where the data or the tokenizer differs from what a run was trained on."""
+    """Raise DataError if the data or the tokenizer differs from that of the run."""
     if run.manifest.hashes.get("data") != prepared.digest:
         raise DataError(
             f"{run.path}: the data or the tokenizer is not what this run began with; restore"
@@ -132,10 +131,9 @@ def require_same_data(run: Run, prepared: PreparedData) -> None:
 
 
 def require_same_corpus(run: Run, recipe: Recipe, **places: Any) -> None:
-    """Raise DataError where the rows at hand are not those that a finished run was trained on.
+    """Raise DataError if the corpus differs from that of a finished run; a missing corpus is no error.
 
-    A finished run needs no corpus: where it is not at hand, nothing is raised.  `places` are
-    `data_dir` and `offline` of `Corpus.open`.
+    `places` are `data_dir` and `offline` of `Corpus.open`.
     """
     known = found = run.manifest.hashes.get("corpus")
     with suppress(AttnkitError):
@@ -150,12 +148,12 @@ def require_same_corpus(run: Run, recipe: Recipe, **places: Any) -> None:
 
 
 def corpus_digest(corpus: Corpus) -> str:
-    """SHA-256 over the rows that a training reads, whatever its tokenizer."""
+    """Return the SHA-256 of the rows that a training reads, independent of its tokenizer."""
     return sha256_json([corpus.fingerprint(split) for split in READ])
 
 
 def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> None:
-    """A finished run: its weights stay, and so does what its recipe says of them."""
+    """Record the new scoring of a finished run, and skip its training; its weights and their settings are kept."""
     run.verify()
     later = [change for change in changes if not change.of_weights]
     record_changes(run, with_new_scoring(run, recipe), later, None, emit)
@@ -165,14 +163,14 @@ def rescore(run: Run, recipe: Recipe, changes: Sequence[Change], emit: Emit) -> 
 
 
 def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: int | None, emit: Emit) -> None:
-    """Store a changed recipe in its run, and after which step the training was changed."""
+    """Store a changed recipe in its run, and the step after which training changed."""
     if not changes:
         return
     run.replace_recipe(recipe)
     run.update(hashes={"recipe": digest(recipe)})
     if of_weights := [change for change in changes if change.of_weights]:
         run.update(finished=None)
-        if step is None:  # trains anew
+        if step is None:  # the training starts from the beginning
             run.update(changes=[])
         else:
             for change in of_weights:
@@ -181,7 +179,7 @@ def record_changes(run: Run, recipe: Recipe, changes: Sequence[Change], step: in
 
 
 def other_device_note(run: Run, now: tuple[str, int, int]) -> str:
-    """What to tell where a training resumes with another (device, threads, processes); else ""."""
+    """Return a note if a training resumes with other (device, threads, processes), otherwise ""."""
     was = run.manifest
     before = (was.device, was.threads, was.world_size)
     if before == now:

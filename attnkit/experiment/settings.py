@@ -1,4 +1,4 @@
-"""What one command trains, and how: told to the trainings, and to each process of several."""
+"""Settings that all trainings of one command, and their processes, share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,58 +12,56 @@ from attnkit.runs.json_files import Tuned
 from attnkit.runs.layout import TUNE
 
 ABSENT = "(not set)"
-"""In place of a value that a recipe lacks."""
+"""Placeholder for a value that a recipe lacks."""
 
 
 class Trial(NamedTuple):
-    """What one run tries: a value of a key, for a row of the comparison."""
+    """A trial run: one value of a key for one variant."""
 
     row: str
-    """The variant of the recipe."""
+    """Variant of the recipe."""
     folder: str
-    """Name of its folder, such as train.lr=0.001."""
+    """Name of the trial's folder, e.g. train.lr=0.001."""
     key: str
     value: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """The settings that all trainings of one command share."""
+    """Settings of the trainings of one command."""
 
     file: RecipeFile
-    """A loaded recipe."""
     out: Path
     """Root of the run directories."""
     variants: Sequence[str] | None = None
-    """Some of its variants; all when None."""
+    """Variants to train; None: all."""
     seeds: Sequence[int] | None = None
-    """Instead of the recipe's seeds."""
+    """Seeds; None: those of the recipe."""
     fresh: bool = False
-    """Start over where there is a run."""
+    """Replace existing runs."""
     allow_change: bool = False
-    """Resume a run whose recipe has changed."""
+    """Resume runs whose recipe has changed."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     data_dir: Path | None = None
-    """Where corpora are; $ATTNKIT_DATA when None."""
+    """Folder of the corpora; None: $ATTNKIT_DATA."""
     offline: bool = False
-    """Never download."""
     precision: str | None = None
-    """What `precision: auto` means for all of them, where it has been chosen."""
+    """Precision that `precision: auto` stands for in all runs; None: not yet chosen."""
     trials: Mapping[str, Trial] = field(default_factory=dict)
-    """Where the variants are trials, what each of them tries."""
+    """Trials by variant of `file`; empty unless the variants are trials."""
     tuned: Mapping[str, Tuned] = field(default_factory=dict)
-    """By variant, how trials chose a value of it."""
+    """Outcome of the trials by variant."""
 
     def folder(self, variant: str, seed: int) -> Path:
-        """Where a run is, or will be: of a trial in a folder beside the runs of its row."""
+        """Return the folder of a run; trials are in a folder beside the runs of their variant."""
         name = self.file.name
         if trial := self.trials.get(variant):
             name, variant = f"{name}/{trial.row}/{TUNE}", trial.folder
         return run_path(self.out, name, variant, seed)
 
     def runs(self) -> list[tuple[str, int]]:
-        """Variant and seed of every training, in the order of the recipe."""
+        """Return variant and seed of every training, in the order of the recipe."""
         return [
             (name, seed)
             for name, recipe in self.file.variants.items()
@@ -73,9 +71,9 @@ class TrainingSettings:
 
 
 def recorded_values(file: RecipeFile, names: Sequence[str], words: Sequence[str], out: Path) -> dict[str, Tuned]:
-    """How rows were tuned before, by their runs' manifests, so that these go on with what was chosen.
+    """Return earlier outcomes of tuning by variant, from the runs' manifests, so that runs resume with those values.
 
-    A row is left out whose recipe has changed in what was tuned, or where a word sets it.
+    Variants are left out whose recipe has changed in the tuned keys, or whose tuned key is set by one of the `words`.
     """
     found = dict[str, Tuned]()
     given = {word.partition("=")[0].strip() for word in words}

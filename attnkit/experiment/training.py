@@ -1,10 +1,8 @@
-"""All variants and seeds of a recipe: trained and scored in turn or side by side, or skipped, then compared.
+"""Training and scoring of all variants and seeds of a recipe, in sequence or in parallel, and their comparison.
 
-A `TrainingSettings` says what is to be trained; `train` carries it out and tells `emit` what happens.
-
-Side by side each run has a process of its own, several at a time.  The parent prepares the data, chooses the precision
-and compares the scores.  A process trains and scores one run; its events come back over a pipe.  It is forked from one
-that has imported torch and run nothing.
+In parallel, each run has its own process. The parent prepares the data, chooses the precision and compares the scores.
+A process trains and scores one run and sends its events over a pipe. It is forked from a process that has imported
+torch but run nothing.
 """
 
 import faulthandler
@@ -44,57 +42,53 @@ from attnkit.train.signals import StopSignals
 
 CONTEXT = get_context("forkserver")
 PRELOAD = ["attnkit.experiment.training", "sacrebleu", "torch.fx.experimental.symbolic_shapes"]
-"""What processes find imported; the last is what autograd imports when used."""
+"""Modules imported before the fork; the last one is imported by autograd on first use."""
 LAST_LINES = 20
-"""Of what a process wrote before it died."""
+"""Number of last lines of output to show from a process that died."""
 AGAIN = "run the same command again to resume"
 
 
 class Start(NamedTuple):
-    """What each process is told when it starts."""
+    """Arguments of each process."""
 
     settings: TrainingSettings
     threads: int
     plugins: tuple[Path, ...]
     digests: Mapping[Any, str] = {}
-    """Of the files that this process has read."""
+    """Hashes of the files that the parent has read."""
 
 
 class TrainingEnd(NamedTuple):
-    """What a process sends last."""
+    """Last message of a process."""
 
     error: AttnkitError | None = None
     details: str = ""
-    """The traceback of what should not have happened, or the last words of a process that died."""
+    """Traceback of an unexpected error, or the last output of a process that died."""
     rows: Sequence[ScoreRow] = ()
-    """The scores of its run."""
 
 
 def train(
     settings: TrainingSettings, emit: Emit = ignore, *, jobs: int = 1, notice: Callable[[str], object] | None = None
 ) -> Comparison | None:
-    """Train unfinished runs, skip finished ones, score each, and compare them.
+    """Train unfinished runs, skip finished ones, and score and compare all; `attnkit train` calls this function.
 
-    This is all that `attnkit train` and `attnkit.train` do, so it is where to begin in Python:
-
-        file = load("quickstart", ["train.steps=200"])  # a recipe and KEY=VALUE words
+        file = load("quickstart", ["train.steps=200"])  # a recipe and KEY=VALUE overrides
         train(TrainingSettings(file=file, out=Path("runs"), variants=["linear"], seeds=[1]), print)
 
     Args:
-        settings: which runs of a loaded recipe, and how.
-        emit: called with each event (`train.events`) when it happens.
-        jobs: runs at a time, each in a process of its own where there are several.
-        notice: called with the name of the first signal when it comes; see `StopSignals`.
+        settings: Runs to train.
+        emit: Receives each event (`train.events`).
+        jobs: Number of parallel runs, each in its own process if there are several.
+        notice: Receives the name of the first signal; see `StopSignals`.
 
     Returns:
-        The comparison; None where the runs are trials, which are not scored, and in other ranks
-        than 0.
+        The comparison; None for trials, which are not scored, and on other ranks than 0.
 
     Raises:
-        RecipeError: a run was trained by another recipe.
-        StoppedError: a signal came; the state is saved.
-        UnavailableError: the device, or what a metric needs, is not there.
-        AttnkitError: whatever the data, the run directory or the training raise.
+        RecipeError: If a run was trained with another recipe.
+        StoppedError: If a signal arrives; the state is saved.
+        UnavailableError: If the device, or a package for a metric, is missing.
+        AttnkitError: If the data, the run directory or the training fails.
     """
     if jobs > 1:
         return train_side_by_side(settings, emit, jobs=jobs, notice=notice)
@@ -112,11 +106,11 @@ def train(
 def prepare_data(
     settings: TrainingSettings, emit: Emit = ignore, *, notice: Callable[[str], object] | None = None
 ) -> None:
-    """Prepare the data of all trainings, so that `train` finds it.
+    """Prepare and cache the data of all trainings for `train`.
 
     Raises:
-        StoppedError: a signal came; finished shards are kept.
-        AttnkitError: whatever the data or the weights to start from raise.
+        StoppedError: If a signal arrives; finished shards are kept.
+        AttnkitError: If the data or the initial weights are missing or invalid.
     """
     with StopSignals(notice) as stop:
         for run in Experiment(settings, stop, emit).runs():
@@ -126,15 +120,15 @@ def prepare_data(
 def train_side_by_side(
     settings: TrainingSettings, emit: Emit, *, jobs: int, notice: Callable[[str], object] | None = None
 ) -> Comparison | None:
-    """`train` with so many runs at a time, each in a process.
+    """`train` with `jobs` runs in parallel, each in its own process.
 
-    Every process has an equal share of torch's threads here, at least one.  The results are, bit
-    for bit, those of one run after the other with as many threads.  A run that fails is reported
-    by a `FailedEvent`; the others are finished and compared, then its error is raised.
+    Every process gets an equal share of torch's threads, at least one. The results are bit-identical to sequential
+    runs with as many threads. A run that fails is reported by a `FailedEvent`; the other runs are finished and
+    compared, then its error is raised.
 
     Raises:
-        StoppedError: a signal came; the state of every run is saved.
-        AttnkitError: of the first run that failed, with a line for each of them.
+        StoppedError: If a signal arrives; the state of every run is saved.
+        AttnkitError: If runs fail: the type of the first error, with a line for each failed run.
     """
     planned, threads = settings.runs(), threads_each(jobs)
     with StopSignals(notice) as stop:
@@ -143,7 +137,7 @@ def train_side_by_side(
         states = [(run, run.check().state) for run in experiment.runs()]
         unfinished = {run: run.prepared(emit) for run, state in states if state != "done"}
         everything = torch.get_num_threads()
-        torch.set_num_threads(threads)  # the precision is chosen as the processes compute
+        torch.set_num_threads(threads)  # the precision is chosen with the threads of a process
         try:
             for run, state in states:
                 if state == "new":
@@ -152,7 +146,7 @@ def train_side_by_side(
             torch.set_num_threads(everything)
         release_freed_memory()
         settings = replace(settings, precision=experiment.precision)
-        # the process that imports torch, from which the others are forked
+        # start the process that imports torch, from which the others are forked
         current_process()._config["tempdir"] = str(process_folder())  # type: ignore[attr-defined]
         CONTEXT.set_forkserver_preload(PRELOAD)
         with patch.dict(os.environ, dict.fromkeys(THREADS, str(threads))), starting_processes():
@@ -163,9 +157,9 @@ def train_side_by_side(
 
 
 def serve(connection: Connection, output: Path, start: Start, variant: str, seed: int) -> None:
-    """Train and score one run in this process; its events, then a `TrainingEnd`, are sent.
+    """Train and score one run in this process; send its events, then a `TrainingEnd`.
 
-    What libraries and plug-ins print is kept in the file `output`, so that it does not spoil the parent's screen.
+    Output of libraries and plug-ins is redirected to the file `output`, away from the parent's screen.
     """
     with output.open("ab", buffering=0) as file:
         for descriptor in (1, 2):
@@ -173,8 +167,8 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
     faulthandler.enable()
 
     def send(message: Event | TrainingEnd) -> None:
-        if not isinstance(message, events.PreparedEvent):  # the parent told it
-            with suppress(OSError):  # where it is gone, a stop is asked for
+        if not isinstance(message, events.PreparedEvent):  # the parent has already emitted it
+            with suppress(OSError):  # if the parent is gone, `stop_without_parent` requests a stop
                 connection.send(message)
 
     def warn(message: Any, *_: Any, **__: Any) -> None:
@@ -198,13 +192,13 @@ def serve(connection: Connection, output: Path, start: Start, variant: str, seed
             experiment.keep_memory()
             run = RunTraining(experiment, variant, seed)
             end = TrainingEnd(rows=run.evaluate(run.train()))
-        except BaseException as error:  # one run must not take the others with it
+        except BaseException as error:  # a failed run must not end the others
             end = end_of(error, start.settings.file.variants[variant])
         send(end)
 
 
 def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
-    """How a run ended that raised an error."""
+    """Return the end of a run that raised an error."""
     if known := understood(error, recipe.train.batch_tokens, recipe.train.accumulate):
         return TrainingEnd(known)
     whose = mechanisms.plugin_error(error)
@@ -214,7 +208,7 @@ def end_of(error: BaseException, recipe: Recipe) -> TrainingEnd:
 
 
 def end_of_process(code: int, output: Path) -> TrainingEnd:
-    """How a run ended whose process died with an exit code, without a word over the pipe."""
+    """Return the end of a run whose process died without sending a `TrainingEnd`."""
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     details = "\n".join(lines[-LAST_LINES:])
     again = f"{AGAIN} from its last checkpoint"
@@ -224,16 +218,15 @@ def end_of_process(code: int, output: Path) -> TrainingEnd:
     if name == "SIGKILL":
         text = f"its process was killed (SIGKILL), as the system does when memory runs out; {again}"
         return TrainingEnd(MemoryLimitError(f"{text}, with fewer --jobs if memory was short"))
-    if name in ("SIGTERM", "SIGHUP"):  # those that stop; it had not begun to listen
+    if name in ("SIGTERM", "SIGHUP"):  # a stop before the process had installed its handlers
         return TrainingEnd(StoppedError(f"stopped by {name}; {again}"))
     return TrainingEnd(AttnkitError(f"its process died of {name}; {again}"), details)
 
 
 class Job:
-    """One process as the parent sees it."""
+    """Process of one run, as seen by the parent."""
 
     def __init__(self, start: Start, output: Path, key: Key) -> None:
-        """A new process for this run."""
         self.key, self.output = key, output
         self.connection, theirs = CONTEXT.Pipe()
         output.touch()
@@ -243,7 +236,7 @@ class Job:
         theirs.close()
 
     def receive(self) -> Event | TrainingEnd:
-        """The next message; where the process died, how its run ended."""
+        """Return the next message, or the end of the run if the process died."""
         try:
             message: Event | TrainingEnd = self.connection.recv()
         except (EOFError, OSError):
@@ -252,7 +245,7 @@ class Job:
         return message
 
     def close(self) -> None:
-        """End it; all that is to be kept is on the disk."""
+        """Kill the process; everything to be kept is on disk."""
         self.process.kill()
         self.process.join()
         self.process.close()
@@ -265,11 +258,11 @@ def close(jobs: Sequence[Job]) -> None:
 
 
 def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs: int) -> Comparison | None:
-    """Train and score all runs, and compare those that did not fail in this process.
+    """Train and score all runs in processes, and compare, in this process, those that did not fail.
 
     Raises:
-        StoppedError: a signal came; the state of every run is saved.
-        AttnkitError: of the first run that failed, with a line for each of them.
+        StoppedError: If a signal arrives; the state of every run is saved.
+        AttnkitError: If runs fail: the type of the first error, with a line for each failed run.
     """
     stop, emit = experiment.stop, experiment.emit
     waiting, active = deque(planned), list[Job]()
@@ -318,14 +311,14 @@ def run_jobs(experiment: Experiment, start: Start, planned: Sequence[Key], jobs:
 
 
 def started(start: Start, output: Path, key: Key, stop: StopSignals) -> Job | None:
-    """The process of a run; None where a signal came instead.
+    """Start the process of a run; return None if a signal arrived instead.
 
-    Raises MemoryLimitError: the process that others are started from was killed.
+    Raises MemoryLimitError if the process from which others are forked was killed.
     """
     try:
         return Job(start, output, key)
     except (EOFError, ConnectionError) as error:
-        time.sleep(PATIENCE)  # a signal to all processes comes to this one as well
+        time.sleep(PATIENCE)  # a signal to the process group reaches this process as well
         if stop.requested:
             return None
         raise MemoryLimitError(

@@ -1,12 +1,11 @@
-"""One value of a key chosen for each row of a comparison, on validation data (`train --tune`).
+"""Choice of one recipe value per variant on validation data (`train --tune`).
 
-The plan is rows x values. A trial is an ordinary run, in a folder of its own beside the runs of its row, with the
-first seed of the recipe; it is never scored on other than validation data. A row gets the value whose trial has the
-best `train.monitor` for the weights that it chose, of equal ones that with the lower loss, else the first. Its runs
-are then trained with that value, and their manifests keep what was tried.
+There is one trial per variant (row) and value: an ordinary run in a folder beside the runs of its variant, with the
+first seed of the recipe, scored on validation data only. The best value of `train.monitor`, at the weights that the
+trial selected, decides; ties go to the lower loss, then to the first value. The variant's runs are then trained with
+that value, and their manifests record the trials.
 
-On a shortened schedule the updates that a recipe counts (warm-up, validations, checkpoints, log,
-annealing) shrink in proportion; all else stays.
+A shortened schedule scales all counts of updates (warm-up, validations, checkpoints, log, annealing) in proportion.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,52 +32,50 @@ from attnkit.train.signals import StopSignals
 from attnkit.train.validation import MonitoredScore
 
 Load = Callable[[Sequence[str]], RecipeFile]
-"""Reads a recipe with further KEY=VALUE words."""
+"""Function that loads the recipe with additional KEY=VALUE overrides."""
 TUNABLE = ("train", "model")
 """Sections of a recipe whose keys can be tuned."""
 FIXED = ("train.steps", "train.seeds", "train.monitor", "train.log_to")
-"""Keys of theirs that cannot: what trials have in common, or what decides nothing."""
+"""Keys that cannot be tuned: trials have them in common, or they have no effect on the result."""
 COUNTED = ("warmup", "valid_every", "save_every", "log_every")
 """Keys of `train` that count updates."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """The plan: the trials of each row, and what becomes of the recipe."""
+    """Plan of the trials of each row (variant of the recipe)."""
 
     word: str
-    """KEY=V1,V2 as it was given."""
+    """KEY=V1,V2 from the command line."""
     key: str
-    """What is tuned: train.lr."""
+    """Tuned key, e.g. train.lr."""
     steps: int | None
-    """Updates of a trial; None where they are those of the recipe."""
+    """Number of updates per trial; None: that of the recipe."""
     rows: Mapping[str, Mapping[str, str]]
-    """Row -> the words KEY=VALUE by value, in the order of the values."""
+    """Row -> value -> KEY=VALUE override, in the order of the values."""
     was: Mapping[str, Mapping[str, str]]
-    """Row -> the values of the recipe itself for the keys that differ among its trials."""
+    """Row -> the recipe's own values of the keys that differ between its trials."""
     tried: Mapping[str, set[tuple[object, ...]]]
     """Row -> the values of these keys in each trial."""
     file: RecipeFile
-    """The trials as variants."""
+    """Recipe whose variants are the trials."""
     trials: Mapping[str, Trial]
-    """What each of these is a trial of."""
+    """Trials by variant of `file`."""
     load: Load
 
     @staticmethod
     def plan(load: Load, word: str, names: Sequence[str], steps: int | None = None) -> "Tuning":
-        """The plan for these variants of a recipe.
-
-        A row for which a later word fixes the key is trained as it is.
+        """Plan the trials of these variants of a recipe; variants that override the key are trained without trials.
 
         Args:
-            load: reads the recipe.
-            word: KEY=V1,V2; the key may begin with `variants.NAME.`, for one row.
-            names: the rows.
-            steps: updates of a trial.
+            load: Loads the recipe.
+            word: KEY=V1,V2; the key may begin with `variants.NAME.`, for one variant.
+            names: Variants.
+            steps: Number of updates per trial.
 
         Raises:
-            UsageError: the key cannot be tuned, there is one value, or more steps than in training.
-            RecipeError: there is no such key or value, or no validation data.
+            UsageError: If the key cannot be tuned, there is only one value, or `steps` exceeds the recipe's.
+            RecipeError: If the key or a value is invalid, or there is no validation data.
         """
         file = load(())
         key, values = _read(word, file)
@@ -120,14 +117,11 @@ class Tuning:
         return Tuning(word, inner, steps, rows, was, tried, short, trials, load)
 
     def settings(self, of: TrainingSettings) -> TrainingSettings:
-        """Those of the trials."""
+        """Return the settings of the trials, derived from those of the runs."""
         return replace(of, file=self.file, variants=None, seeds=None, trials=self.trials)
 
     def check(self, settings: TrainingSettings, recorded: Mapping[str, Tuned]) -> None:
-        """Refuse, before trials, runs that are there with values that none of these trials can choose.
-
-        Raises RecipeError.
-        """
+        """Raise RecipeError, before any trial, if a run exists with values that these trials cannot choose."""
         for row, entry in recorded.items():
             before = entry.key, [one.value for one in entry.trials], entry.steps
             if row in self.rows and before != (self.key, [*self.rows[row]], self.steps):
@@ -148,7 +142,7 @@ class Tuning:
                     )
 
     def entry(self, settings: TrainingSettings, row: str) -> Tuned:
-        """What the trials of a row came to.  Raises DivergedError where none has a score."""
+        """Return the outcome of a row's trials.  Raises DivergedError if all of them diverged."""
         tried, best = list[TunedTrial](), None
         for name, trial in self.trials.items():
             if trial.row != row:
@@ -186,12 +180,12 @@ def train(
     jobs: int = 1,
     notice: Callable[[str], object] | None = None,
 ) -> Comparison | None:
-    """The trials, the choice of each row, and then its runs, as `training.train`.
+    """Run the trials, choose a value for each row, and train its runs as `training.train`.
 
     Raises:
-        DivergedError: all trials of a row diverged.
-        StoppedError: a signal came; the state is saved.
-        AttnkitError: as `training.train`.
+        DivergedError: If all trials of a row diverged.
+        StoppedError: If a signal arrives; the state is saved.
+        AttnkitError: As `training.train`.
     """
     trials = tuning.settings(settings)
     training.train(trials, emit, jobs=jobs, notice=notice)
@@ -207,7 +201,7 @@ def train(
 
 
 def _notes(entry: Tuned) -> Iterator[str]:
-    """A choice, and what a reader should know of it."""
+    """Yield messages about a choice: the scores, ties, and a chosen value at the end of the range."""
     tried = (
         f"{one.value}: {'diverged' if one.score is None else events.score_text(entry.monitor, one.score)}"
         for one in entry.trials
@@ -217,7 +211,7 @@ def _notes(entry: Tuned) -> Iterator[str]:
     same = [value for value, score in scores.items() if score == scores[entry.value]]
     if len(same) > 1:
         yield f"{entry.key}: equal scores of {', '.join(same)}; takes the first"
-    with suppress(ValueError):  # words have no ends
+    with suppress(ValueError):  # values that are no numbers have no range
         numbers = sorted(scores, key=float)
         if entry.value in (numbers[0], numbers[-1]):
             end = ("smaller", "larger")[entry.value == numbers[-1]]
@@ -225,7 +219,7 @@ def _notes(entry: Tuned) -> Iterator[str]:
 
 
 def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
-    """The schedule in fewer updates: what counts updates shrinks in proportion, to at least 1."""
+    """Return the schedule scaled to `steps` updates: counts of updates shrink in proportion, to at least 1."""
     if steps is None or steps == train.steps:
         return train
 
@@ -238,7 +232,7 @@ def shortened(train: TrainConfig, steps: int | None) -> TrainConfig:
 
 
 def _read(word: str, file: RecipeFile) -> tuple[str, list[str]]:
-    """The key and the values of KEY=V1,V2.  Raises UsageError, RecipeError."""
+    """Parse KEY=V1,V2 into key and values.  Raises UsageError or RecipeError if it is invalid."""
     key, equals, text = (part.strip() for part in word.partition("="))
     if not equals or not key:
         raise UsageError(f"--tune {word}: must be KEY=V1,V2, such as train.lr=1e-3,3e-3")
@@ -255,14 +249,14 @@ def _read(word: str, file: RecipeFile) -> tuple[str, list[str]]:
 
 
 def _owner(key: str, file: RecipeFile) -> str:
-    """The row that a key of the form variants.NAME.KEY is about; names may have dots."""
+    """Return NAME of a key of the form variants.NAME.KEY, otherwise ""; names may contain dots."""
     rest = key.removeprefix("variants.")
     fitting = (name for name in file.variants if rest != key and rest.startswith(f"{name}."))
     return max(fitting, key=len, default="")
 
 
 def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
-    """Refuse what no trial of a row can do.  Raises UsageError, RecipeError."""
+    """Raise UsageError or RecipeError if the trials of a row are impossible."""
     if "valid" not in splits_of(recipe.data):
         raise RecipeError(f"--tune {word}: chooses on validation data, and the data of {name} has no valid split")
     if steps is not None and not 1 <= steps <= recipe.train.steps:
@@ -270,7 +264,7 @@ def _check_row(recipe: Recipe, name: str, word: str, steps: int | None) -> None:
 
 
 def _outcome(run: Run, value: str) -> TunedTrial:
-    """The validation of the weights that a trial chose."""
+    """Return the validation score of the weights that a trial selected."""
     if (trial := run.manifest.trial) is None:
         raise OutputPathError(f"{run.path}: is no trial, though it lies among them; move it away")
     if trial.diverged:

@@ -1,4 +1,4 @@
-"""Whether runs are still what they were: hashes compared, and the kept outputs scored again."""
+"""Verification of runs: hashes are compared, and the stored outputs are scored again."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,32 +22,31 @@ from attnkit.storage.files import read_json
 from attnkit.train import checkpoint
 
 TOLERANCE = 1e-9
-"""Relative difference of equal scores of the same outputs."""
+"""Maximum relative difference between equal scores."""
 TABLE_LIMIT = 1 << 28
-"""Bytes of a table that are read, at most."""
+"""Maximum size of a table in bytes."""
 Kind = Literal["file", "score", "table"]
 State = Literal["same", "different", "not checked"]
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     run: str
     run_id: str
     kind: Kind
     cell: str
-    """The file, or split and metric, of the run."""
+    """File of the run, or split and metric."""
     state: State
     text: str = ""
-    """What differs, or why it was not checked."""
+    """The difference, or the reason why nothing was checked."""
     split: str = ""
     metric: str = ""
     score: float | None = None
-    """Of a score: as it is stored."""
 
 
 class TableRow(json_files.Schema):
-    """A row of a table, as `attnkit.scoring.results.ScoreRow` writes it."""
+    """Row of a table, as `attnkit.scoring.results.ScoreRow` writes it."""
 
     split: str
     method: str | None = None
@@ -58,16 +57,16 @@ class TableRow(json_files.Schema):
 
 
 class ScoreTable(json_files.Schema):
-    """What `attnkit eval --format json` prints, as far as it is checked."""
+    """The checked part of the output of `attnkit eval --format json`."""
 
     rows: list[TableRow]
 
 
 def verify(path: Path, *, data_dir: Path | None = None, fault: str = "") -> Iterator[Check]:
-    """Check one run: its files, and its scores.
+    """Check the files and the scores of one run.
 
-    Faults of the run are found, not raised; nothing is written, and nothing is downloaded.  `fault`
-    is what is already known of the path (see `attnkit.runs.layout.run_paths`).
+    Faults are yielded, not raised; nothing is written or downloaded. `fault` is an already known fault of the path
+    (see `attnkit.runs.layout.run_paths`).
     """
     try:
         if fault:
@@ -95,16 +94,16 @@ def verify(path: Path, *, data_dir: Path | None = None, fault: str = "") -> Iter
 
 
 def read_table(path: Path) -> ScoreTable:
-    """A file of `attnkit eval --format json`.
+    """Read a table of `attnkit eval --format json`.
 
-    Raises MissingInputError: there is no such file; DataError: it holds something else.
+    Raises MissingInputError if there is no such file, or DataError if it has other contents.
     """
     where = "the table is not what `attnkit eval --format json` prints"
     return json_files.parse(read_json(path, TABLE_LIMIT), ScoreTable, where)
 
 
 def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
-    """Check every score of a table against its run; `checks` are those of the runs, by `verify`."""
+    """Compare every score of a table with its run's, from the results of `verify`."""
     known: dict[tuple[str, str, str], list[float | None]] = {}
     for check in checks:
         known.setdefault((check.run_id, check.split, check.metric), []).append(check.score)
@@ -123,17 +122,15 @@ def verify_table(table: ScoreTable, checks: Sequence[Check]) -> Iterator[Check]:
 
 
 class _Verification:
-    """One run and how it is checked."""
-
     def __init__(self, run: Run, data_dir: Path | None) -> None:
         self.run, self.corpus = run, RunCorpus(run, data_dir, offline=True)
 
     def check(self, kind: Kind, cell: str, state: State = "same", text: str = "", *score: Any) -> Check:
-        """What was found; `score` is split, metric and stored score."""
+        """Return a check of this run; `score` is split, metric and stored score."""
         return Check(self.run.path.as_posix(), self.run.weights_sha256[:RUN_ID], kind, cell, state, text, *score)
 
     def files(self) -> Iterator[Check]:
-        """Every file that is there or should be; what is not recorded is not used."""
+        """Check every file that exists or is recorded; files that are not recorded are not used."""
         run = self.run
         recorded = [name for name, value in run.manifest.files.items() if value is not None]
         left_out = run.manifest.left_out
@@ -150,7 +147,7 @@ class _Verification:
         for name in [name for name in recorded if name.startswith(f"{layout.DATA}/")]:
             rows = name.removesuffix(".json") + ".jsonl"
             split, kept = name.removeprefix(f"{layout.DATA}/").removesuffix(".json"), False
-            with suppress(AttnkitError):  # which is said of the file itself
+            with suppress(AttnkitError):  # already reported for the file itself
                 kept = self.corpus.keeps(split)
             if kept:
                 used.add(rows)
@@ -167,17 +164,17 @@ class _Verification:
             used.add(layout.LOG)
             yield self._file(layout.LOG, partial(checkpoint.check_log, run), "")
         with suppress(AttnkitError):
-            for name in run.scores():  # what is in these is compared with scores.json
+            for name in run.scores():  # their contents are compared with scores.json
                 paths = run.output_path(name), run.statistics_path(name)
                 used |= {path.relative_to(run.path).as_posix() for path in paths}
         folders = {parent.as_posix() for one in used for parent in Path(one).parents}
-        for name in run.names():  # one that is a link may be a folder of used ones
+        for name in run.names():  # a link may be the folder of used files
             if name not in used | folders:
                 why = "not recorded, so it is not used" if run.sealed else "no hash recorded"
                 yield self.check("file", name, "not checked", why)
 
     def _file(self, name: str, whole: Callable[[], object], why: str) -> Check:
-        """One file; `whole` says whether there is something to compare it with, or raises."""
+        """Check one file; `whole` raises if it differs, and returns whether there was a hash to compare."""
         try:
             hashed = whole()
         except AttnkitError as error:
@@ -185,7 +182,7 @@ class _Verification:
         return self.check("file", name, "same" if hashed else "not checked", why)
 
     def splits(self) -> Iterator[Check]:
-        """Every split that was scored."""
+        """Check the scores of every split."""
         if not self.run.finished:
             yield self.check("score", "all", "not checked", "training is not finished")
             return
@@ -204,12 +201,12 @@ class _Verification:
                 for cell in [f"{name} {metric}" for metric in entry.metrics] or [name]:
                     yield self.check("score", cell, "different", why)
                 continue
-            if saved is None:  # removed meanwhile
+            if saved is None:  # removed in the meantime
                 continue
             if saved.stored.weights != self.run.weights_sha256:
                 yield self.check("score", name, "different", "the scores are of other weights")
                 continue
-            made = saved.scores  # from what is kept of each line
+            made = saved.scores  # computed from the stored statistics of each line
             try:
                 made = made | self._scored_again(saved)
             except (MissingInputError, UnavailableError) as error:
@@ -220,7 +217,7 @@ class _Verification:
             yield from self._scores(saved, made)
 
     def _scored_again(self, saved: SavedScores) -> dict[str, Score]:
-        """The metrics of the kept outputs; AttnkitError where the rows are not those scored, or not at hand."""
+        """Score the stored outputs again.  Raises AttnkitError if the rows have changed or are missing."""
         recipe, known = self.run.recipe, dict.fromkeys(map(base_metric, saved.scores))
         if not (names := [name for name in known if is_text(name) or name in LABELS]):
             return {}
@@ -231,7 +228,6 @@ class _Verification:
         return answer_scores(names, saved.texts, sources, references, recipe, eval)
 
     def _scores(self, saved: SavedScores, made: Mapping[str, Score]) -> Iterator[Check]:
-        """Each cell: the stored score beside the same made again."""
         for metric, told in saved.stored.metrics.items():
             cell, at = f"{saved.name} {metric}", (saved.stored.split, metric, told.score)
             if metric not in made:

@@ -1,8 +1,7 @@
-"""Training: the loop, its events, losses, optimiser, arithmetic and checkpoints.
+"""Training: the loop, its events, losses, optimiser, precision and checkpoints.
 
-Start with `fit.fit` (a job becomes events; it prints nothing), `state.TrainingState` (all that a
-checkpoint has to hold) and `checkpoint.save` (a folder that is whole or absent). Imports
-`models`, `data`, `runs`, `scoring` and what is below them.
+Start with `fit.fit` (the training loop), `state.TrainingState` (the contents of a checkpoint) and `checkpoint.save`
+(an atomic save). Imports `models`, `data`, `runs`, `scoring` and the packages below them.
 """
 
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 
 class _Function(ModuleType):
-    """This package can be called: `attnkit.train` is the function of `attnkit.api` as well."""
+    """Module type that makes this package callable: `attnkit.train` is also the function of `attnkit.api`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return self._function(*arguments, **options)
@@ -29,7 +28,7 @@ class _Function(ModuleType):
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        """What notebooks and help() show: the function's."""
+        """Docstring of the function, which notebooks and help() show."""
         return self._function.__doc__
 
 

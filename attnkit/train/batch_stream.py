@@ -1,4 +1,4 @@
-"""The order of batches over a whole training, as a position that can be saved and restored."""
+"""The stream of training batches, whose position can be saved and restored."""
 
 import hashlib
 from collections.abc import Callable
@@ -14,16 +14,16 @@ from attnkit.recipe import Recipe, places
 
 
 def score_budget(recipe: Recipe) -> int | None:
-    """`train.batch_scores` where a mechanism of the recipe takes T x S time, else None."""
+    """Return `train.batch_scores` if a mechanism of the recipe takes T x S time, otherwise None."""
     quadratic = any(facts(word).quadratic for word in places(recipe).values())
     return recipe.train.batch_scores or None if quadratic else None
 
 
 @dataclass
 class BatchStream:
-    """Batches of epoch after epoch; (epoch, position) is its whole state.
+    """Endless stream of batches, epoch after epoch; (epoch, position) is its whole state.
 
-    `encoded(epoch)` gives the rows of an epoch (they differ under subword sampling).
+    `encoded(epoch)` returns the rows of an epoch, which differ between epochs under subword sampling.
     """
 
     encoded: Callable[[int], Encoded]
@@ -37,7 +37,6 @@ class BatchStream:
         self._open()
 
     def _open(self) -> None:
-        """Read the rows and the plan of the current epoch."""
         self.rows = self.encoded(self.epoch)
         self.batches = plan(
             None if self.rows.source is None else self.rows.source.lengths,
@@ -50,10 +49,10 @@ class BatchStream:
 
     @record_function("attnkit: data")
     def take(self, count: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
-        """The next `count` batches; an update may span the end of an epoch.
+        """Return the next `count` batches of a rank, possibly across the end of an epoch.
 
-        Of several ranks each takes so many, dealt in turn.  There is no end that they could reach
-        at different times, and every row is used once an epoch.
+        Batches are dealt to the ranks in turn, so every row is used once per epoch, and no rank runs out of batches
+        before the others.
         """
         taken = []
         for number in range(count * ranks):
@@ -69,7 +68,7 @@ class BatchStream:
         return taken
 
     def digest(self) -> str:
-        """SHA-256 of the plan of the current epoch."""
+        """Return the SHA-256 of the plan of the current epoch."""
         hashed = hashlib.sha256()
         for part in (self.batches.order, self.batches.ends, self.batches.turns):
             hashed.update(np.ascontiguousarray(part).data)

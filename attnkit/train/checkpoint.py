@@ -1,13 +1,12 @@
-"""Checkpoints: the whole state of a training, on disk whole or not at all.
+"""Checkpoints: the whole state of a training, saved atomically.
 
     checkpoints/step-<n>/tensors.safetensors    model.<name>, optimizer.<name>.exp_avg, rng.cpu, ...
                          state.json             everything that is not a tensor
-                         manifest.json          sizes and SHA-256 of the two, that of the log until
-                                                then, versions
+                         manifest.json          sizes and SHA-256 of both files, SHA-256 of the log, versions
 
-A save prepares step-<n>.tmp-<process>/, forces every file and the folder to the disk, renames the
-folder and forces the rename to the disk; only then are older checkpoints removed.  The newest one
-is found by looking at what is there, never by a pointer.  Nothing is pickled.
+A save writes step-<n>.tmp-<process>/, syncs every file and the folder to disk, renames the folder and syncs the
+rename; only then are older checkpoints removed. The newest checkpoint is found by listing the folder, never by a
+pointer. Nothing is pickled.
 """
 
 import hashlib
@@ -34,28 +33,28 @@ _TENSORS, _STATE, _MANIFEST = "tensors.safetensors", "state.json", "manifest.jso
 
 
 class Checkpoint(NamedTuple):
-    """The newest valid checkpoint; `messages` say what was damaged and how many steps are lost."""
+    """The newest valid checkpoint; `messages` report damaged ones and the number of steps lost."""
 
     step: int
     path: Path
     messages: tuple[str, ...] = ()
     log: str | None = None
-    """SHA-256 of the log until then; None in one of an earlier version."""
+    """SHA-256 of the log up to this step; None in checkpoints of earlier versions."""
 
 
 def save(
     run: "Run", step: int, values: Mapping[str, Tensor], state: Mapping[str, Any], keep: Collection[int] = ()
 ) -> Path:
-    """Save the state after `step` updates and return its folder.
+    """Save the state after `step` updates and return the checkpoint's folder.
 
-    The log of the run is forced to the disk first, so that a checkpoint never knows more than the
-    log.  Afterwards the new checkpoint, the newest one before it and the steps in `keep` remain.
+    The log of the run is synced to disk first, so that a checkpoint is never ahead of the log. The new checkpoint,
+    the one before it and the steps in `keep` are kept; older checkpoints are removed.
 
     Raises:
-        DivergedError: a tensor holds NaN or an infinity; nothing was written.
-        OutputPathError, OutputError: the disk refuses; older checkpoints are as they were.
-        TypeError, ValueError: JSON would change or refuse `state` (tuples, integer keys, NaN), or
-            safetensors has no such type of tensor.
+        DivergedError: If a tensor holds NaN or infinity; nothing is written.
+        OutputPathError, OutputError: If writing fails; older checkpoints are unchanged.
+        TypeError, ValueError: If `state` does not survive JSON (tuples, integer keys, NaN) or is too large, or
+            safetensors does not support the dtype of a tensor.
     """
     text = json.dumps(state, allow_nan=False, indent=1, sort_keys=True).encode("utf-8")
     if json.loads(text) != state or len(text) > files.JSON_LIMIT:  # e.g. tuples, integer keys
@@ -66,7 +65,7 @@ def save(
     final = run.checkpoints / f"step-{step}"
     prepared = files.temporary(final)
     files.make_folder(run.checkpoints, parents=False)
-    before = next((old for old, _ in _steps(run) if old < step), step)  # stays, to fall back to
+    before = next((old for old, _ in _steps(run) if old < step), step)  # kept as a fallback
     with files.writing(final):
         try:
             if prepared.exists():
@@ -83,13 +82,12 @@ def save(
                 leftover = files.temporary(path)
                 if leftover.exists():
                     files.remove(leftover)
-                DISK.rename(path, leftover)  # a half-removed one must not look whole
+                DISK.rename(path, leftover)  # a partly removed checkpoint must not look complete
                 files.remove(leftover)
     return final
 
 
 def _prepare(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes, log: str | None) -> None:
-    """Write the files of a checkpoint and force them and their folder to the disk."""
     DISK.mkdir(folder)
     size, digest = tensors.write(folder / _TENSORS, values)
     files.write_synced(folder / _STATE, state)
@@ -109,12 +107,12 @@ def _prepare(folder: Path, step: int, values: Mapping[str, Tensor], state: bytes
 
 
 def latest(run: "Run") -> Checkpoint | None:
-    """The newest checkpoint whose files have the recorded hashes, or None if there is none at all.
+    """Return the newest checkpoint whose files have the recorded hashes, or None if there is no checkpoint.
 
-    Leftovers of interrupted saves are removed.  A damaged checkpoint is renamed to
-    step-<n>.damaged and reported in `messages`.  Only for the process that holds `run.lock()`.
+    Leftovers of interrupted saves are removed. Damaged newer checkpoints are renamed to step-<n>.damaged and reported
+    in `messages`. The caller must hold `run.lock()`.
 
-    Raises DataError: there are checkpoints and all are damaged; they stay as they are.
+    Raises DataError if all checkpoints are damaged; they are not changed.
     """
     files.remove_leftovers(run.checkpoints, dead_only=False)
     damaged: list[tuple[Path, str]] = []
@@ -141,7 +139,7 @@ def latest(run: "Run") -> Checkpoint | None:
 
 
 def set_aside(run: "Run", path: Path) -> str:
-    """Rename a damaged checkpoint, so that it no longer counts as one; its new name."""
+    """Rename a damaged checkpoint, so that it is no longer found, and return its new name."""
     free, number = f"{path.name}.damaged", 1
     while path.with_name(free).exists():
         number += 1
@@ -153,11 +151,11 @@ def set_aside(run: "Run", path: Path) -> str:
 
 
 def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a checkpoint: the tensors whose names begin with `prefix`, and the state.
+    """Return the tensors of a checkpoint whose names begin with `prefix`, and its state.
 
     Sizes and hashes are checked before anything is parsed.
 
-    Raises DataError: anything is missing, damaged or not finite; says the path and why.
+    Raises DataError, with the path and the reason, if anything is missing, damaged or not finite.
     """
     if (fault := fault_of(path)) is not None:
         raise DataError(f"{path}: damaged checkpoint: {fault}")
@@ -165,12 +163,12 @@ def load(path: Path, *, prefix: str = "") -> tuple[dict[str, Tensor], dict[str, 
 
 
 def _steps(run: "Run") -> list[tuple[int, Path]]:
-    """The checkpoints by name, newest first; whole or damaged."""
+    """Return step and path of all checkpoints, newest first, damaged ones included."""
     return [(step, run.checkpoints / f"step-{step}") for step in run.checkpoint_steps()]
 
 
 def fault_of(path: Path) -> str | None:
-    """Why a checkpoint is not what its manifest says, or None if it is."""
+    """Return how a checkpoint differs from its manifest, or None if it is valid."""
     try:
         manifest = _manifest(path)
         if layout.STEP.fullmatch(path.name) and path.name != f"step-{manifest.step}":
@@ -187,20 +185,20 @@ def fault_of(path: Path) -> str | None:
 
 
 def names(path: Path) -> set[str]:
-    """The files of a checkpoint that has no fault."""
+    """Return the file names of a valid checkpoint."""
     return {_MANIFEST, *_manifest(path).files}
 
 
 def _manifest(path: Path) -> json_files.CheckpointManifest:
-    """That of a checkpoint.  Raises MissingInputError, DataError: it is missing or damaged."""
+    """Read the manifest of a checkpoint.  Raises MissingInputError or DataError if it is missing or damaged."""
     where = path / _MANIFEST
     return json_files.opened(files.read_json(where), json_files.CheckpointManifest, str(where))
 
 
 def check_log(run: "Run") -> bool:
-    """Compare the log of a stopped run with its newest whole checkpoint; False without one.
+    """Compare the log of a stopped run with the hash in its newest valid checkpoint; return False if there is none.
 
-    Raises DataError: it was changed.
+    Raises DataError if the log was changed.
     """
     for step, path in _steps(run):
         if fault_of(path) is None:
@@ -212,6 +210,6 @@ def check_log(run: "Run") -> bool:
 
 
 def record_change(run: "Run", step: int, key: str, old: object, new: object) -> None:
-    """Note in the manifest, for all tables, that a key had another value after a step."""
+    """Record in the run's manifest that the value of a key changed after `step` updates."""
     change = {"step": step, "key": key, "old": str(old), "new": str(new)}
     run.update(changes=[*(earlier.model_dump() for earlier in run.manifest.changes), change])

@@ -1,6 +1,6 @@
-"""Language models that are counted: the training text is read once, in place of the loop of `fit`.
+"""Training of count-based language models: one pass over the training text instead of the loop of `fit`.
 
-Nothing is saved on the way; a run that was stopped counts again from the start.
+There are no checkpoints; a stopped run starts again from the beginning.
 """
 
 import time
@@ -22,17 +22,17 @@ from attnkit.train.optimiser import learning_rate, optimizer, weights_of
 from attnkit.train.validation import Validator
 
 BATCH_TOKENS = 2**17
-"""Tokens that are counted at a time."""
+"""Number of tokens counted at a time."""
 STOPPED = " while counting; run the same command again to start this run anew"
 
 
 def count(job: TrainingJob) -> None:
-    """Count a model, and fit its vectors where it has some; the caller locks the run.
+    """Train a count-based model, and fit its vectors if it has any; the caller must hold the run's lock.
 
     Raises:
-        DivergedError: the vectors are no longer finite.
-        StoppedError: a signal came; nothing is saved.
-        OutputError, OutputPathError: the run cannot be written.
+        DivergedError: If the vectors become NaN or infinite.
+        StoppedError: If a signal arrives; nothing is saved.
+        OutputError, OutputPathError: If the run cannot be written.
     """
     train, size = job.recipe.train, len(job.prepared.tokenizer.target)
     torch.manual_seed(job.seed)
@@ -67,7 +67,6 @@ def count(job: TrainingJob) -> None:
 
 
 def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
-    """All rows in order, many at a time."""
     many = max(1, BATCH_TOKENS // int(rows.target.lengths.max(initial=1) + 1))
     for first in range(0, len(rows), many):
         job.stop.obey(STOPPED)
@@ -75,7 +74,7 @@ def _batches(rows: Encoded, job: TrainingJob) -> Iterator[Batch]:
 
 
 def _fit_vectors(model: NaiveBayes, job: TrainingJob) -> None:
-    """The updates of the vectors, each over all counts; the logged loss is in nats a pair."""
+    """Fit the vectors by updates over all counts; the logged loss is in nats per pair."""
     train, start = job.recipe.train, time.perf_counter()
     stepper, pairs = optimizer(model.named_parameters(), train), len(model.unigram) ** 2
     for step in range(1, train.steps + 1):

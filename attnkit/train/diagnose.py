@@ -1,4 +1,4 @@
-"""Why a training failed: the first module that is not finite, a batch that was too large."""
+"""Error messages for failed updates: values that are not finite, and memory that ran out."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ ROWS_SHOWN = 8
 
 
 def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> str | None:
-    """The name of the first module whose output for a batch is not finite."""
+    """Return the name of the first module whose output for a batch is not finite, or None."""
     bad, names = list[str](), {module: name for name, module in model.named_modules()}
 
     def hook(module: nn.Module, inputs: object, output: object) -> None:
@@ -31,10 +31,10 @@ def first_bad_module(model: nn.Module, batch: Batch, device: torch.device) -> st
 def diverged(
     step: int, what: str, batches: Sequence[Batch], model: nn.Module, device: torch.device, last_good: int | None
 ) -> DivergedError:
-    """The error for a loss or gradient (`what`) that is not finite at update `step`.
+    """Return the error for a loss or gradient (`what`) that is not finite at update `step`.
 
-    Names the rows, the first module whose output is not finite or else the first parameter whose
-    gradient is not, and the checkpoint that is still good.
+    The message names the training rows, the first module whose output is not finite, otherwise the first parameter
+    whose gradient is not finite, and the last checkpoint.
     """
     guilty, where = batches[0], "every module's output is finite"
     for name, parameter in model.named_parameters():
@@ -56,7 +56,7 @@ def diverged(
 
 
 def too_large(step: int, batch: Batch | None, batch_tokens: int, accumulate: int) -> Exception:
-    """The error for memory that ran out, with what to change."""
+    """Return the error for an update that ran out of memory, with settings that need less."""
     shape = "a batch"
     if batch is not None:
         source = "" if batch.source is None else f" x {batch.source.shape[1]} source"

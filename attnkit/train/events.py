@@ -1,7 +1,7 @@
-"""Events of training: frozen records that it emits, and that the caller draws or prints.
+"""Events of training: frozen records for the caller to display.
 
-`json()` gives plain JSON values with an "event" key (the class name without "Event", in lower
-case); what JSON cannot hold (NaN, infinities) becomes null.
+`json()` returns plain JSON values with an "event" key (the class name without "Event", in lower case); NaN and
+infinity become null.
 """
 
 import dataclasses
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Base class: the variant and seed of the training it belongs to, None without one."""
+    """Base class, with the variant and seed of the training; None if the event belongs to no single training."""
 
     variant: str | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
 
     def json(self) -> dict[str, Any]:
-        """The event as plain JSON values."""
+        """Return the event as plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         name = type(self).__name__.removesuffix("Event").lower()
         return {"event": name} | {k: _plain(v) for k, v in values.items()}
@@ -33,26 +33,23 @@ class Event:
 
 @dataclass(frozen=True)
 class NoteEvent(Event):
-    """Something that the user should know; nothing depends on it."""
+    """A message for the user, without effect on the training."""
 
     text: str
     passing: bool = False
-    """Whether it reports the current activity only, nothing to keep on the screen."""
+    """Whether the message only reports the current activity and need not stay on the screen."""
 
 
 @dataclass(frozen=True)
 class PreparedEvent(Event):
-    """The data is tokenized and encoded; `reports` are lines for a person (rows kept, dropped)."""
+    """The data is tokenized and encoded; `reports` are lines for the user (rows kept and dropped)."""
 
     reports: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class StartedEvent(Event):
-    """One training begins, or resumes from the step `resumed_from` where that is not None.
-
-    The learning rate rises during the first `warmup` steps.
-    """
+    """A training starts, or resumes from step `resumed_from` if that is not None."""
 
     recipe: str
     steps: int
@@ -61,14 +58,12 @@ class StartedEvent(Event):
     precision: str
     resumed_from: int | None = None
     warmup: int = 0
+    """Number of first steps during which the learning rate rises."""
 
 
 @dataclass(frozen=True)
 class ProgressEvent(Event):
-    """One log interval: plain cross-entropy in nats a token, target tokens a second.
-
-    `loss_name` says where the loss is another one, as in attention transfer.
-    """
+    """One log interval: plain cross-entropy in nats per token (or another `loss_name`), target tokens per second."""
 
     step: int
     steps: int
@@ -82,7 +77,7 @@ class ProgressEvent(Event):
 
 @dataclass(frozen=True)
 class ValidatedEvent(Event):
-    """One validation; `monitor` names what `value` measures, `best` is the best value so far."""
+    """One validation; `value` is the metric named by `monitor`, `best` its best value so far."""
 
     step: int
     loss: float
@@ -102,7 +97,7 @@ class SavedEvent(Event):
 
 @dataclass(frozen=True)
 class FinishedEvent(Event):
-    """One training ended at `step` after `seconds`; `reason` says why (steps, patience)."""
+    """A training has ended: step of the stored weights, duration, reason (steps, patience or converted)."""
 
     step: int
     seconds: float
@@ -111,30 +106,30 @@ class FinishedEvent(Event):
 
 @dataclass(frozen=True)
 class SkippedEvent(Event):
-    """One training was not run, for example because it is already done."""
+    """A training was skipped, for example because it is already done."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class FailedEvent(Event):
-    """One of several trainings side by side failed; the others go on."""
+    """One of several trainings failed; the others continue."""
 
     reason: str
     code: int
-    """The exit code of the command if it is the first to fail."""
+    """Exit code of the command if this failure is the first."""
 
 
 @dataclass(frozen=True)
 class EvaluatedEvent(Event):
-    """One run is scored on these splits."""
+    """A run has been scored on these splits."""
 
     splits: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ScoredEvent(Event):
-    """All runs are scored; in JSON it has the keys of `attnkit eval --format json`."""
+    """All runs have been scored; the JSON form has the keys of `attnkit eval --format json`."""
 
     comparison: "Comparison"
 
@@ -145,22 +140,20 @@ class ScoredEvent(Event):
 
 
 Emit = Callable[[Event], object]
-"""What is called with each event."""
 
 
 def ignore(event: Event) -> None:
-    """Takes an event, and shows nothing."""
+    """Discard an event."""
 
 
 def score_text(monitor: str, value: float) -> str:
-    """The result of a validation: scores have one decimal, losses three."""
+    """Return the result of a validation as text, with three decimals for losses and one for scores."""
     if monitor == "loss":
         return f"validation loss {value:.3f}"
     return f"validation {metric_facts(monitor).title} {value:.1f}"
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON can hold it."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

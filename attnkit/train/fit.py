@@ -1,12 +1,12 @@
-"""The training loop: one for all models, devices and precisions.  It emits events, never prints.
+"""The training loop for all models, devices and precisions. It emits events and never prints.
 
-An update sums the losses of its micro-batches and divides once by all their real target tokens.
-All that decides the next update is in a checkpoint, so that a stopped and resumed training ends bit
-for bit as an uninterrupted one (same device, same number of threads).
+An update sums the losses of its micro-batches and divides once by the total number of their target tokens, pads
+excluded. A checkpoint holds everything that decides the next update, so a resumed training is bit-identical to an
+uninterrupted one (same device, same number of threads).
 
-Several ranks (`attnkit.distributed`) run this loop in step, each on micro-batches of its own: an
-update is that of one process which accumulates those of all.  Random numbers (dropout) then come
-from the place of a micro-batch in the plan, whatever the rank.  Rank 0 alone writes.
+Several ranks (`attnkit.distributed`) run this loop in lockstep on different micro-batches: an update equals that of
+one process that accumulates all of them. The random state (dropout) is then seeded by the position of the micro-batch
+in the plan, whatever the rank. Only rank 0 writes.
 """
 
 import math
@@ -51,7 +51,7 @@ from attnkit.train.validation import MonitoredScore
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """One training: a recipe, its data, its run directory and where it computes."""
+    """One training: its recipe, data, run directory, device and callbacks."""
 
     recipe: schema.Recipe
     prepared: PreparedData
@@ -61,20 +61,19 @@ class TrainingJob:
     precision: str
     stop: StopSignals
     initial: Callable[[], Weights] | None = None
-    """The weights that a new training starts from, where they are not random."""
+    """Function that returns the initial weights of a new training; None: random."""
     emit: events.Emit = events.ignore
-    """Called with what happens."""
 
 
 def fit(job: TrainingJob) -> None:
-    """Train to the end, from the newest checkpoint if there is one; the caller locks the run.
+    """Train to the end, from the newest checkpoint if there is one; the caller must hold the run's lock.
 
     Raises:
-        DivergedError: a loss or gradient is not finite; nothing was updated by it.
-        MemoryLimitError: a batch does not fit.
-        StoppedError: a signal came; the state is saved.
-        OutputError, OutputPathError: the run cannot be written.
-        DataError: every checkpoint is damaged, or one that the average needs, or the log.
+        DivergedError: If a loss or gradient is not finite; it does not change the weights.
+        MemoryLimitError: If a batch does not fit into memory.
+        StoppedError: If a signal arrives; the state is saved.
+        OutputError, OutputPathError: If the run cannot be written.
+        DataError: If all checkpoints, a checkpoint that the average includes, or the log are damaged.
     """
     training: Training | None = None
     try:
@@ -107,7 +106,7 @@ def fit(job: TrainingJob) -> None:
 
 
 class Training(TrainingState):
-    """One training in progress, and the steps that change it."""
+    """A training in progress and its operations."""
 
     def __init__(self, job: TrainingJob) -> None:
         self.job = job
@@ -123,20 +122,20 @@ class Training(TrainingState):
         self.saved: int | None = None
         self.writers: LogWriters | None = None
         self.pace: deque[tuple[int, float]] = deque(maxlen=20)
-        """Steps and times of the last logs, from which the remaining time is estimated."""
+        """Step and time of the latest log records, to estimate the remaining time."""
 
     @property
     def done(self) -> bool:
-        """Whether the last update was made, or validations have stopped improving."""
+        """Whether all updates are made or patience has run out."""
         return self.progress.step >= self.train.steps or self.exhausted
 
     @property
     def exhausted(self) -> bool:
-        """Whether patience has run out."""
+        """Whether `train.patience` validations in a row were no better than the best."""
         return 0 < self.train.patience <= self.progress.worse
 
     def resume(self) -> None:
-        """Load the newest checkpoint, if there is one, and cut the log back to it."""
+        """Load the newest checkpoint and truncate the log to it, or save the first checkpoint of a new training."""
         found = [checkpoint.latest(self.job.run)] if group.is_main_process() else None
         (newest,) = group.broadcast_object(found)
         for text in newest.messages if newest else ():
@@ -154,12 +153,12 @@ class Training(TrainingState):
             size = sum(t.numel() * t.element_size() for t in weights_of(self.model).values())
             # weights and the two moments of Adam, the moving average and the best weights
             copies = 3 + (self.train.ema > 0) + (self.train.choose == "best")
-            # checkpoints that stay, those to be averaged included, and the one being written
+            # checkpoints that are kept, including those for the average, and the one being written
             count = max(2, self.train.average) + 1
             if group.is_main_process():
                 files.check_space(self.job.run.path, size * copies * count * 11 // 10)
             self.moments(create=True)
-            self._write_checkpoint()  # whether it can be saved turns out now, not after hours
+            self._write_checkpoint()  # so that a failure to save shows now, not after hours
         if group.is_main_process():
             self.writers = LogWriters(self.job.run, self.job.recipe, newest.step if newest else None)
         self.pace.append((self.progress.step, time.perf_counter()))
@@ -176,7 +175,7 @@ class Training(TrainingState):
         )
 
     def advance(self) -> None:
-        """One update, and what is due after it: log, validation, checkpoint."""
+        """Make one update, then log, validate and save if they are due."""
         start = time.perf_counter()
         self._update()
         self.progress.seconds += time.perf_counter() - start
@@ -192,7 +191,7 @@ class Training(TrainingState):
             self.save()
 
     def stop_requested(self) -> str | None:
-        """The signal that asks this rank, or another one, to stop."""
+        """Return the name of the signal that asks any rank to stop, or None."""
         name = self.job.stop.requested
         if group.is_distributed() and group.all_reduce_sum(torch.tensor(float(name is not None))):
             return name or "a signal to another rank"
@@ -208,12 +207,12 @@ class Training(TrainingState):
         batch, options = None, options_at(step, self.train)
         try:
             for number, batch in enumerate(batches, 1):
-                if group.is_distributed():  # dropout by the place in the plan, whatever the rank
+                if group.is_distributed():  # dropout depends on the position in the plan, not on the rank
                     torch.manual_seed(int(np.random.SeedSequence(batch.place).generate_state(1)[0]))
                 with self.worker.communicating(last=number == len(batches)):
                     losses = self.worker.losses(batch, options)
                     self.worker.backward(losses.total, tokens)
-                self.part += losses.nll.detach()  # stays on the device: no wait
+                self.part += losses.nll.detach()  # stays on the device: no synchronisation
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -226,15 +225,14 @@ class Training(TrainingState):
 
     @record_function("attnkit: optimiser")
     def _apply(self, batches: list[Batch]) -> None:
-        """Unscale, clip and check the gradient, and change the weights."""
         scaler = self.worker.scaler
         scaler.unscale_(self.optimizer)
-        limit = self.train.clip or math.inf  # without a limit the norm is still measured
+        limit = self.train.clip or math.inf  # without clipping the norm is still measured
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, limit)
-        self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # waits for the device
+        self.gradient_norm = float(self.full_state_dict({"": norm})[""])  # synchronises with the device
         if not math.isfinite(self.gradient_norm):
             finite_loss = bool(self.part.isfinite())
-            # a scaled fp16 gradient may overflow: the scaler skips the update and scales less
+            # a scaled fp16 gradient may overflow: the scaler skips the update and lowers its scale
             if not (finite_loss and scaler.is_enabled() and scaler.get_scale() > 1):
                 raise self._diverged("the gradient" if finite_loss else "the loss", batches)
         scaler.step(self.optimizer)
@@ -242,7 +240,7 @@ class Training(TrainingState):
         self.optimizer.zero_grad(set_to_none=True)
 
     def _diverged(self, what: str, batches: list[Batch]) -> DivergedError:
-        """Why an update failed; where a rank's own loss is to blame, all ranks say so."""
+        """Return the error for an update that is not finite: on all ranks, that of the first rank with such a loss."""
         model: Model = self.model
         if self.sharded:
             model = self.validator.model
@@ -253,7 +251,6 @@ class Training(TrainingState):
         return DivergedError(f"rank {rank}: {guilty[rank]}") if guilty[rank] and rank else error
 
     def _record(self, kind: str, /, **record: Any) -> None:
-        """Append a record to the log of the run, and to what the recipe logs to."""
         if not group.is_main_process():
             return
         self.job.run.require_locked()
@@ -307,7 +304,7 @@ class Training(TrainingState):
         self.job.emit(events.ValidatedEvent(step, sums.loss, sums.perplexity, monitor, value, progress.best))
 
     def save(self) -> None:
-        """A checkpoint of everything that decides the next update."""
+        """Save a checkpoint and report it."""
         self._write_checkpoint()
         step = self.progress.step
         self.job.emit(events.SavedEvent(step, self.job.run.checkpoints / f"step-{step}"))
@@ -337,7 +334,7 @@ class Training(TrainingState):
                 if newest.step:
                     checkpoint.record_change(run, newest.step, "processes", before, now)
             recent, average = self.progress.recent, self.train.average
-            # the next validation takes the place of the oldest one
+            # the next validation will replace the oldest one
             for step in recent[-average if self.done else 1 - average :] if average > 1 else ():
                 try:
                     self.averaging.recent[step] = self.weights_at(run, step)
@@ -350,9 +347,9 @@ class Training(TrainingState):
             self.averaging.recent.setdefault(step, self.weights_at(run, step))
 
     def finish(self) -> None:
-        """Store the chosen weights and the end of the training."""
+        """Store the selected weights and mark the run as finished."""
         progress = self.progress
-        # the last update was validated, so the candidate is the one that was measured
+        # the last update was validated, so these are the weights that the validation measured
         weights, step = self.averaging.candidate(), progress.step
         if self.train.choose == "best" and self.best is not None:
             assert progress.best_step is not None
@@ -374,13 +371,12 @@ class Training(TrainingState):
         self.job.emit(events.FinishedEvent(step, progress.seconds, reason))
 
     def _measure_memory(self) -> None:
-        """Keep the peak of this process; that of the parts before a resumption is in the state."""
+        """Update the peak memory, which includes the processes before a resumption."""
         peak = peak_memory(str(self.job.device)) if self.watched else None
         if peak is not None:
             self.progress.peak_memory_bytes = max(self.progress.peak_memory_bytes or 0, peak)
 
     def _open_stream(self) -> None:
-        """Go to the batches that come next."""
         job, progress = self.job, self.progress
         epoch = partial(train_epoch, job.prepared, job.recipe, seed=job.seed)
         budget, tokens = score_budget(job.recipe), self.train.batch_tokens

@@ -1,4 +1,4 @@
-"""The log of a training for TensorBoard, Weights & Biases and Trackio, by extras."""
+"""Log writers for TensorBoard, Weights & Biases and Trackio (optional dependencies)."""
 
 import os
 import secrets
@@ -17,11 +17,11 @@ from attnkit.runs.layout import TENSORBOARD
 
 Scalars = Mapping[str, float]
 Opened = tuple[Callable[[Scalars, int], object], Callable[[], object]]
-"""What takes the scalars of a step, and what closes it."""
+"""Functions that write the scalars of a step and that close the writer."""
 
 
 def check_installed(recipe: Recipe) -> None:
-    """Refuse a recipe that logs to a package that is not there.  Raises UnavailableError."""
+    """Raise UnavailableError if a package of `train.log_to` is not installed."""
     for name in recipe.train.log_to:
         if not installed(name):
             raise UnavailableError(
@@ -30,7 +30,7 @@ def check_installed(recipe: Recipe) -> None:
 
 
 def installed(package: str) -> bool:
-    """Whether a package is installed (a folder of its name does not count); it is not imported."""
+    """Return whether a package is installed, without importing it; a bare folder of that name does not count."""
     try:
         spec = find_spec(package)
     except ValueError:  # imported without a specification
@@ -39,9 +39,9 @@ def installed(package: str) -> bool:
 
 
 class LogWriters:
-    """What `train.log_to` of a recipe names, open for one training that goes on after `step`.
+    """The writers of `train.log_to`, open for a training that resumes after `step`.
 
-    Raises UnavailableError: one cannot be opened.
+    Raises UnavailableError if a writer cannot be opened.
     """
 
     def __init__(self, run: Run, recipe: Recipe, step: int | None) -> None:
@@ -49,12 +49,12 @@ class LogWriters:
         for name in recipe.train.log_to:
             try:
                 self._open.append(OPENERS[name](run, recipe, step))
-            except Exception as error:  # of a library that is not ours
+            except Exception as error:  # third-party libraries may raise anything
                 text = " ".join(f"{type(error).__name__}: {error}".split())
                 raise UnavailableError(f"train.log_to: {name} cannot be used: {text}") from error
 
     def add(self, group: str, record: Mapping[str, Any]) -> None:
-        """The numbers of one log record, under train/ or valid/."""
+        """Write the numbers of one log record under the prefix `group` (train or valid)."""
         scalars = {
             f"{group}/{key}": value
             for key, value in record.items()
@@ -72,7 +72,7 @@ def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = run.path / TENSORBOARD
-    # what a stopped training logged after its last checkpoint is hidden
+    # hide what a stopped training logged after its last checkpoint
     writer = SummaryWriter(str(folder), purge_step=(step or 0) + 1 if folder.exists() else None)
 
     def write(scalars: Scalars, step: int) -> None:
@@ -83,7 +83,7 @@ def _tensorboard(run: Run, recipe: Recipe, step: int | None) -> Opened:
 
 
 def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
-    """A run of wandb, or of trackio, which has the same functions."""
+    """Open a run of wandb, or of trackio, which has the same functions."""
     library: Any = import_module(package)
     if run.manifest.log_id is None:
         run.update(log_id=secrets.token_hex(4))
@@ -96,11 +96,11 @@ def _session(package: str, run: Run, recipe: Recipe, _: int | None) -> Opened:
             "mode": os.environ.get("WANDB_MODE", "offline"),
             "settings": library.Settings(console="off", silent=True),
         }
-    else:  # it finds a run again by its name
+    else:  # trackio resumes a run by its name
         own = {"name": f"{name} {identity}", "embed": False, "auto_log_cpu": False}
     config = recipe.model_dump(mode="json")
     with redirect_stdout(StringIO()):
-        # a project for each recipe, in which the seeds of a variant are a group
+        # one project per recipe, one group per variant
         session = library.init(
             project=run.name.replace("/", "-"), group=run.variant, config=config, resume="allow", **own
         )

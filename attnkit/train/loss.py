@@ -12,37 +12,36 @@ from attnkit.ops.onednn import product
 from attnkit.recipe.schema import TrainConfig
 
 CHUNK = 2**22
-"""Logits held at once (16 MB in float32): small enough for a processor's last cache."""
+"""Number of logits in memory at once (16 MB in float32), small enough for the last-level cache of a CPU."""
 LEAST_TOKENS = 2
-"""Tokens of a chunk at least, as a multiple of the width, whatever the vocabulary.
+"""Minimum number of tokens of a chunk as a multiple of the width, whatever the vocabulary size.
 
-Each chunk reads and writes the gradient of all weights [V, W], which would otherwise take longer
-than its products.  Logits then take twice the memory of that gradient.
+Each chunk reads and writes the gradient of the whole weight matrix [V, W], which would otherwise take longer than its
+matrix products. The logits then take twice the memory of that gradient.
 """
 
 
 class Losses(NamedTuple):
-    """Sums over tokens, in nats; divide by the token count once, over all micro-batches."""
+    """Sums over tokens in nats, to be divided once by the number of tokens of all micro-batches."""
 
     total: Tensor
-    """The training loss; the only differentiable one."""
+    """Training loss, the only differentiable field."""
     nll: Tensor
-    """Plain cross-entropy, whatever the training loss."""
+    """Plain cross-entropy, whatever the training loss; not differentiable."""
 
 
 class LossOptions(NamedTuple):
-    """Which loss; the defaults are plain cross-entropy."""
+    """Options of the training loss; the defaults are plain cross-entropy."""
 
     smoothing: float = 0.0
-    """Label smoothing."""
     gamma: float = 0.0
-    """TaiLr: weight of the model's own distribution in the mixture; 0 is cross-entropy."""
+    """TaiLr: weight of the one-hot target in the mixture with the model's distribution; 0 is cross-entropy."""
     floor: float = 0.0
-    """TaiLr: least weight of a token."""
+    """TaiLr: minimum weight of a token."""
 
 
 def options_at(step: int, train: TrainConfig) -> LossOptions:
-    """The loss of an update, counted from 1: gamma grows in the first `anneal` of them."""
+    """Return the loss options of update `step` (1-based); gamma grows linearly over the first `anneal` updates."""
     if train.loss != "tailr":
         return LossOptions(train.label_smoothing)
     chosen = train.tailr
@@ -51,10 +50,10 @@ def options_at(step: int, train: TrainConfig) -> LossOptions:
 
 
 def tailr_weights(log_p: Tensor, gamma: float, floor: float = 0.0) -> Tensor:
-    """Weights of TaiLr (Ji et al. 2023) for tokens of these log-probabilities, of the same shape.
+    """Return the TaiLr weights (Ji et al. 2023) of tokens with log-probabilities `log_p`, in the same shape.
 
-    max(floor, p / (gamma + (1 - gamma) p)), from log p, so that no small p is lost.  The loss is
-    -weight * log p with the weight as a constant; where floor is 0, it has the gradient of
+    The weight is max(floor, p / (gamma + (1 - gamma) p)), computed from log p so that a small p does not underflow.
+    The loss is -weight * log p with a constant weight; if floor is 0, it has the gradient of
     -log(gamma + (1 - gamma) p) / (1 - gamma).
     """
     if gamma == 0:
@@ -65,24 +64,24 @@ def tailr_weights(log_p: Tensor, gamma: float, floor: float = 0.0) -> Tensor:
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """Projection, label-smoothed loss and both gradients in one pass over row chunks.
+    """Projection, label-smoothed loss and both gradients in one pass over chunks of rows.
 
-    The [tokens, vocabulary] matrix exists a chunk at a time only, and the gradient is formed while
-    a chunk is in cache.  `reference` in the tests is the plain composition.
+    Only one chunk of the [tokens, vocabulary] logits exists at a time, and its gradient is computed while it is in
+    cache. `reference` in the tests is the plain composition.
     """
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, options: LossOptions
     ) -> tuple[Tensor, Tensor]:
-        """Hidden [N, W], weight [V, W], targets [N] -> total, nll (sums)."""
+        """Return the summed total and nll for hidden [N, W], weight [V, W] and targets [N]."""
         smoothing, gamma, floor = options
         wide = torch.promote_types(hidden.dtype, torch.float32)
         needs = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden) if needs else None
         sums = torch.zeros(3, dtype=wide, device=hidden.device)
         size, width = weight.shape
-        # smoothing changes the gradient of every logit by the same, so that sums are enough for it
+        # smoothing adds the same constant to the gradient of every logit, so sums of hidden and weight are enough
         share = -smoothing / size
         all_hidden = hidden.sum(0, dtype=wide)  # [W]
         smoothed = share * weight.sum(0, dtype=wide) if smoothing else None  # [W]
@@ -93,9 +92,9 @@ class _SmoothedLoss(torch.autograd.Function):
             part = slice(first, first + rows)
             h, y = hidden[part], targets[part, None]
             logits = product(h, weight).to(wide)
-            # log-sum-exp by the largest logit, whose probability is at least 1 / V
+            # log-sum-exp = largest logit - log of its probability, which is at least 1 / V
             chosen, largest = logits.gather(1, y), logits.amax(-1, keepdim=True)  # [rows, 1]
-            gradient = torch.softmax(logits, -1, out=logits)  # so far the probabilities
+            gradient = torch.softmax(logits, -1, out=logits)  # probabilities at first, in the memory of the logits
             norm = largest - gradient.amax(-1, keepdim=True).log()
             log_p = chosen - norm
             weights = tailr_weights(log_p, gamma, floor)
@@ -103,15 +102,15 @@ class _SmoothedLoss(torch.autograd.Function):
             if grad_hidden is None or grad_weight is None:
                 continue
             if gamma:
-                gradient *= (1 - smoothing) * weights + smoothing  # TaiLr weights the target's part
-            gradient.scatter_add_(1, y, (smoothing - 1) * weights)  # less the target's share
+                gradient *= (1 - smoothing) * weights + smoothing  # TaiLr weights only the target's part
+            gradient.scatter_add_(1, y, (smoothing - 1) * weights)  # minus the one-hot target
             narrow = gradient.to(hidden.dtype)
-            grad_hidden[part] = product(narrow, weight.t(), added)  # `added`: the part of smoothing
+            grad_hidden[part] = product(narrow, weight.t(), added)  # `added`: the constant of smoothing
             grad_weight += product(h.t(), narrow.t())  # [W, V]
         weighted, log_p, norm = sums.unbind()
         total, nll = (smoothing - 1) * weighted, -log_p
         if smoothed is not None:
-            total = total + smoothing * norm + all_hidden @ smoothed  # smoothing x mean of -log p
+            total = total + smoothing * norm + all_hidden @ smoothed  # smoothing * mean of -log p over the vocabulary
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.dtype = weight.dtype
         ctx.mark_non_differentiable(nll)
@@ -120,9 +119,9 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The stored gradients times the gradient of the sum."""
+        """Return the stored gradients multiplied by the gradient of the total."""
         grad_hidden, grad_weight = ctx.saved_tensors
-        # scaled before the cast: a sum over many tokens may not fit a 16-bit float
+        # scaled before the cast: the sum over many tokens may overflow a 16-bit float
         weight = (grad_weight * gradient).to(ctx.dtype).t()
         return grad_hidden * gradient.to(grad_hidden.dtype), weight, None, None
 
@@ -133,10 +132,10 @@ def token_losses(
     targets: Int[Tensor, " N"],
     options: LossOptions = LossOptions(),  # noqa: B008 - a tuple of numbers
 ) -> Losses:
-    """Label-smoothed cross-entropy or TaiLr of softmax(hidden weight^T).
+    """Return label-smoothed cross-entropy or TaiLr of softmax(hidden weight^T); exclude pads before the call.
 
     Smoothing (Szegedy et al. 2016, section 7) gives the target 1 - smoothing + smoothing / V and every other entry
-    smoothing / V; TaiLr weights the part of the target. Leave pads out before the call.
+    smoothing / V; TaiLr weights only the target's part.
     """
     sums = _SmoothedLoss.apply(hidden, weight, targets, options)  # type: ignore[no-untyped-call]
     return Losses(*sums)

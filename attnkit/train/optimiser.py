@@ -1,4 +1,4 @@
-"""How weights change: the optimiser, learning-rate schedules, and averages of weights."""
+"""Optimiser, learning-rate schedules and averages of weights."""
 
 import math
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ Weights = dict[str, Tensor]
 
 
 def optimizer(parameters: Iterable[tuple[str, nn.Parameter]], train: schema.TrainConfig) -> AdamW:
-    """Fused AdamW with weight decay on matrices only, not on biases and normalisation."""
+    """Return fused AdamW with weight decay on matrices only, not on biases and normalisation."""
     named = [(name, p) for name, p in parameters if p.requires_grad]
     groups = [
         {"params": [p for _, p in named if p.dim() > 1], "weight_decay": train.weight_decay},
@@ -23,10 +23,10 @@ def optimizer(parameters: Iterable[tuple[str, nn.Parameter]], train: schema.Trai
 
 
 def learning_rate(step: int, train: schema.TrainConfig, width: int) -> float:
-    """The rate of update `step` (1-based): linear warm-up, then the shape that the recipe names.
+    """Return the learning rate of update `step` (1-based): linear warm-up, then `train.schedule`.
 
-    inverse-sqrt: lr sqrt(warmup / step).  noam (Vaswani et al. 2017, equation 3): lr is a factor of
-    width^-0.5 min(step^-0.5, step warmup^-1.5).  cosine and linear fall to min_lr at the last step.
+    inverse-sqrt: lr sqrt(warmup / step). noam (Vaswani et al. 2017, equation 3): lr width^-0.5 min(step^-0.5,
+    step warmup^-1.5), warm-up included. cosine and linear fall to min_lr at the last step.
     """
     warmup = max(1, train.warmup)
     if train.schedule == "noam":
@@ -44,25 +44,24 @@ def learning_rate(step: int, train: schema.TrainConfig, width: int) -> float:
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The state of a model as a flat mapping; tied weights once, under their first name."""
+    """Return the state dict of a model, with tied weights once, under their first name."""
     state = model.state_dict(keep_vars=True)
     first = {id(tensor): name for name, tensor in reversed(state.items())}  # the first name wins
     return {name: tensor.detach() for name, tensor in state.items() if first[id(tensor)] == name}
 
 
 def snapshot(weights: Weights) -> Weights:
-    """Copies in main memory, which updates do not change; shards stay where they are."""
+    """Return copies of the weights in CPU memory; sharded tensors are copied on their device."""
     parts = {name: tensor.detach() for name, tensor in weights.items()}
     return {n: (t if hasattr(t, "device_mesh") else t.cpu()).clone() for n, t in parts.items()}
 
 
 class Averaging:
-    """The candidate weights of a training: what is validated, and saved in the end.
+    """The candidate weights of a training, which are validated and stored at the end.
 
-    With `average: N` the mean over the weights at the last N validations (Vaswani et al. 2017,
-    section 6.1), with `ema` the exponential moving average (its bias at the start removed by
-    a decay of at most (1 + step) / (10 + step)), else the weights themselves.  Buffers (random
-    directions, counts), whose mean would make no sense, are taken as they are.
+    With `average: N`, the mean of the weights at the last N validations (Vaswani et al. 2017, section 6.1); with
+    `ema`, the exponential moving average, whose decay is at most (1 + step) / (10 + step) to remove its bias at the
+    start; otherwise the current weights. Buffers (random directions, counts), whose mean is meaningless, are copied.
     """
 
     def __init__(self, train: schema.TrainConfig, model: nn.Module) -> None:
@@ -71,13 +70,13 @@ class Averaging:
         self._live = weights_of(model)
         self._trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
         self.recent: dict[int, Weights] = {}
-        """Weights at the last `average` validations by step; empty where nothing is averaged."""
+        """Weights at the last `average` validations by step; empty if `average` is 1."""
         self.moving: Weights | None = None
         if self.decay:
             self.moving = {name: tensor.clone() for name, tensor in self._live.items()}
 
     def update(self, step: int) -> None:
-        """Follow the weights after an update."""
+        """Update the moving average after update `step`."""
         if self.moving is None:
             return
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
@@ -89,7 +88,7 @@ class Averaging:
 
     @torch.no_grad()
     def candidate(self) -> Weights:
-        """The weights that a validation now measures; do not change them."""
+        """Return the weights to validate or store; the caller must not change them."""
         if self.moving is not None:
             return self.moving
         if not self.recent:
@@ -103,7 +102,7 @@ class Averaging:
         return mean
 
     def remember(self, step: int) -> None:
-        """Include the weights of the validation after `step` updates in the average."""
+        """Add the current weights, after `step` updates, to the average over validations."""
         if self.count == 1:
             return
         self.recent[step] = snapshot(self._live)

@@ -1,7 +1,6 @@
-"""Training in several processes: PyTorch's DDP and FSDP2 around a model with its loss.
+"""Training in several processes with PyTorch's DDP and FSDP2 around a model and its loss.
 
-Gradients are summed over ranks, as over the micro-batches of one process: the loss was divided by
-the target tokens of all of them.
+Gradients are summed over ranks, not averaged: the loss is already divided by the number of target tokens of all ranks.
 """
 
 import warnings
@@ -25,19 +24,19 @@ from attnkit.train.batch_stream import BatchStream, score_budget
 
 
 def wrap(module: nn.Module, how: str, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """The module as a part of all ranks' model: `how` is ddp, or fsdp, which changes it in place.
+    """Wrap the module with ddp, or shard it in place with fsdp, as `how` says.
 
-    With fsdp each block of a Transformer is sharded, and the rest together; in 16-bit precision
-    parameters are cast, and gradients summed in float32.
+    fsdp shards each Transformer block, and the other parameters together; in 16-bit precision it casts the parameters
+    and sums gradients in float32.
     """
     if how == "ddp":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # its newer name is not in every torch
+            warnings.simplefilter("ignore", FutureWarning)  # the replacement name is not in every torch version
             # a mechanism may leave some of its parameters unused
             ddp = DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=True)
         ddp.register_comm_hook(None, _sum)
         return ddp
-    # nothing here changes a block's output in place, which this is about
+    # the warning is about in-place changes of a block's output, which do not happen here
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy()
@@ -54,7 +53,7 @@ def _sum(
     _: object,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[Tensor]:
-    """Gradients of all ranks together; DDP itself would divide them by the number of ranks."""
+    """Sum the gradients over ranks (a DDP communication hook; DDP itself would average them)."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     summed: torch.futures.Future[Tensor] = work.get_future().then(lambda f: f.value()[0])
@@ -62,7 +61,7 @@ def _sum(
 
 
 def communicating(module: nn.Module, last: bool) -> AbstractContextManager[object]:
-    """A context for one micro-batch; gradients are sent after the last one of an update only."""
+    """Return a context for one micro-batch, with gradient synchronisation only for the `last` of an update."""
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(last)
     if isinstance(module, DistributedDataParallel) and not last:
@@ -71,9 +70,9 @@ def communicating(module: nn.Module, last: bool) -> AbstractContextManager[objec
 
 
 def full_state_dict(weights: Mapping[str, Tensor], everywhere: bool = True) -> dict[str, Tensor]:
-    """The same with sharded tensors gathered in main memory; all ranks call it.
+    """Gather sharded tensors in CPU memory; collective.
 
-    Unless they are wanted `everywhere`, the main process alone gets them.
+    All ranks get the result if `everywhere`, otherwise only the main process (an empty dict on other ranks).
     """
     found = {}
     for name, tensor in weights.items():
@@ -84,7 +83,7 @@ def full_state_dict(weights: Mapping[str, Tensor], everywhere: bool = True) -> d
 
 
 def sharded_like(stored: Tensor, live: Tensor) -> Tensor:
-    """A stored tensor, sharded as the live one is."""
+    """Shard a stored tensor like the `live` one, if that is sharded."""
     if isinstance(live, DTensor):
         stored = stored.to(live.device)
         return distribute_tensor(stored, live.device_mesh, live.placements, src_data_rank=None)
@@ -92,12 +91,12 @@ def sharded_like(stored: Tensor, live: Tensor) -> Tensor:
 
 
 def check_ranks(recipe: Recipe, prepared: PreparedData) -> None:
-    """Refuse, on all ranks alike, what they cannot train together.
+    """Check on all ranks that they can train together; collective.
 
     Raises:
-        RecipeError: the recipe is not for so many.
-        UsageError: there are more ranks than rows.
-        DataError: they have other data, recipes or plans of batches.
+        RecipeError: If the recipe does not support this number of ranks.
+        UsageError: If there are more ranks than training rows.
+        DataError: If ranks have different data, recipes or plans of batches.
     """
     train, ranks = recipe.train, group.world_size()
     if why := ranks_issue(recipe, ranks):

@@ -1,4 +1,4 @@
-"""The arithmetic of training: float32, or 16-bit copies of float32 master weights."""
+"""Mixed precision: float32, or 16-bit copies of float32 master weights."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -17,17 +17,17 @@ from attnkit.train.loss import Losses, LossOptions, token_losses
 
 
 class ModelWithLoss(nn.Module):
-    """A model from ids to summed losses: what is computed in one piece, also in several ranks."""
+    """A model with its loss, in one module for DDP and FSDP."""
 
     def __init__(self, model: Model, *, compiled: bool = False) -> None:
         super().__init__()
         self.model = model
         self._hidden: Callable[..., Tensor] = model.hidden
         if compiled:
-            self._hidden = torch.compile(model.hidden, dynamic=True)  # one graph for all lengths
+            self._hidden = torch.compile(model.hidden, dynamic=True)  # one graph for all sequence lengths
 
     def forward(self, batch: BatchTensors, options: LossOptions) -> Losses:
-        """Sums over the tokens to predict."""
+        """Return the losses summed over the target tokens."""
         with record_function("attnkit: rest of the model"):
             hidden = self._hidden(batch.source, batch.input)
         with record_function("attnkit: loss"):
@@ -35,7 +35,7 @@ class ModelWithLoss(nn.Module):
 
 
 class Casting(nn.Module):
-    """A module that computes with 16-bit copies of its parameters, whose gradients are float32."""
+    """Wrapper that runs a module with 16-bit copies of its parameters; gradients are float32."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -43,17 +43,17 @@ class Casting(nn.Module):
 
     def forward(self, *arguments: Any) -> Any:
         copies: dict[Tensor, Tensor] = {x: x.to(self.dtype) for x in self.inner.parameters()}
-        own = parameters_of(self.inner)  # tied parameters in all their places
+        own = parameters_of(self.inner)  # tied parameters under all their names
         with computing_with([one._replace(tensor=copies[one.tensor]) for one in own]):
             return self.inner(*arguments)
 
 
 class GradientWorker:
-    """Computes gradients for a float32 model.
+    """Computation of losses and gradients for a float32 model.
 
-    In bf16 and fp16 copies of its parameters compute: casts happen once a micro-batch rather than at every operation,
-    which on a CPU decides whether bf16 pays. Gradients of micro-batches are summed in float32. fp16 scales the loss.
-    Among ranks the model is wrapped as `parallel` says (see `train.parallel`).
+    bf16 and fp16 compute with copies of the parameters: they are cast once per micro-batch, not at every operation,
+    without which bf16 would not be faster on a CPU. Gradients are accumulated in float32. fp16 scales the loss.
+    In several ranks the model is wrapped as `parallel` says (see `train.parallel`).
     """
 
     def __init__(self, model: Model, precision: str, *, compiled: bool = False, parallel: str = "ddp") -> None:
@@ -70,7 +70,7 @@ class GradientWorker:
             self._losses = wrap(self._losses, parallel, dtype, self.device)
 
     def communicating(self, last: bool) -> AbstractContextManager[object]:
-        """A context for each micro-batch; among ranks, gradients are sent after the last one."""
+        """Return a context for one micro-batch; ranks synchronise gradients only for the `last` of an update."""
         if not group.is_distributed():
             return nullcontext()
         from attnkit.train.parallel import communicating
@@ -78,11 +78,11 @@ class GradientWorker:
         return communicating(self._losses, last)
 
     def losses(self, batch: Batch, options: LossOptions) -> Losses:
-        """Summed losses of a batch, which is moved to the model's device."""
+        """Return the summed losses of a batch, which is moved to the model's device."""
         found: Losses = self._losses(batch.to(self.device), options)
         return found
 
     @record_function("attnkit: gradients")
     def backward(self, total: Tensor, divisor: int) -> None:
-        """Add the gradient of total / divisor to the parameters' (still scaled in fp16)."""
+        """Accumulate the gradient of total / divisor (scaled in fp16)."""
         self.scaler.scale(total / divisor).backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Stopping at a good moment: signals are recorded at once and obeyed at the next step boundary."""
+"""Graceful stops: signals are recorded at once and obeyed at the next step boundary."""
 
 import os
 import signal
@@ -15,14 +15,14 @@ _INTERRUPTED = 130
 
 
 class StopSignals:
-    """Records SIGINT, SIGTERM and SIGHUP inside its `with` block; the loop reads `requested`.
+    """Context manager that records SIGINT, SIGTERM and SIGHUP, for the loop to poll `requested`.
 
-    A second SIGINT leaves at once by SystemExit with code 130, a third without any cleaning up; files stay whole,
-    since every save is atomic. A signal that was ignored before (nohup, a background job) stays ignored. Outside the
-    main thread, where Python allows no handlers, it does nothing. The previous handlers are restored on leaving.
+    A second SIGINT raises SystemExit with code 130, a third exits without cleanup; files stay intact, since every save
+    is atomic. A signal that was ignored before (nohup, a background job) stays ignored. Outside the main thread, where
+    Python allows no handlers, nothing is recorded. The previous handlers are restored on exit.
 
-    `notice` is called from the handler with the name of the first signal, so that a user sees that
-    the key was registered; it must be short and must not raise.
+    `notice` is called from the handler with the name of the first signal, to tell the user that it was received; it
+    must be short and must not raise.
     """
 
     def __init__(self, notice: Callable[[str], object] | None = None) -> None:
@@ -33,18 +33,15 @@ class StopSignals:
 
     @property
     def requested(self) -> str | None:
-        """The name of the first signal that arrived (SIGTERM), or None."""
+        """Name of the first signal received (e.g. SIGTERM), or None."""
         return self._received[0] if self._received else None
 
     def request(self, name: str) -> None:
-        """Ask for a stop as if the signal `name` had come."""
+        """Record a request to stop, as if the signal `name` had arrived."""
         self._received.append(name)
 
     def obey(self, then: str) -> None:
-        """Raise StoppedError where a signal has come; other ranks end with the main one.
-
-        `then` follows the signal's name in the message.
-        """
+        """Raise StoppedError if the main rank received a signal (other ranks end with it); `then` ends the message."""
         if (name := self.requested) and group.is_main_process():
             raise StoppedError(f"stopped by {name}{then}")
 
@@ -63,7 +60,7 @@ class StopSignals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Record; a forked child, which inherits this handler, dies as it would have without."""
+        """Record the signal; a forked child, which inherits this handler, gets the default action instead."""
         if os.getpid() != self._process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)

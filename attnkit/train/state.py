@@ -1,4 +1,4 @@
-"""The state of a training: what a checkpoint stores and restores."""
+"""The state of a training, which checkpoints store and restore."""
 
 import math
 from pathlib import Path
@@ -22,41 +22,40 @@ from attnkit.train.validation import MonitoredScore, Validator
 
 
 class TrainingProgress(json_files.Schema):
-    """How far a training has come, in plain numbers."""
+    """Counters and best values of a training."""
 
     step: Count
     epoch: Count
     position: Count
-    """Batches of the epoch that are used up."""
+    """Number of batches of the epoch that have been used."""
     tokens: Count
-    """Real target tokens so far."""
+    """Number of target tokens so far, pads excluded."""
     seconds: Seconds
-    """Spent on updates: not on validation, saving or decoding."""
+    """Time spent on updates, without validation, saving and decoding."""
     logged_seconds: Seconds = 0.0
-    """The part of it that the log covers; `TrainingState.interval` is of the rest."""
+    """`seconds` at the last log record; `TrainingState.interval` covers the updates since."""
     monitor: str | None = None
-    """What `best` is a value of; None in checkpoints of earlier versions."""
+    """Metric of `best`; None in checkpoints of earlier versions."""
     best: float | None = None
-    """Best monitored value."""
     best_loss: float | None = None
-    """Validation loss of the best one; None in checkpoints of earlier versions."""
+    """Validation loss at `best_step`; None in checkpoints of earlier versions."""
     best_step: Count | None = None
     worse: Count = 0
-    """Validations since the best one."""
+    """Number of validations since the best one."""
     recent: list[Count] = []
-    """Steps of the validations whose weights the next average includes."""
+    """Steps of the validations whose weights the average includes."""
     peak_memory_bytes: Count | None = None
-    """Most memory in use so far; None where it cannot be known."""
+    """Peak memory so far; None if unknown."""
 
     @property
     def best_score(self) -> MonitoredScore | None:
-        """What the next validation has to better; an unknown loss is bettered by any."""
+        """Best score so far, None before the first validation; an unknown loss counts as infinite."""
         if self.best is None:
             return None
         return MonitoredScore(self.best, math.inf if self.best_loss is None else self.best_loss)
 
     def validated(self, score: MonitoredScore, monitor: str) -> bool:
-        """Count the validation after this step; whether it is the best so far."""
+        """Record the validation after the current step and return whether it is the best so far."""
         best = self.best_score
         if best is not None and not score.better_than(best, monitor):
             self.worse += 1
@@ -66,7 +65,7 @@ class TrainingProgress(json_files.Schema):
         return True
 
     def why_exhausted(self) -> str:
-        """What to say where patience has run out."""
+        """Return the message for the user when patience has run out."""
         best, monitor = self.best_score, self.monitor
         assert best is not None
         reached = f"loss {best.loss:.4g}"
@@ -79,34 +78,34 @@ class TrainingProgress(json_files.Schema):
 
 
 class StoredState(json_files.Schema):
-    """state.json of a checkpoint."""
+    """Schema of a checkpoint's state.json."""
 
     counters: TrainingProgress
     scaler: dict[str, float]
 
 
 class TrainingState:
-    """Model, optimiser, averages and progress: with the random state, what decides an update."""
+    """Model, optimiser, averages and progress, which together with the random state decide every update."""
 
     def __init__(self, recipe: schema.Recipe, prepared: PreparedData, device: torch.device, precision: str) -> None:
         self.train = train = recipe.train
         self.device = device
         self.model = models.build_for(recipe, prepared.tokenizer.sizes).to(device)
-        self.validator = Validator(recipe, self.model, prepared)  # a copy, made before sharding
+        self.validator = Validator(recipe, self.model, prepared)  # copies the model, so before sharding
         how: Any = {"compiled": train.compile, "parallel": train.parallel}
         self.worker = GradientWorker(self.model, precision, **how)
         self.optimizer = optimizer(self.model.named_parameters(), train)
         self.averaging = Averaging(train, self.model)
         self.progress = TrainingProgress(step=0, epoch=0, position=0, tokens=0, seconds=0.0, monitor=train.monitor)
         self.best: Weights | None = None
-        # [2]: nll in nats and target tokens since the last log record
+        # [2]: nll in nats and number of target tokens since the last log record
         self.interval = torch.zeros(2, dtype=torch.float64, device=device)
-        # []: nll in nats; of ranks what each adds to `interval`, until `sync_stats`
+        # []: nll in nats of this rank since `sync_stats`; in a single process a view of `interval`
         self.part = self.interval[0].clone() if group.is_distributed() else self.interval[0]
         self.sharded = group.is_distributed() and train.parallel == "fsdp"
 
     def sync_stats(self, number: int = 0) -> int:
-        """The sum of a number over ranks; what each has in `part` is added to every `interval`."""
+        """Return the sum of a number over ranks, and move the sum of `part` over ranks to `interval`."""
         if not group.is_distributed():
             return number
         sums = group.all_reduce_sum(torch.stack((self.part.cpu(), torch.tensor(float(number), dtype=torch.float64))))
@@ -115,10 +114,7 @@ class TrainingState:
         return int(sums[1])
 
     def full_state_dict(self, weights: Weights, everywhere: bool = True) -> Weights:
-        """The same with sharded tensors gathered; all ranks call it.
-
-        Unless they are wanted `everywhere`, the main process alone gets them.
-        """
+        """Gather sharded tensors, as `train.parallel.full_state_dict`; collective."""
         if not self.sharded:
             return weights
         from attnkit.train.parallel import full_state_dict
@@ -126,10 +122,7 @@ class TrainingState:
         return full_state_dict(weights, everywhere)
 
     def weights_at(self, run: Run, step: int) -> Weights:
-        """Those of a checkpoint, for the average of the last validations.
-
-        Raises DataError: it is missing or damaged.
-        """
+        """Load the weights of a checkpoint, for the average.  Raises DataError if it is missing or damaged."""
         found, _ = checkpoint.load(run.checkpoints / f"step-{step}", prefix="model.")
         weights = {name.removeprefix("model."): tensor for name, tensor in found.items()}
         if not self.sharded:
@@ -139,11 +132,11 @@ class TrainingState:
         return {name: sharded_like(weights[name], tensor) for name, tensor in weights_of(self.model).items()}
 
     def pack(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors of a checkpoint, perhaps sharded, and the rest of it as plain values."""
+        """Return the tensors of a checkpoint, possibly sharded, and its other values."""
         tensors = {f"model.{name}": tensor for name, tensor in weights_of(self.model).items()}
         for name, moments in self.moments().items():
             tensors |= {f"optimizer.{name}.{key}": value for key, value in moments.items()}
-        if group.is_distributed():  # which of its own draws a rank has made decides nothing
+        if group.is_distributed():  # the random state differs between ranks and is reseeded before each micro-batch
             torch.manual_seed(self.progress.step)
         tensors["rng.cpu"] = torch.get_rng_state()
         if self.device.type == "cuda":
@@ -154,14 +147,14 @@ class TrainingState:
         return tensors, {"counters": self.progress.model_dump(), "scaler": self.worker.scaler.state_dict()}
 
     def unpack(self, path: Path, tensors: Weights, values: dict[str, Any]) -> None:
-        """Restore what `pack` gave; `path` is named in errors.
+        """Restore what `pack` returned; `path` is for error messages.
 
         Raises:
-            DataError: the checkpoint is of another model or another version.
-            RecipeError: it has more updates than the recipe.
+            DataError: If the checkpoint is of another model or version.
+            RecipeError: If the checkpoint is past the recipe's number of steps.
         """
         self.progress = json_files.parse(values, StoredState, str(path)).counters
-        if "logged_seconds" not in values["counters"]:  # of version 0.1.0
+        if "logged_seconds" not in values["counters"]:  # checkpoint of version 0.1.0
             self.progress.logged_seconds = self.progress.seconds
         try:
             self.worker.scaler.load_state_dict(values["scaler"])
@@ -190,7 +183,7 @@ class TrainingState:
             torch.cuda.set_rng_state(tensors["rng.cuda"], self.device)
 
     def _forget_other_best(self) -> None:
-        """Drop a best value that was of another metric, or whose weights were not kept."""
+        """Discard a best value of another metric, or whose weights were not kept."""
         progress, train = self.progress, self.train
         other = progress.monitor not in (None, train.monitor)
         if other or (train.choose == "best" and self.best is None):
@@ -199,13 +192,13 @@ class TrainingState:
         progress.monitor = train.monitor
 
     def moments(self, *, create: bool = False) -> dict[str, dict[str, Tensor]]:
-        """The optimiser's tensors by parameter; with `create`, zeros where there are none yet."""
+        """Return the optimiser's tensors by parameter name; `create` makes missing ones as zeros."""
         states = self.optimizer.state
         out = {}
         for name, parameter in self.model.named_parameters():
             if create and parameter.requires_grad and not states[parameter]:
                 states[parameter] = {
-                    "step": torch.zeros((), device=parameter.device),  # where fused AdamW has it
+                    "step": torch.zeros((), device=parameter.device),  # fused AdamW keeps it on the device
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
@@ -215,7 +208,7 @@ class TrainingState:
 
 
 def _copy(live: Weights, stored: Weights, prefix: str) -> None:
-    """Overwrite live tensors, which may be sharded, with those stored under the prefix."""
+    """Copy the tensors stored under the prefix into the live ones, which may be sharded."""
     with torch.no_grad():
         for name, tensor in live.items():
             new = stored[prefix + name]

@@ -1,4 +1,4 @@
-"""What a validation measures: loss over the encoded split, and a decoded metric where wanted."""
+"""Validation: loss over the encoded split, and a metric of decoded outputs if `train.monitor` names one."""
 
 import copy
 import math
@@ -15,11 +15,11 @@ from attnkit.scoring.evaluation import model_scores
 from attnkit.scoring.teacher_forced import teacher_forced
 
 BATCH_TOKENS = 8192
-"""Budget of a decoding batch while training."""
+"""Maximum number of tokens in a decoding batch during training."""
 
 
 class TeacherForcedSums(NamedTuple):
-    """Sums over the target tokens of a split, each predicted from the reference before it."""
+    """Teacher-forced sums over the target tokens of a split."""
 
     nll: float
     """Plain cross-entropy in nats."""
@@ -28,25 +28,25 @@ class TeacherForcedSums(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Plain cross-entropy in nats per token."""
         return self.nll / max(1.0, self.tokens)
 
     @property
     def perplexity(self) -> float:
-        """exp(loss); infinite where that is no float."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf  # e^710 is no float
+        """exp(loss), or infinity if that overflows."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf  # e^710 overflows a float
 
 
 class MonitoredScore(NamedTuple):
-    """What one validation is ranked by: the monitored value, then the loss in nats a token."""
+    """Rank of a validation: the monitored value, then the loss in nats per token."""
 
     value: float
     loss: float
 
     def better_than(self, other: "MonitoredScore", monitor: str) -> bool:
-        """Whether the value is better, or the same with a lower loss.
+        """Return whether the value is better, or equal with a lower loss.
 
-        A metric may stay at 0 for the first validations while the loss falls.
+        The loss breaks ties because a metric may stay at 0 for the first validations while the loss falls.
         """
         if self.value == other.value:
             return self.loss < other.loss
@@ -55,9 +55,9 @@ class MonitoredScore(NamedTuple):
 
 
 class Validator:
-    """Measures candidate weights on the validation split, in float32.
+    """Measurement of candidate weights on the validation split, in float32.
 
-    A decoded metric comes from greedy search: it ranks candidates as beam search does, at a fraction of the time.
+    Outputs are decoded by greedy search, which ranks candidates as beam search does, in a fraction of the time.
     """
 
     def __init__(self, recipe: schema.Recipe, model: Model, prepared: PreparedData) -> None:
@@ -68,7 +68,7 @@ class Validator:
         self.rows = list(prepared.corpus.rows("valid")) if decodes else []
 
     def record(self, sums: TeacherForcedSums, value: float, seconds: float) -> dict[str, float | str]:
-        """What the log says of a validation after so many seconds of updates, beside the step."""
+        """Return the log record of a validation, without the step; `seconds` is the time spent on updates."""
         return {
             "valid_loss": sums.loss,
             "valid_perplexity": sums.perplexity,
@@ -78,7 +78,7 @@ class Validator:
         }
 
     def measure(self, weights: Mapping[str, Tensor]) -> tuple[TeacherForcedSums, float]:
-        """The teacher-forced sums and the monitored value of these weights."""
+        """Return the teacher-forced sums and the monitored value of these weights."""
         self.model.load_state_dict(weights, strict=False)
         sums = TeacherForcedSums(*teacher_forced(self.model, self.encoded)[:, :3].sum(0).tolist())
         if self.monitor == "loss":
