@@ -1,8 +1,7 @@
-"""What `import attnkit` offers in Python and in notebooks.
+"""Python API, exported by `import attnkit`.
 
-Start with `models.load` (a run, `demo` or a Hugging Face model becomes an object that generates
-and shows attention) and `comparing.train` and `comparing.evaluate` (a recipe or runs become a
-`comparing.ComparedRuns`). Imports `show`, `experiment`, `nbce` and what is below them.
+Start with `models.load` (opens a run, `demo` or a Hugging Face model) and `comparing.train` and `comparing.evaluate`
+(return a `comparing.ComparedRuns`). Imports `show`, `experiment`, `nbce` and the layers below them.
 """
 
 from attnkit.api.asking import contexts

@@ -1,4 +1,4 @@
-"""Answers from many contexts, each read separately and merged at every token."""
+"""Answers from many contexts, which are read separately and merged at each token."""
 
 import html
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from attnkit.recipe.search_settings import search_settings
 
 @dataclass(frozen=True)
 class ContextAnswer:
-    """What a model answers from several contexts."""
+    """An answer from several contexts."""
 
     text: str
     source: int | None
-    """Index of the context that the answer is from; None where it is unclear."""
+    """0-based index of the context that the answer is from; None if unclear."""
     context: str | None
-    """Its text."""
+    """Text of that context."""
     share: float | None = None
-    """Of the leading context in a merged answer, named or not (`attnkit.nbce.sources`)."""
+    """Share of the leading context in a merged answer, whether or not it is named (`attnkit.nbce.sources`)."""
 
     def __str__(self) -> str:
         return self.text
@@ -47,19 +47,19 @@ def contexts(
     chat: bool = False,
     template: str = "",
 ) -> ContextAnswer:
-    """Answer a prompt from any number of contexts, none of which is longer than the model reads.
+    """Answer a prompt from any number of contexts, each of which fits the model.
 
     Args:
-        model: what `load` gave; a Hugging Face model is asked as `chat` and `template` say.
-        contexts: texts, each read with the prompt in a row of its own.
-        prompt: the question.
-        pool: entropy, mean, max, weighted; or another method of `attnkit nbce`: concat, best, ...
-        beta, eta, top_p: of the pool, as in `attnkit.nbce.merge`.
-        max_length: tokens of the answer, at most.
+        model: model returned by `load`.
+        contexts: texts, each read with the prompt in a separate row.
+        pool: entropy, mean, max or weighted; or another method of `attnkit nbce`: concat, best, ...
+        beta, eta, top_p: parameters of the pool, see `attnkit.nbce.merge`.
+        max_length: maximum number of tokens in the answer.
+        chat, template: see `attnkit.nbce.open_model`; for Hugging Face models only.
 
     Raises:
-        UsageError: the method is unknown, or the model reads no contexts.
-        DataError: a context is too long.
+        UsageError: The method is unknown, the model cannot read contexts, or a context is too long.
+        DataError: The model returns NaN.
     """
     if isinstance(contexts, str):
         raise UsageError("contexts must be a list of texts: put the text in brackets")

@@ -1,4 +1,4 @@
-"""What all functions of the Python API share: plug-ins, and texts alone or in lists."""
+"""Arguments shared by the functions of the Python API: plug-ins, names and texts."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,21 +10,18 @@ Plugins = str | Path | Sequence[str | Path]
 
 
 def plug_in(plugins: Plugins) -> None:
-    """Register the mechanisms and metrics of some files."""
+    """Register the mechanisms and metrics of plug-in files."""
     for file in [plugins] if isinstance(plugins, str | Path) else plugins:
         mechanisms.plug_in(file)
 
 
 def several(names: str | Sequence[str]) -> list[str]:
-    """Names as a list; a text is one name."""
+    """Return names as a list; a string is one name."""
     return [names] if isinstance(names, str) else list(names)
 
 
 def several_texts(texts: str | Sequence[str], what: str = "texts") -> list[str]:
-    """Texts as a list; a text is one.
-
-    Raises UsageError: something is no text.
-    """
+    """Return texts as a list; a string is one text. Raises UsageError if an item is not a string."""
     found = list(texts) if isinstance(texts, Iterable) and not isinstance(texts, str) else [texts]
     for one in found:
         if not isinstance(one, str):

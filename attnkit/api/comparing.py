@@ -1,4 +1,4 @@
-"""Recipes trained, runs scored, and the comparison of them as an object that shows itself."""
+"""Training of recipes, evaluation of runs, and their comparison."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -38,21 +38,18 @@ STYLE = """<style>
 .attnkit .dim, .attnkit .note { opacity: 0.65; }
 .attnkit .note { font-size: 0.85em; margin: 2px 0; }
 </style>"""
-"""Of a table in a notebook, which has its own colours."""
+"""CSS of tables in a notebook; colors are the notebook's."""
 
 
 @dataclass(frozen=True)
 class ComparedRuns(Comparison):
-    """Systems side by side: `rows` of scores, `differences` from the baseline, `best`.
+    """Comparison of systems: `rows` of scores, `differences` from the baseline, `best`; notebooks show it as a table.
 
-    `json()` is what `attnkit eval --format json` prints; a notebook shows the table.
+    `json()` is the output of `attnkit eval --format json`.
     """
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, a column for each metric.
-
-        Raises UnavailableError: pandas is not installed.
-        """
+        """Return the rows as a pandas DataFrame with one column per metric; raises UnavailableError without pandas."""
         try:
             import pandas  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError as error:
@@ -60,10 +57,11 @@ class ComparedRuns(Comparison):
         return pandas.DataFrame([_record(row) for row in self.rows])
 
     def curves(self, *names: str, x: str | None = None) -> DrawnCurves:
-        """Learning curves of the runs: training-loss, validation-loss, learning-rate, ...
+        """Return learning curves of the runs.
 
-        Without names the training loss and what is validated; `x` is updates, tokens or time, or a
-        key in which variants differ, as train.lr.
+        Args:
+            names: curves such as training-loss or learning-rate; default: the training loss and all validated values.
+            x: updates, tokens or time; or a recipe key in which variants differ, such as train.lr.
         """
         runs = [Run.open(path) for path in dict.fromkeys(row.run for row in self.rows) if path]
         return DrawnCurves(learning_curves(runs, list(names), x, note=warnings.warn))
@@ -80,7 +78,7 @@ class ComparedRuns(Comparison):
 
 
 def _record(row: ScoreRow) -> dict[str, Any]:
-    """A row as named values; an axis only where there is one."""
+    """Convert a row to a dict, without the axes that it does not have."""
     axes = {"length": row.length, "method": row.method, "contexts": row.contexts}
     return {
         "recipe": row.recipe,
@@ -114,29 +112,29 @@ def train(
     plugins: Plugins = (),
     progress: bool = True,
 ) -> ComparedRuns:
-    """Train every variant of a recipe with every seed, score them, and compare them.
+    """Train, score and compare all variants of a recipe with all seeds.
 
-    Finished runs are kept and interrupted ones resume, as with `attnkit train`.
+    Finished runs are kept and interrupted runs resume, as with `attnkit train`.
 
     Args:
-        recipe: name of a shipped recipe, a file, or the keys of one as a dict, which is written to OUT/NAME.yaml.
-        overrides: KEY=VALUE texts, or a dict of dotted keys: {"train.steps": 200}.
-        variants: name or names of those to train; or new ones in place of the recipe's, each with
-            its overrides, which are written to OUT/NAME.yaml as well.
-        seeds: instead of the recipe's.
-        name: of a recipe that is written to OUT, by default own.
+        recipe: name of a shipped recipe, a recipe file, or a dict of recipe keys, which is written to OUT/NAME.yaml.
+        overrides: list of KEY=VALUE strings, or a dict of dotted keys: {"train.steps": 200}.
+        variants: name or names of the variants to train; or a dict of new variants with their overrides, which
+            replaces the recipe's variants and is written to OUT/NAME.yaml.
+        seeds: seeds in place of the recipe's.
+        name: name of a recipe that is written to OUT; default "own".
         out: root folder of the runs.
-        jobs: runs at a time, each in a process of its own.
-        fresh, allow_change: replace existing runs; resume those of a changed recipe.
-        device, data_dir, offline: as of `attnkit train`.
-        plugins: Python files with mechanisms or metrics of your own.
-        progress: show what happens.
+        jobs: number of runs trained at the same time, each in a separate process.
+        fresh: replace existing runs.
+        allow_change: resume runs whose recipe has changed.
+        device, data_dir, offline: see `attnkit train`.
+        plugins: Python files with custom mechanisms or metrics.
 
     Raises:
-        RecipeError: the recipe is wrong; says where and what would be right.
-        UsageError: `name` of a recipe that has one.
-        MissingInputError, DataError: a file is not there or malformed.
-        DivergedError: a loss or gradient is not finite.
+        RecipeError: The recipe is invalid.
+        UsageError: `name` is given for a recipe that already has a name.
+        MissingInputError, DataError: A file is missing or malformed.
+        DivergedError: A loss or gradient is not finite.
     """
     plug_in(plugins)
     own = variants if isinstance(variants, Mapping) else None
@@ -156,7 +154,7 @@ def train(
 def _path(
     recipe: str | Path | Mapping[str, Any], own: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str | None
 ) -> str | Path:
-    """Where the recipe is, which is written first if it is a dict or has new variants."""
+    """Return the path or name of the recipe; writes it first if it is a dict or has new variants."""
     if isinstance(recipe, Mapping) or own is not None:
         return _written(recipe, own, out, name or "own")
     if name is not None:
@@ -165,7 +163,7 @@ def _path(
 
 
 def _words(overrides: Overrides) -> list[str]:
-    """KEY=VALUE words; values of a dict in YAML's short form."""
+    """Return overrides as KEY=VALUE strings; values of a dict are written in YAML's flow style."""
     if not isinstance(overrides, Mapping):
         if isinstance(overrides, str):
             raise UsageError('overrides must be a list or a dict, such as {"train.steps": 200}')
@@ -179,7 +177,7 @@ def _flow(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Values that YAML knows: paths as text, tuples as lists, NumPy's numbers as Python's."""
+    """Convert to types of YAML: paths to strings, tuples to lists, NumPy scalars to Python numbers."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -192,7 +190,7 @@ def _plain(value: Any) -> Any:
 def _written(
     recipe: str | Path | Mapping[str, Any], variants: Mapping[str, Mapping[str, Any]] | None, out: Path, name: str
 ) -> Path:
-    """A recipe file in `out` of keys or of other variants; paths in it are made absolute."""
+    """Write a recipe file to `out`, from a dict or from a recipe with new variants, with absolute paths."""
     if not is_name(name):
         raise UsageError(f"name {name!r} cannot name a run folder")
     if isinstance(recipe, Mapping):
@@ -213,10 +211,7 @@ def _written(
 
 
 def _absolute(value: Any, key: tuple[str, ...] = ()) -> Any:
-    """The keys of a recipe with names of files from the current folder, also in variants.
-
-    What is not there stays as it is: it may be in the data folder, a data set of Hugging Face, or a shipped recipe.
-    """
+    """Make existing paths of a recipe absolute, also in variants; others may name data sets or shipped recipes."""
     if isinstance(value, dict):
         return {
             name: _absolute(one, (*key, *([name] if key == ("variants",) else name.split("."))))
@@ -243,22 +238,22 @@ def evaluate(
     offline: bool = False,
     plugins: Plugins = (),
 ) -> ComparedRuns:
-    """Score finished runs side by side; what has been scored before is read.
+    """Score and compare finished runs; stored scores are reused.
 
     Args:
         runs: folders with one or more runs, or "demo".
-        splits: one name or several; default those of each run's recipe.
-        metrics: one name or several, such as bleu, chrf, rouge; default those of each run's recipe.
+        splits: name or names of splits; default: the splits of each run's recipe.
+        metrics: name or names, such as bleu, chrf, rouge; default: the metrics of each run's recipe.
         search: keys of the search section, such as {"method": "beam", "beam": 4}.
-        baseline: the variant that others are compared with; default the recipe's.
+        baseline: variant that the others are compared with; default: the recipe's.
         fresh: decode and score again.
-        device, data_dir, offline: as of `attnkit eval`.
-        plugins: Python files with mechanisms or metrics of your own.
+        device, data_dir, offline: see `attnkit eval`.
+        plugins: Python files with custom mechanisms or metrics.
 
     Raises:
-        MissingInputError: there is no finished run.
-        UsageError: there is no such metric, or the task does not have it.
-        RecipeError: a key does not fit.
+        MissingInputError: There is no finished run.
+        UsageError: A metric does not exist or does not fit the task, or no run is of the variant `baseline`.
+        RecipeError: A key of `search` is invalid.
     """
     plug_in(plugins)
     found = find_runs([runs] if isinstance(runs, str | Path) else runs)

@@ -1,4 +1,4 @@
-"""Learning curves of runs that draw themselves: in a notebook, on a terminal, as a picture."""
+"""Learning curves shown in a notebook, on a terminal or as an image file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,13 +12,13 @@ from attnkit.storage.files import write_output
 
 
 class DrawnCurves:
-    """What `attnkit plot` draws; `curves` has the numbers."""
+    """The plot of `attnkit plot`; `curves` has its numbers."""
 
     def __init__(self, curves: Sequence[Curves]) -> None:
         self.curves = tuple(curves)
 
     def save(self, path: str | Path) -> None:
-        """Write a picture: .svg, .png or .pdf."""
+        """Write an image file: .svg, .png or .pdf."""
         write_output(Path(path), picture(self.curves, Path(path).suffix[1:].lower()).data)
 
     def __str__(self) -> str:
@@ -27,7 +27,7 @@ class DrawnCurves:
     def _repr_svg_(self) -> str | None:
         try:
             return picture(self.curves, "svg").data.decode("utf-8")
-        except UnavailableError:  # a notebook then shows the text
+        except UnavailableError:  # the notebook falls back to the text
             return None
 
     __repr__ = __str__

@@ -1,4 +1,4 @@
-"""Trained models and Hugging Face models as objects: texts in, texts and attention maps out."""
+"""Trained models and Hugging Face models as objects that generate text and attention maps."""
 
 import html
 import warnings
@@ -39,51 +39,51 @@ SEARCH = (
     "length_penalty",
     "no_repeat_ngram",
 )
-"""Options of `generate` beside `sample`."""
+"""Options of `generate` besides `sample`."""
 FRAME = 720
-"""Height of a page in a notebook, in pixels."""
+"""Height of the attention page in a notebook, in pixels."""
 
 
 class TokenAxes(NamedTuple):
-    """The tokens of one kind's maps."""
+    """Tokens on the axes of the maps of one kind of attention."""
 
     queries: list[str]
     keys: list[str]
 
 
 class TextAttention:
-    """What a model attends to when it reads one text.
+    """Attention maps of a model for one text.
 
-    `maps["encoder" | "decoder" | "cross"]` are arrays [layers, heads, queries, keys], so that
-    `maps["cross"][0, 1]` is the matrix of layer 0, head 1; `tokens` has both axes of each kind.  A
-    notebook shows the page of `attnkit visualize-attn --save maps.html`.
+    `maps["encoder" | "decoder" | "cross"]` are arrays [layers, heads, queries, keys], so that `maps["cross"][0, 1]` is
+    the matrix of layer 0, head 1; `tokens` has the tokens of both axes of each kind. A notebook shows the page of
+    `attnkit visualize-attn --save maps.html`.
     """
 
     def __init__(self, capture: Capture) -> None:
         self.capture = capture
-        """With layers, mechanisms and token ids."""
+        """Maps with layer numbers, mechanisms and token ids."""
         self.source, self.output = capture.source, capture.output
 
     @property
     def maps(self) -> dict[Kind, Float[NDArray[np.float32], "L H T S"]]:
-        """Weights by kind of attention."""
+        """Attention weights of each kind."""
         return {kind: maps.weights for kind, maps in self.capture.maps.items()}
 
     @property
     def tokens(self) -> dict[Kind, TokenAxes]:
-        """Texts of the tokens by kind of attention; a space is U+2581."""
+        """Token texts of each kind; a space is U+2581."""
         return {
             kind: TokenAxes([token.text for token in maps.queries], [token.text for token in maps.keys])
             for kind, maps in self.capture.maps.items()
         }
 
     def words(self) -> "TextAttention":
-        """The same with subwords merged: attention to a word is summed, from a word averaged."""
+        """Merge subwords into words: attention is summed over keys and averaged over queries."""
         maps = {kind: one.by_word() for kind, one in self.capture.maps.items()}
         return TextAttention(replace(self.capture, maps=maps))
 
     def save(self, path: str | Path) -> None:
-        """Write a page (.html) or numbers (.npz, .csv)."""
+        """Write a page (.html) or the weights (.npz, .csv)."""
         from attnkit.analysis import map_files
         from attnkit.storage.files import write_output
 
@@ -109,32 +109,33 @@ class TextAttention:
 
 
 class LoadedModel(ABC):
-    """A model that generates and whose attention can be seen.  Made by `attnkit.load`."""
+    """A model returned by `attnkit.load`, which generates text and attention maps."""
 
     def __init__(self, name: str, device: str) -> None:
         self.name, self.device = name, device
 
     def generate(self, texts: str | Sequence[str], *, sample: bool = False, **search: Any) -> list[str]:
-        """The best output of each text, in order.
+        """Generate the best output for each text, in order.
 
         Args:
             texts: one text or several.
             sample: sample instead of searching; with top_p, top_k, temperature, seed.
-            search: beam, max_length, min_length, length_penalty, no_repeat_ngram, batch_tokens;
-                what is not given is as the model was trained or saved to be searched.
+            search: beam, max_length, min_length, length_penalty, no_repeat_ngram, batch_tokens; defaults are the
+                settings of the run's recipe, and greedy search for a Hugging Face model.
 
-        Raises UsageError: an option that does not exist or is out of range.
+        Raises:
+            UsageError: An option does not exist or is out of range.
         """
         return self._generate(several_texts(texts), self._search(search, sample))
 
     def attention(self, text: str, target: str | None = None, *, sample: bool = False, **search: Any) -> TextAttention:
-        """The maps of a text and its output: `target`, or what the model writes.
+        """Compute the attention maps of a text and its output: `target`, otherwise the model's output.
 
-        A decoder of Hugging Face reads the text alone unless a target or a search option is given.
+        A Hugging Face decoder reads only the text unless a target or a search option is given.
 
         Raises:
-            UsageError: the text or target is empty.
-            DataError: it is longer than the model reads.
+            UsageError: The text or target is empty.
+            DataError: The text or target is too long for the model.
         """
         (text,) = several_texts([text], "the text")
         if target is not None:
@@ -161,7 +162,7 @@ class LoadedModel(ABC):
 
     @abstractmethod
     def reader(self, chat: bool, template: str) -> "ContextReader":
-        """What reads several contexts with it."""
+        """Return a reader of several contexts for this model."""
 
     def __repr__(self) -> str:
         return f"<attnkit model {self.name}>"
@@ -194,7 +195,7 @@ class RunModel(LoadedModel):
         found = answer_lines(self.module, tokenizer, texts, self.recipe, spec, counts=counts)
         written = [outputs[0][0] for outputs in found]
         if note := unlike_note(counts.rare, counts.lines):
-            warnings.warn(note, stacklevel=3)  # of the caller of `generate`
+            warnings.warn(note, stacklevel=3)  # points to the caller of `generate`
         return written
 
     def _capture(self, text: str, target: str | None, spec: SearchConfig | None) -> Capture:
@@ -246,12 +247,12 @@ def load(model: str | Path, *, device: str = "auto", offline: bool = False, plug
         model: folder of a run (seed-N), "demo", or name or folder of a Hugging Face model.
         device: auto, cpu, cuda, cuda:N or mps.
         offline: forbid downloads.
-        plugins: Python files with mechanisms or metrics of your own.
+        plugins: Python files with custom mechanisms or metrics.
 
     Raises:
-        MissingInputError: there is no such model, or a plug-in of the run is missing.
-        DataError: its files are damaged.
-        UnavailableError: the device or transformers is not there.
+        MissingInputError: The model does not exist, or a plug-in of the run is missing.
+        DataError: The model's files are damaged.
+        UnavailableError: The device or transformers is not available.
     """
     plug_in(plugins)
     if is_run(str(model)):

@@ -1,4 +1,4 @@
-"""What a training does while a notebook or a script waits for it; results as plain text."""
+"""Progress of training in notebooks and scripts, and renderables as plain text."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from attnkit.train.events import Event
 
 @contextmanager
 def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Event], None]]:
-    """A function to call with each event: a live board in a notebook or terminal, else lines."""
-    screen = Console()  # knows a notebook
+    """Yield a handler of events, which updates a live board in a notebook or terminal and otherwise prints lines."""
+    screen = Console()  # detects notebooks
     if not progress:
         yield lambda event: None
     elif screen.is_jupyter or sys.stderr.isatty():
@@ -33,7 +33,7 @@ def shown(settings: TrainingSettings, progress: bool) -> Iterator[Callable[[Even
 
 
 def plain_text(*parts: RenderableType) -> str:
-    """What a terminal without colours shows."""
+    """Render as a terminal without colors would."""
     screen = Console(width=100, no_color=True)
     with screen.capture() as drawn:
         screen.print(*parts, sep="\n")

@@ -1,6 +1,6 @@
-"""Trained models as folders that other engines read, each with a check that answers agree.
+"""Export of runs to folders for other libraries, with a check that outputs agree.
 
-Start with `exporting.export` (check, write, compare), `parity.compare` (the same lines through
-the run and through what was exported) and `to_huggingface` (the one target that needs no other
-engine). Imports `scoring`, `search`, `runs` and what is below them.
+Start with `exporting.export` (checks, writes, compares), `parity.compare` (compares run and export on the same lines)
+and `to_huggingface` (the only target without another engine). Imports `scoring`, `search`, `huggingface`, `runs` and
+the layers below them.
 """

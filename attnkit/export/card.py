@@ -1,4 +1,4 @@
-"""README.md of an exported folder: what it is, how it is used, how well it scores."""
+"""Model card (README.md) of an exported folder: description, usage and scores."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,7 +56,7 @@ this folder rather than save the model again.
 
 
 def card(run: Run, facts: Mapping[str, Any]) -> str:
-    """The text; `facts` are those of export.json."""
+    """Return the model card; `facts` is the content of export.json."""
     recipe, target = run.recipe, facts["to"]
     family = f" ({pretrained_class(recipe)})" if target == "huggingface" else ""
     rounded = f", weights as {facts['quantization']}" if facts["quantization"] else ""
@@ -96,6 +96,6 @@ No licence comes with the weights: it depends on the data of the recipe. Add one
 
 
 def _table(heads: str, rows: list[tuple[str, str, str]]) -> str:
-    """A table of three columns; nothing where it would be empty."""
+    """Format a Markdown table of three columns; "" without rows."""
     lines = [heads.split(), ["---"] * 3, *rows]
     return "".join(f"\n| {' | '.join(line)} |" for line in lines) + "\n" if rows else ""

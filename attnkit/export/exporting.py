@@ -1,4 +1,4 @@
-"""A run as a folder for another library: written, compared with the run, and only then named."""
+"""Export of a run to a folder, which appears only after its outputs agree with the run."""
 
 import importlib
 import os
@@ -27,16 +27,13 @@ PACKAGES = {
     "ctranslate2": ("ctranslate2",),
     "onnx": ("onnxruntime", "onnxscript", "onnx"),
 }
-"""Target -> what it needs; the first one reads the result."""
+"""Required packages by target; the first package reads the exported folder."""
 VALID = "valid"
-"""The split that answers are compared on; where it is not at hand, one that is scored."""
+"""Split on which outputs are compared; if it is missing, a split that the recipe evaluates."""
 
 
 def check(target: str, folder: Path | None = None) -> None:
-    """Refuse a target whose library is not there, or a folder that holds something.
-
-    Raises UnavailableError, OutputPathError: so it is.
-    """
+    """Raise UnavailableError if a package of the target is missing, OutputPathError if the folder is not empty."""
     if target == "huggingface":
         from attnkit.huggingface.opening import require_transformers
 
@@ -58,21 +55,19 @@ def export(
     data_dir: Path | None = None,
     offline: bool = False,
 ) -> list[Agreement]:
-    """Export a run; the comparison that is also written into the folder.
-
-    `weights` is a type of CTranslate2's weights; None leaves them as they are.
+    """Export a run and return the comparison, also written to the folder; `weights` is a quantization of CTranslate2.
 
     Raises:
-        UnavailableError, OutputPathError: as `check`.
-        DataError: answers differ, and there is no folder; or the run is damaged.
-        MissingInputError: no lines to compare are at hand, or training is not finished.
+        UnavailableError, OutputPathError: See `check`.
+        DataError: Outputs differ, in which case there is no folder; or the run is damaged.
+        MissingInputError: No lines are available for comparison, or training is not finished.
     """
     check(target, folder)
     if is_inside(folder, run.path):
         raise OutputPathError(f"{folder}: is inside the run; choose a folder elsewhere")
     recipe, model, tokenizer = run.recipe, run.model(), run.tokenizer()
     (split, rows), checks = _rows(run, data_dir, offline), list[Agreement]()
-    # fills an empty folder, and opens it
+    # writes to an empty folder, and returns a reader of it
     write = importlib.import_module(f"attnkit.export.to_{target}").write
 
     def build(draft: Path) -> None:
@@ -93,7 +88,7 @@ def export(
             "split": split,
             "checks": [one._asdict() for one in checks],
         }
-        # without the places of files on the machine where it was trained
+        # without the paths of the machine on which it was trained
         bare = with_paths(recipe, lambda key, path: None)
         about = {"recipe": run.name, "variant": run.variant, "seed": str(run.seed)}
         texts = {"export.json": files.json_text(facts), "README.md": card(run, facts)}
@@ -106,7 +101,7 @@ def export(
 
 
 def _rows(run: Run, data_dir: Path | None, offline: bool) -> tuple[str, list[Row]]:
-    """The name of a split, and its first lines with text."""
+    """Return the name of a split, and its first lines with text."""
     corpus = RunCorpus(run, data_dir, offline)
     missing: Exception = MissingInputError(f"{run.path}: no lines with text to compare answers on")
     for split in (VALID, *run.recipe.eval.splits):

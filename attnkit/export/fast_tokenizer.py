@@ -1,4 +1,4 @@
-"""A sentencepiece model as a fast tokenizer of transformers, in the one file tokenizer.json."""
+"""Conversion of a sentencepiece model to a fast tokenizer of transformers (tokenizer.json)."""
 
 import importlib
 from typing import Any
@@ -10,19 +10,17 @@ from attnkit.huggingface.quiet import transformers
 from attnkit.text import RESERVED
 
 UNIGRAM, BPE, WORD = 1, 2, 3
-"""`TrainerSpec.ModelType` of sentencepiece; 4 is characters."""
+"""Values of `TrainerSpec.ModelType` of sentencepiece; 4 is char."""
 BLANK = r"[\s\x1c-\x1f\u2581]+"
-"""What `data.text_form.clean` takes for white space."""
+"""White space as in `data.text_form.clean`."""
 CONTROL = [control(name) for name in RESERVED]
-"""Spellings that no text can have, whatever those of the model are."""
+"""Spellings of the control tokens, which cannot occur in text."""
 
 
 def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any:
-    """A PreTrainedTokenizerFast that gives the ids of `vocabulary`.
+    """Build a PreTrainedTokenizerFast with the ids of `vocabulary`, and special tokens as in `template` (`$A EOS`).
 
-    `template` is what stands around a text, as `$A EOS`; `options` are arguments of the class.
-
-    Raises DataError: tokenizers has no counterpart of a setting of the sentencepiece model.
+    Raises DataError if the library tokenizers has no counterpart of a setting of the sentencepiece model.
     """
     library: Any = importlib.import_module("tokenizers")
     schema: Any = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
@@ -48,7 +46,7 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
             *(steps.Replace(text, spelled) for text, spelled in CARRIED.items()),
         ]
     )
-    found = "|".join(  # longer ones first, as in sentencepiece
+    found = "|".join(  # longer symbols first, as in sentencepiece
         "".join(f"\\x{{{ord(letter):x}}}" for letter in symbol.replace(" ", MARK))
         for symbol in sorted(vocabulary.symbols, key=len, reverse=True)
     )
@@ -73,13 +71,13 @@ def fast_tokenizer(vocabulary: Vocabulary, template: str, **options: Any) -> Any
 
 
 def _model(models: Any, pieces: Any, kind: int) -> Any:
-    """The segmentation: the most probable pieces, or merges (of characters: none)."""
+    """Build the segmentation model: Unigram, or BPE, which for characters has no merges."""
     names = [*CONTROL, *(piece.piece for piece in pieces[len(CONTROL) :])]
     if kind == UNIGRAM:
         scores = (piece.score for piece in pieces)
         return models.Unigram([*zip(names, scores, strict=True)], unk_id=UNK)
     ids = {name: id_ for id_, name in enumerate(names)}
-    # sentencepiece gives the piece that is merged first the lowest id
+    # in sentencepiece the ids of pieces are the order of merges
     merges = [
         (piece[:cut], piece[cut:])
         for piece in ids

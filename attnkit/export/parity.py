@@ -1,4 +1,4 @@
-"""Whether what was exported answers as the run does, on lines of a corpus."""
+"""Comparison of an exported model with its run on lines of a corpus."""
 
 import math
 import unicodedata
@@ -23,34 +23,34 @@ from attnkit.search.labels import classify
 from attnkit.text import RESERVED
 
 LINES, AT_ONCE = 200, 25
-"""Lines that are compared, and how many of them at a time."""
+"""Number of compared lines, in total and per batch."""
 LARGEST = 1e-4
-"""Largest difference of two logits or log-probabilities."""
+"""Maximum difference of logits or log-probabilities."""
 EQUAL = 0.98
-"""Share of outputs that must be equal: where two hypotheses are level, rounding decides."""
+"""Minimum share of equal outputs; below 1, because rounding decides between hypotheses of equal score."""
 PROMPT = 12
-"""Words of a line of running text that are the prompt of what follows."""
+"""Number of words at the start of a line of running text that are the prompt."""
 
 Batch = tuple[Int[Tensor, "B S"] | None, Int[Tensor, "B T"] | None]
-"""What `Model.forward` takes, padded on the right; every row ends with EOS."""
+"""Arguments of `Model.forward`, padded on the right; each row ends with EOS."""
 
 
 class Reader(NamedTuple):
-    """What reads an exported folder; None stands for what it does not do."""
+    """Functions of an opened export; None if it lacks a function."""
 
     outputs: Callable[[Recipe, Sequence[str]], Iterable[str]] | None
-    """The best output of each text by the search of a recipe."""
+    """Function that returns the best output of each text by the search of a recipe."""
     logits: Callable[[Tensor | None, Tensor | None], Tensor] | None = None
-    """As `Model.forward`."""
+    """Function like `Model.forward`."""
     log_probs: Callable[[Tensor, Tensor], Tensor] | None = None
-    """Those of the tokens of targets, in a row."""
+    """Function that returns the log-probabilities of all target tokens, concatenated, for sources and targets."""
     encode: Callable[[Sequence[str]], list[list[int]]] | None = None
-    """Ids of each text."""
+    """Function that returns the ids of each text."""
     bans: bool = True
-    """False where banned tokens are left out before probabilities are normalised: min_length and
-    no_repeat_ngram then lead to other outputs, and are not compared."""
+    """Whether tokens banned by min_length and no_repeat_ngram are masked after normalization, as by attnkit. If not,
+    outputs differ, and are compared without these settings."""
     exact: bool = True
-    """False where weights were rounded: differences are then shown and not judged."""
+    """False for quantized weights: differences are reported but do not fail."""
 
 
 class Agreement(NamedTuple):
@@ -65,10 +65,7 @@ class Agreement(NamedTuple):
 def compare(
     model: Model, tokenizer: Tokenizer, recipe: Recipe, reader: Reader, rows: Sequence[Row]
 ) -> Iterator[Agreement]:
-    """Compare a model with what it was exported to, on rows with text.
-
-    Ids of the texts; logits, also of rows of random tokens as short and as long as can be; outputs, and their scores.
-    """
+    """Compare a model with its export on rows with text: token ids, logits, outputs and their scores."""
     if not reader.bans:
         unbanned = recipe.search.model_copy(update={"min_length": 0, "no_repeat_ngram": 0})
         recipe = recipe.model_copy(update={"search": unbanned})
@@ -102,15 +99,14 @@ def compare(
 
 
 def odd_lines(tokenizer: Tokenizer) -> list[str]:
-    """Lines in which a tokenizer may see what is not there: spellings of control tokens, special
-    symbols inside words, other normal forms, characters of several code points, none, and many."""
+    """Return edge cases of tokenization: control tokens, symbols in words, normal forms, graphemes, empty, long."""
     names = (*RESERVED, *tokenizer.source.symbols, MASK, control(RESERVED[EOS]))
     whole = [form.format(name) for name in names for form in ("a {} b", "a{}b", "{0}{0}", "{} ")]
     return [
         *whole,
         unicodedata.normalize("NFD", "Gr\u00f6\u00dfe d\u00e9j\u00e0 \uac00") + " \ufb01 \u03a9 \u00bd",
-        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # joined, and a flag
-        "<0x41><0x0A> <0xE2>",  # as pieces of bytes are spelled
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea",  # a family joined by ZWJ, and a flag
+        "<0x41><0x0A> <0xE2>",  # spelled like byte pieces
         "",
         " \u00a0\u3000",
         "a\0b \u2585 \u2581 \ufdd0 \ufeff \u200b \u2028 c",
@@ -119,7 +115,7 @@ def odd_lines(tokenizer: Tokenizer) -> list[str]:
 
 
 def outputs(model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: Sequence[str]) -> Iterator[str]:
-    """The best output of each text by our search (greedy for sampling), or the likeliest label."""
+    """Yield the best output of each text by attnkit's search (greedy for sampling), or the likeliest label."""
     search, longest = recipe.search, recipe.data.max_length
     if isinstance(model, Model) and model.shape == "encoder":
         found = classify(
@@ -133,7 +129,7 @@ def outputs(model: Model | Engine, tokenizer: Tokenizer, recipe: Recipe, texts: 
 
 
 def _batches(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[int]]) -> Iterator[Batch]:
-    """Sources and targets, then rows of random tokens."""
+    """Yield batches of the sources and targets, then of random tokens with minimum and maximum length."""
     for start in range(0, len(sources), AT_ONCE):
         some = slice(start, start + AT_ONCE)
         yield _batch(recipe, sources[some], targets[some])
@@ -156,7 +152,7 @@ def _batch(recipe: Recipe, sources: Sequence[list[int]], targets: Sequence[list[
 
 @torch.inference_mode()
 def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor | None) -> float:
-    """The largest one of logits, or of the log-probabilities of targets, where no pads are."""
+    """Compute the maximum difference of logits, or of target log-probabilities, pads excluded."""
     logits: Tensor = model(source, ids)
     if reader.logits is not None:
         read = source if ids is None else ids
@@ -171,7 +167,7 @@ def _difference(model: Model, reader: Reader, source: Tensor | None, ids: Tensor
 
 
 def _equal(name: str, ours: Sequence[Any], theirs: Sequence[Any], share: float) -> Agreement:
-    """How many of two lists are equal, and whether they are enough."""
+    """Compare two lists; passes if at least `share` of the items are equal."""
     same = sum(a == b for a, b in zip(ours, theirs, strict=True))
     least = math.ceil(share * len(ours))
     needed = f"at least {least}" if share else "-"

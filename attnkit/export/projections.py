@@ -1,4 +1,4 @@
-"""The parts of our transformer as libraries of plain transformers want them."""
+"""Weights of attnkit's transformer in the form that other libraries expect."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,21 +12,18 @@ from attnkit.layers.positions import sinusoids
 from attnkit.models.embedding import Embedding
 
 LENGTH = 1024
-"""Positions of tables that are computed, at least; learned ones have those that were trained."""
+"""Minimum length of sinusoidal position tables; learned tables keep their trained length."""
 
 
 def stacks(model: Any) -> Iterator[tuple[str, Any, Embedding]]:
-    """Name, stack and embeddings of the encoder, where there is one, and of the decoder."""
+    """Yield name, stack and embeddings of the encoder, if there is one, and of the decoder."""
     if model.encoder is not None:
         yield "encoder", model.encoder, model.embed_source
     yield "decoder", model.decoder, model.embed_target
 
 
 def projection(attention: MultiHead, name: str) -> tuple[Float[Tensor, "O I"], Float[Tensor, " O"]]:
-    """Weight and bias of q, k, v or o, with zeros where there is no bias.
-
-    Queries are such that scores are divided by sqrt(D), as all libraries do.
-    """
+    """Return weight and bias (zeros if none) of q, k, v or o; q is rescaled to scores divided by sqrt(D)."""
     layer, mechanism = getattr(attention, name), attention.mechanism
     factor = getattr(mechanism, "scale", 1.0) * mechanism.shape.head_width**0.5 if name == "q" else 1
     weight: Tensor = layer.weight.detach() * factor
@@ -34,7 +31,7 @@ def projection(attention: MultiHead, name: str) -> tuple[Float[Tensor, "O I"], F
 
 
 def position_table(embedding: Embedding, length: int) -> Float[Tensor, "N W"]:
-    """The vectors that are added at positions from 0; `length` is what a model reads."""
+    """Return the vectors added at positions 0, 1, ...; zeros without positions. `length` is the model's maximum."""
     if embedding.table is not None:
         return embedding.table.weight.detach()
     width, used = embedding.tokens.embedding_dim, embedding.positions == "sinusoidal"

@@ -1,6 +1,6 @@
-"""tokenizer.py of an exported folder: text to ids and back without attnkit, by the run's own code.
+"""Module tokenizer.py of an exported folder: encodes and decodes by attnkit's own code, without attnkit installed.
 
-sentencepiece alone does not do it: text has a normal form, and special symbols are always whole.
+sentencepiece alone does not suffice: text is normalized first, and special symbols are never split.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ target = {target}
 
 
 def write(tokenizer: Tokenizer, folder: Path) -> None:
-    """Put the vocabularies into a folder, and the module that reads them."""
+    """Write the vocabularies and the module that reads them."""
     tokenizer.save(folder)
     imported = inspect.getsource(text_form)
     own = inspect.getsource(pieces)
@@ -38,7 +38,7 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def encoder(folder: Path, recipe: Recipe) -> Callable[[Sequence[str]], list[list[int]]]:
-    """What encodes the sources of a recipe, with their ends, by the module in a folder."""
+    """Import the module of a folder, and return a function that encodes sources with their special tokens."""
     spec = importlib.util.spec_from_file_location("exported_tokenizer", folder / FILE)
     assert spec is not None
     assert spec.loader is not None

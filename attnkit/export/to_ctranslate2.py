@@ -1,4 +1,4 @@
-"""An encoder-decoder run as a model of CTranslate2, by that library's own model specifications."""
+"""Export of encoder-decoders to CTranslate2, by its own model specifications."""
 
 import importlib
 from collections.abc import Sequence
@@ -24,23 +24,20 @@ from attnkit.search import Hypothesis
 from attnkit.storage.cache import cache_dir, read_or_build
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
-"""Word of a recipe -> member of `ctranslate2.specs.Activation`."""
-
+"""Members of `ctranslate2.specs.Activation` by the names in recipes."""
 NO_PENALTY = 1e-9
-"""Instead of 0, for which the engine has another rule of when a sentence is done."""
+"""Length penalty in place of 0, for which CTranslate2 has another stopping rule."""
 
 
 class CTranslate2Model:
-    """A converted model: an `Engine` of `attnkit.search`."""
+    """A converted model as an `Engine` of `attnkit.search`."""
 
     shape = "encoder-decoder"
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, limit: int | None, device: str) -> None:
-        """`limit` is the number of positions that have weights.
+        """Open a converted model; `limit` is the number of learned positions.
 
-        Raises:
-            DataError: the files are damaged.
-            UnavailableError: it cannot compute on this device, or cannot be imported.
+        Raises DataError if the files are damaged, UnavailableError if CTranslate2 or the device is not available.
         """
         place, _, index = device.partition(":")
         library = imported("ctranslate2")
@@ -59,10 +56,10 @@ class CTranslate2Model:
     def search_all(
         self, sources: Sequence[Sequence[int]], spec: SearchConfig, *, lines: Sequence[int]
     ) -> list[list[Hypothesis]]:
-        """The n best outputs of each source, in order; `lines` are not read."""
+        """See `Engine.search_all`; `lines` is ignored."""
         beams = spec.beam if spec.method == "beam" else 1
         found = self.translator.translate_batch(
-            [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # it adds the end token
+            [[self.source[id_] for id_ in ids[:-1]] for ids in sources],  # without EOS, which the engine adds
             beam_size=beams,
             num_hypotheses=spec.n_best,
             length_penalty=spec.length_penalty or NO_PENALTY,
@@ -86,7 +83,7 @@ class CTranslate2Model:
         return Hypothesis(ids, score, score * len(tokens) ** spec.length_penalty, ended)
 
     def log_probs(self, source: Int[Tensor, "B S"], ids: Int[Tensor, "B T"]) -> Float[Tensor, " n"]:
-        """Log-probabilities of all tokens of the targets behind BOS, end tokens included."""
+        """Compute the log-probabilities of all target tokens after BOS, EOS included, concatenated."""
         given, wanted = (
             [[pieces[id_] for id_ in row.tolist() if id_ not in (PAD, BOS, EOS)] for row in rows]
             for pieces, rows in ((self.source, source), (self.target, ids))
@@ -96,7 +93,7 @@ class CTranslate2Model:
 
 
 def imported(module: str) -> Any:
-    """A module of the engine.  Raises UnavailableError where it is installed and broken."""
+    """Import a module of CTranslate2; raises UnavailableError if the installation is broken."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -104,10 +101,7 @@ def imported(module: str) -> Any:
 
 
 def opened(run: Run, device: str) -> CTranslate2Model:
-    """A run in CTranslate2, converted into the cache the first time.
-
-    Raises as `Run.model`, `CTranslate2Model` and `complete`.
-    """
+    """Open a run, converted into the cache once; raises like `Run.model`, `CTranslate2Model` and `read_or_build`."""
     run.require_finished()
     tokenizer, recipe = run.tokenizer(), run.recipe
     run.require_recorded(MODEL)
@@ -121,10 +115,7 @@ def opened(run: Run, device: str) -> CTranslate2Model:
 
 
 def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
-    """Convert into an empty folder, and open it; `weights` is a type of CTranslate2's converters.
-
-    Raises as `CTranslate2Model`.
-    """
+    """Convert into an empty folder and open it; `weights` is a quantization. Raises like `CTranslate2Model`."""
     standalone_tokenizer.write(tokenizer, folder)
     specs = imported("ctranslate2.specs")
     shape, eps = recipe.model, nn.LayerNorm(1).eps
@@ -141,7 +132,7 @@ def write(model: Any, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weight
         spec = encoder if side == "encoder" else decoder
         tokens = spec.embeddings[0] if side == "encoder" else spec.embeddings
         tokens.weight = _array(embedding.tokens.weight)
-        spec.scale_embeddings = embedding.scale != 1  # else it is sqrt(width)
+        spec.scale_embeddings = embedding.scale != 1  # otherwise the scale is sqrt(width)
         if not rope:
             spec.position_encodings.encodings = _array(position_table(embedding, model.length))
         if isinstance(stack.norm, nn.LayerNorm):
@@ -189,5 +180,5 @@ def _norm(spec: Any, norm: nn.LayerNorm) -> None:
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A copy, since quantisation changes it in place."""
+    """Return a copy, since quantization modifies the array in place."""
     return tensor.detach().numpy().copy()

@@ -1,8 +1,6 @@
-"""A run as a folder that transformers opens by its own classes: Pegasus, Marian or OPT.
+"""Export to transformers as Pegasus (encoder-decoder, pre-norm), Marian (encoder-decoder, post-norm) or OPT (decoder).
 
-Pegasus is the encoder-decoder that normalises before each sublayer, Marian the one that does after
-it, OPT the decoder that does either.  All of them read their tables of positions from the file, so
-sinusoidal and learned positions are exact.
+All of them load their position tables from the file, so sinusoidal and learned positions are exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,20 +26,20 @@ from attnkit.storage import tensors
 HEADS = {"Pegasus": "ForConditionalGeneration", "Marian": "MTModel", "OPT": "ForCausalLM"}
 OUTPUT = "lm_head.weight"
 SKIPPED = 2
-"""First positions of OPT, which no token has."""
+"""Number of unused positions at the start of OPT's table."""
 ABSENT = -1e9
-"""Logit of ids that only the longer one of two vocabularies has."""
+"""Logit of ids beyond the end of the target vocabulary."""
 TARGET = "target"
-"""Folder of the target's tokenizer, where it has its own."""
+"""Folder of the target tokenizer, if it is not shared."""
 AT_ONCE = 25
-"""Texts that are generated from at a time."""
+"""Number of texts per batch in generation."""
 
 
 class HuggingFaceModel:
-    """What stands in such a folder, opened as its users open it."""
+    """An exported folder, opened as users open it."""
 
     def __init__(self, folder: Path, vocabulary: int) -> None:
-        """`vocabulary` is the size of the target's.  Raises as `open_model`."""
+        """Open a folder; `vocabulary` is the size of the target vocabulary. Raises like `open_model`."""
         opened = open_model(folder, device="cpu")
         self.model, self.source, self.target = opened.model, opened.tokenizer, opened.tokenizer
         self.decoder, self.vocabulary = opened.shape == "decoder", vocabulary
@@ -49,12 +47,12 @@ class HuggingFaceModel:
             self.target = transformers().AutoTokenizer.from_pretrained(own, **LOCAL)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each source, as its own tokenizer gives them to the model."""
+        """Encode texts with the exported source tokenizer."""
         return [*self.source(list(texts), truncation=True)["input_ids"]]
 
     @torch.inference_mode()
     def outputs(self, texts: Sequence[str]) -> Iterator[str]:
-        """The best output of each text, by the settings that the folder itself has."""
+        """Yield the best output of each text, with the folder's generation config but without sampling."""
         for start in range(0, len(texts), AT_ONCE):
             some = list(texts[start : start + AT_ONCE])
             with quiet():
@@ -64,7 +62,7 @@ class HuggingFaceModel:
             yield from self.target.batch_decode(found, skip_special_tokens=True)
 
     def logits(self, source: Int[Tensor, "B S"] | None, ids: Int[Tensor, "B T"] | None) -> Float[Tensor, "B T V"]:
-        """Logits of whole rows, padded on the right."""
+        """Compute logits of whole rows, padded on the right."""
         read = ids if source is None else source
         assert read is not None
         given: dict[str, Any] = {"input_ids": read, "attention_mask": (read != PAD).long()}
@@ -74,10 +72,7 @@ class HuggingFaceModel:
 
 
 def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
-    """Fill a folder with weights, settings and tokenizer, and open it.
-
-    Raises as `fast_tokenizer` and `open_model`.
-    """
+    """Write weights, configs and tokenizers, and open the folder; raises like `fast_tokenizer` and `open_model`."""
     named = _weights(model)
     size = max(len(tokenizer.source), len(tokenizer.target))
     config = _config(recipe, size, len(named["model.decoder.embed_positions.weight"]))
@@ -94,12 +89,12 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
 
 
 def _weights(model: Any) -> dict[str, Tensor]:
-    """The tensors by the names of transformers, tied ones under each name."""
+    """Return the tensors by their names in transformers, tied tensors under each name."""
     layers: dict[str, Any] = {}
     tables: dict[str, Tensor] = {"lm_head": model.output.weight.detach()}
     for side, stack, embedding in stacks(model):
         tokens, positions = (embedding.tokens.weight.detach(), position_table(embedding, model.length))
-        if opt := model.encoder is None:  # which does not scale
+        if opt := model.encoder is None:  # OPT does not scale embeddings
             positions, tokens = F.pad(positions, (0, 0, SKIPPED, 0)), tokens * embedding.scale
         tables |= {f"{side}.embed_positions": positions, f"{side}.embed_tokens": tokens}
         layers[f"{side}.{'final_layer_norm' if opt else 'layer_norm'}"] = stack.norm
@@ -126,7 +121,7 @@ def _weights(model: Any) -> dict[str, Tensor]:
 
 
 def _tie(named: dict[str, Tensor], config: Any) -> None:
-    """Leave tables out that are tied; give all of them one length where two vocabularies differ."""
+    """Remove duplicates of tied tables, or pad untied tables to one vocabulary size; does nothing for OPT."""
     if config.model_type == "opt":
         return
     tables = [f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder")]
@@ -143,7 +138,6 @@ def _tie(named: dict[str, Tensor], config: Any) -> None:
 
 
 def _config(recipe: Recipe, size: int, positions: int) -> Any:
-    """The settings of the architecture, with `size` pieces."""
     ours, kind = recipe.model, pretrained_class(recipe)
     tied, inside = ours.tie == "all", ours.activation_dropout
     values: dict[str, Any] = {
@@ -189,9 +183,9 @@ def _config(recipe: Recipe, size: int, positions: int) -> Any:
 
 
 def _generation(recipe: Recipe) -> Any:
-    """The recipe's search; both rank by log-probability / length ** length_penalty, EOS included.
+    """Convert the recipe's search; both rank by log-probability / length ** length_penalty, EOS included.
 
-    early_stopping: a sentence is done when as many hypotheses have ended as there are beams.
+    early_stopping=True, because attnkit's search of a sentence is done when `beam` hypotheses have ended.
     """
     spec = recipe.search
     beam = {"num_beams": spec.beam, "length_penalty": spec.length_penalty, "early_stopping": True}
@@ -213,7 +207,7 @@ def _generation(recipe: Recipe) -> Any:
 
 
 def _tokenizer(vocabulary: Vocabulary, recipe: Recipe) -> Any:
-    """A tokenizer that puts the end behind a source; a prompt begins with BOS and goes on."""
+    """Convert a vocabulary to a tokenizer that ends sources with EOS; prompts begin with BOS and have no EOS."""
     decoder, prompts = recipe.model.shape == "decoder", recipe.prompts
     return fast_tokenizer(
         vocabulary,

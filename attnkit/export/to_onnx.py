@@ -1,8 +1,8 @@
-"""A run as ONNX graphs, by torch's exporter: any mechanism whose operations ONNX has.
+"""Export to ONNX graphs by torch's exporter, for all mechanisms whose operations ONNX supports.
 
-An encoder-decoder is encoder.onnx (source -> memory) and decoder.onnx (source, memory, ids ->
-logits), any other model is model.onnx (ids -> logits).  Ids are whole rows, padded on the right:
-there is no cache of keys and values, since every mechanism keeps another one.
+An encoder-decoder is encoder.onnx (source -> memory) and decoder.onnx (source, memory, ids -> logits), any other model
+is model.onnx (ids -> logits). Ids are whole rows, padded on the right. There is no key-value cache, since its form
+depends on the mechanism.
 """
 
 import importlib
@@ -29,14 +29,13 @@ ENCODER, DECODER, WHOLE = "encoder.onnx", "decoder.onnx", "model.onnx"
 
 
 class Graph(nn.Module):
-    """A model, or a part of it, as one function of whole rows."""
+    """A model, or its encoder or decoder, as one function of whole rows."""
 
     def __init__(self, model: Any, part: str) -> None:
         super().__init__()
         self.model, self.part = model, part
 
     def forward(self, source: Tensor | None = None, memory: Tensor | None = None, ids: Tensor | None = None) -> Tensor:
-        """See the head of this file."""
         found: Tensor
         if self.part == ENCODER:
             found, _ = self.model.encode(source)
@@ -44,14 +43,14 @@ class Graph(nn.Module):
             found = self.model(*((ids, None) if self.model.shape == "encoder" else (None, ids)))
         else:
             valid = source != PAD
-            # not len(ids), which would fix the number of rows
+            # not len(ids), which the trace would record as a constant number of rows
             state = Decode(((), valid.new_ones((ids.shape[0], 0))), (valid, memory, ()))
             found, _ = self.model.step(ids, state)
         return found
 
 
 class OnnxModel(Model):
-    """What stands in such a folder, as a model for our own search."""
+    """The graphs of a folder as a model for attnkit's search."""
 
     def __init__(self, folder: Path, like: Model) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class OnnxModel(Model):
             source, memory = (part.repeat_interleave(beams, 0) for part in state.fixed)
             logits = self._run(DECODER, source=source, memory=memory, ids=read)
             return logits[:, -ids.shape[1] :], Decode((read,), state.fixed)
-        # pads between a source and what follows go behind it
+        # moves pads between the source and further tokens to the end, and the logits back
         order = (read == PAD).int().argsort(dim=1, stable=True)
         logits = self._run(WHOLE, ids=read.gather(1, order))
         back = order.argsort(1)[:, -ids.shape[1] :, None].expand(-1, -1, logits.shape[2])
@@ -95,16 +94,14 @@ class OnnxModel(Model):
         arrays = {name: tensor.numpy() for name, tensor in inputs.items() if tensor is not None}
         try:
             return torch.from_numpy(self.graphs[graph].run(None, arrays)[0])
-        except Exception as error:  # of a class of its own, RuntimeException
+        except Exception as error:  # ONNX Runtime has its own class, RuntimeException
             raise DataError(f"ONNX Runtime cannot run the exported model: {_reason(error)}") from error
 
 
 def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weights: str | None = None) -> Reader:
-    """Fill a folder with graphs for any number of rows and tokens, and open it.
+    """Write graphs for any number of rows and tokens, and open them; raises DataError if torch cannot export them.
 
-    They are traced with rows as long as can be, so that no branch for short rows is taken for all.
-
-    Raises DataError: torch cannot export what a mechanism does.
+    They are traced with rows of maximum length, so that no branch for short rows is recorded.
     """
     standalone_tokenizer.write(tokenizer, folder)
     longest = max(2, recipe.data.max_length)
@@ -126,14 +123,14 @@ def write(model: Model, tokenizer: Tokenizer, recipe: Recipe, folder: Path, weig
 
 
 def _reason(error: Exception) -> str:
-    """The line of a long message that tells the cause, or its beginning."""
+    """Return the line of a long message that names the cause, otherwise its beginning."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))  # colours
     lines = (line for cause in ("No ONNX", "inferred", "<class") for line in text.splitlines()[::-1] if cause in line)
     return " ".join(next(lines, text).split())[:200]
 
 
 def _export(graph: Graph, inputs: dict[str, Tensor], path: Path) -> None:
-    """Write one graph, without the exporter's notes about itself and about places in the source."""
+    """Write one graph, without log messages of the exporter and without metadata about source lines."""
     sizes = {name: {0: "rows", 1: "tokens" if name == "ids" else "source"} for name in inputs}
     before = logging.root.manager.disable
     logging.disable()

@@ -1,7 +1,7 @@
-"""Hugging Face models by the `hf` extra: opened safely and quietly.
+"""Hugging Face models, with the extra `hf`.
 
-Start with `opening.open_model` (a name or folder becomes a model), `opening.Pretrained` and
-`hub.model_folder` (what is there without a network). Imports `storage` and what is below them.
+Start with `opening.open_model` (opens a hub name or folder), `opening.Pretrained` (the opened model) and
+`hub.model_folder` (finds or downloads the files). Imports `runs` and the layers below it.
 """
 
 from attnkit.huggingface.opening import Pretrained as Pretrained

@@ -1,6 +1,6 @@
-"""Where a Hugging Face model's files are: a local directory, or the hub's, downloaded and cached.
+"""Files of Hugging Face models: a local directory, or a hub model that is downloaded and cached.
 
-Only settings, vocabularies and safetensors weights are ever asked of the hub: no pickles, no code.
+Only configs, vocabularies and safetensors weights are ever requested from the hub: no pickles, no code.
 """
 
 import errno
@@ -27,38 +27,37 @@ WEIGHTS = (
     "model.attnkit*.safetensors",
     "attention.safetensors",
 )
-"""One file, or an index and its shards; those of a converted model."""
+"""Single file; index and shards; weights of a converted model."""
 TEXTS = ("*.json", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.jinja", "*.vocab", "*.bpe", "bpe.codes", "*.codes")
-"""Settings and vocabularies of all kinds of tokenizers."""
+"""Configs and tokenizer files."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 SHARD = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
-"""Names of files in an index."""
+"""Valid file names in an index."""
 INDEX = 64 << 20
-"""Bytes of an index that are read, at most."""
+"""Maximum size of an index in bytes."""
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*")
-"""OWNER/MODEL, or one of the hub's oldest models without an owner."""
+"""OWNER/MODEL; the oldest hub models have no owner."""
 
 
 class ModelFolder(NamedTuple):
     """A directory of a model's files."""
 
     name: str
-    """As the user wrote it."""
+    """Directory or hub name, as given by the user."""
     path: Path
     revision: str | None = None
-    """The commit, where it came from the hub."""
+    """Commit on the hub; None for a local directory."""
 
 
 def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
-    """The directory of that name, or the hub's model, downloaded where the cache lacks it.
-
-    It holds a model's settings, and weights that are safe to read.
+    """Find a model's directory with safe weights; otherwise the hub model in the cache, downloaded if necessary.
 
     Raises:
-        MissingInputError: no such directory or hub model, or it holds no model.
-        DataError: its weights are pickled.
-        UnavailableError: no network, or it was forbidden, or the hub refuses.
+        MissingInputError: There is no such directory or hub model, or the directory has no model.
+        DataError: The weights are pickled.
+        UnavailableError: The network is unavailable or forbidden, or the hub refuses.
+        OutputError: The cache cannot be written.
     """
     path = Path(name)
     if name and path.is_dir():
@@ -75,7 +74,7 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
                 hub().snapshot_download(
                     name,
                     allow_patterns=[*TEXTS, *WEIGHTS],
-                    # folders hold the same model in other formats
+                    # subfolders have the same model in other formats
                     ignore_patterns=["*/*", "consolidated*"],
                     local_files_only=local,
                 )
@@ -86,7 +85,7 @@ def model_folder(name: str, *, offline: bool = False) -> ModelFolder:
 
 
 def _checked(place: ModelFolder) -> ModelFolder:
-    """The same, refused where it holds no weights that are safe to read."""
+    """Return `place`; raises MissingInputError or DataError unless it has weights that are safe to read."""
     path = place.path
     if not (path / CONFIG).is_file():
         reason = (
@@ -110,16 +109,13 @@ def _checked(place: ModelFolder) -> ModelFolder:
 
 
 class WeightIndex(json_files.Schema):
-    """An index of weights: the file of each tensor."""
+    """Index of sharded weights: maps tensor names to file names."""
 
     weight_map: dict[str, str]
 
 
 def _check_shards(index: Path) -> None:
-    """Refuse an index that leads to anything but safetensors beside it.  Raises DataError.
-
-    transformers itself would read a pickle there, or a file of another folder.
-    """
+    """Raise DataError if an index names anything but safetensors in its folder; transformers itself would read it."""
     parts = json_files.read(index, WeightIndex, limit=INDEX).weight_map
     for name in dict.fromkeys(parts.values()):
         if not SHARD.fullmatch(name):
@@ -127,7 +123,7 @@ def _check_shards(index: Path) -> None:
 
 
 def _unreachable() -> bool:
-    """Whether the hub's address cannot be found; its library would try for half a minute."""
+    """Return whether DNS cannot resolve the hub, since huggingface_hub would retry for half a minute."""
     host = urlsplit(hub().constants.ENDPOINT).hostname
     try:
         if host and not getproxies():
@@ -138,7 +134,7 @@ def _unreachable() -> bool:
 
 
 def _refusal(name: str, error: Exception) -> Exception:
-    """What went wrong at the hub, in one line."""
+    """Convert an error of huggingface_hub to a one-line error."""
     errors: Any = importlib.import_module("huggingface_hub.errors")
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return OutputError(f"{name}: the hub's cache cannot be written: {error.strerror}")

@@ -1,8 +1,4 @@
-"""Opening a Hugging Face model: its kind, weights and tokenizer, and every refusal in one line.
-
-Only the public interface of transformers is used.  Code of a model's repository is never run and
-pickled weights are never read: such models are refused.
-"""
+"""Opening of Hugging Face models by the public API of transformers, without pickles or code from repositories."""
 
 import hashlib
 from collections.abc import Iterator
@@ -26,18 +22,18 @@ from attnkit.storage.files import input_error
 from attnkit.text import hint
 
 Shape = Literal["encoder-decoder", "decoder", "encoder"]
-"""What a model is, in a recipe's words; a decoder is a causal language model."""
+"""Shape of a model, as in recipes; a decoder is a causal language model."""
 
 OLDEST = 5
-"""First major version of transformers that fits."""
+"""Minimum major version of transformers."""
 TYPES = ("float32", "bfloat16", "float16", "auto")
-"""Number types; auto is the one that the weights were saved in."""
+"""Dtypes; auto is the dtype of the saved weights."""
 LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""Nothing is downloaded or run while a folder is opened."""
+"""Options of `from_pretrained` that forbid downloads and code from the repository."""
 UNSET = 10**9
-"""A tokenizer that knows no limit says a number beyond all texts."""
+"""Threshold of `model_max_length` above which a tokenizer has no limit."""
 HASHED = 1 << 30
-"""Bytes of weights that are hashed, at most: about a second."""
+"""Maximum size of hashed weights in bytes: about one second."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +41,22 @@ class Pretrained:
     """A model in evaluation mode, with its tokenizer."""
 
     name: str
-    """Directory or hub name, as it was given."""
+    """Directory or hub name, as given by the user."""
     shape: Shape
     model: Any
-    """A PreTrainedModel; with a language modelling head unless an encoder."""
+    """A PreTrainedModel, with a language modeling head unless it is an encoder."""
     tokenizer: Any
     """A PreTrainedTokenizerBase."""
     device: torch.device
     limit: int | None
-    """Most tokens that a side may have, special ones included; None where there is no limit."""
+    """Maximum number of tokens per side, special tokens included; None: unlimited."""
     path: Path
-    """The directory of its files."""
     revision: str | None = None
-    """The hub's commit."""
+    """Commit on the hub."""
 
     @contextmanager
     def eager(self) -> Iterator[None]:
-        """Inside, attention returns its weights; that of transformers is plain products then."""
+        """Switch to an attention implementation that returns weights: transformers' eager one, or attnkit's."""
         before = self.model.config._attn_implementation
         own = before == surgery.IMPLEMENTATION
         with quiet():
@@ -74,7 +69,7 @@ class Pretrained:
 
     @cached_property
     def facts(self) -> dict[str, str]:
-        """Hashes of weights (where they are below 1 GiB) and tokenizer, revision, versions."""
+        """Hashes of the weights (up to `HASHED` bytes) and tokenizer, revision, and versions of the libraries."""
         found = {
             "weights": _digest(sorted(self.path.glob("model*.safetensors")) + surgery.files(self.path)),
             "tokenizer": _digest([self.path / "tokenizer.json"]),
@@ -87,21 +82,20 @@ class Pretrained:
 
 
 def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32", offline: bool = False) -> Pretrained:
-    """Open a local directory, or where there is none a model of the hub.
+    """Open a local directory, otherwise a model of the hub.
 
-    The network is used only for a hub name, and not when `offline`, ATTNKIT_OFFLINE or HF_HUB_OFFLINE says so.
+    The network is used only for a hub name, and not with `offline`, ATTNKIT_OFFLINE or HF_HUB_OFFLINE.
 
     Args:
         name: directory, or OWNER/MODEL.
-        device: auto takes a GPU where there is one.
-        dtype: float32, bfloat16, float16, or auto: as saved.
-        offline: forbid downloads.
+        device: device; auto selects a GPU if available.
+        dtype: float32, bfloat16, float16 or auto (as saved).
 
     Raises:
-        UnavailableError: transformers, another package that the model needs, the device or the network is not there.
-        MissingInputError: there is no such model, or a part of it is missing.
-        DataError: its files are damaged, unknown, pickled, or need code of their own.
-        UsageError: an unknown dtype.
+        UnavailableError: transformers, another required package, the device or the network is not available.
+        MissingInputError: The model does not exist, or a part of it is missing.
+        DataError: The model's files are damaged, unknown, pickled, or need code from the repository.
+        UsageError: The dtype is unknown.
     """
     require_transformers()
     if dtype not in TYPES:
@@ -110,14 +104,14 @@ def open_model(name: str | Path, *, device: str = "auto", dtype: str = "float32"
     place = model_folder(str(name), offline=offline)
     try:
         return _opened(place, chosen, dtype)
-    except BaseException as error:  # of libraries that are not ours; Rust's panics are no Exception
+    except BaseException as error:  # of other libraries; a Rust panic is not an Exception
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         raise _refusal(place, error) from error
 
 
 def _opened(place: ModelFolder, chosen: str, dtype: str) -> Pretrained:
-    """The model in a folder; raises whatever transformers does."""
+    """Open the model of a folder; errors of transformers are not converted."""
     with quiet():
         shape, auto = _kind(place)
         options: dict[str, Any] = {"dtype": "auto" if dtype == "auto" else getattr(torch, dtype)}
@@ -133,7 +127,7 @@ def _opened(place: ModelFolder, chosen: str, dtype: str) -> Pretrained:
 
 
 def require_transformers() -> None:
-    """Raise UnavailableError where transformers is missing or too old."""
+    """Raise UnavailableError if transformers is missing or too old."""
     advice = f"Hugging Face models need transformers >= {OLDEST}: pip install 'attnkit[hf]'"
     try:
         found = version("transformers")
@@ -144,7 +138,7 @@ def require_transformers() -> None:
 
 
 class PretrainedConfig(json_files.Schema):
-    """What is read of config.json before transformers reads it."""
+    """Fields of config.json that are checked before transformers reads it."""
 
     model_type: str
     architectures: list[str] | None = None
@@ -154,7 +148,7 @@ class PretrainedConfig(json_files.Schema):
 
 
 def _settings(place: ModelFolder) -> PretrainedConfig:
-    """config.json, refused where transformers itself has no such model."""
+    """Read config.json; raises DataError if transformers itself does not implement the model type."""
     settings = json_files.read(place.path / CONFIG, PretrainedConfig)
     known, kind = transformers().CONFIG_MAPPING, settings.model_type
     if kind in known:
@@ -172,7 +166,7 @@ def _settings(place: ModelFolder) -> PretrainedConfig:
 
 
 def _kind(place: ModelFolder) -> tuple[Shape, Any]:
-    """What the model is, and the class that opens it."""
+    """Determine the shape of the model and the auto class that opens it."""
     read = _settings(place)
     library = transformers()
     try:
@@ -180,7 +174,7 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
     except Exception as error:
         raise DataError(f"{place.name}: {CONFIG} is malformed: {one_line(error)}") from error
     layers = getattr(config, "num_hidden_layers", 1)
-    if not isinstance(layers, int) or layers < 1:  # transformers builds a model of no layers
+    if not isinstance(layers, int) or layers < 1:  # transformers accepts a model without layers
         raise DataError(f"{place.name}: {CONFIG} is malformed: a model of {layers} layers")
     kind, named = type(config), (read.architectures or [""])[0]
     causal = library.MODEL_FOR_CAUSAL_LM_MAPPING
@@ -190,7 +184,7 @@ def _kind(place: ModelFolder) -> tuple[Shape, Any]:
         return "encoder", library.AutoModelForTextEncoding
     if config.is_encoder_decoder and kind in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
         return "encoder-decoder", library.AutoModelForSeq2SeqLM
-    if kind in causal:  # some kinds come in both forms
+    if kind in causal:  # some model types are both causal and masked
         only_causal = named == _class_name(causal, kind) != _class_name(masked, kind)
         flags = (getattr(config, flag, False) for flag in ("is_decoder", "causal"))
         if kind not in masked or only_causal or any(flags):
@@ -209,8 +203,8 @@ def _class_name(mapping: Any, kind: type) -> str:
 
 
 def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any]) -> Any:
-    """The model, every weight of it from the files."""
-    # named in any case: config.json could name a kernel to download
+    """Load the model; raises DataError if a weight is missing in the files."""
+    # always explicit, because config.json could name a kernel to download
     for attention in ("sdpa", "eager"):
         try:
             model, report = auto.from_pretrained(
@@ -235,7 +229,6 @@ def _weights(place: ModelFolder, shape: Shape, auto: Any, options: dict[str, Any
 
 
 def _tokenizer(place: ModelFolder, model: Any) -> Any:
-    """The tokenizer; its ids must have embeddings."""
     try:
         tokenizer = transformers().AutoTokenizer.from_pretrained(place.path, **LOCAL)
     except ImportError:
@@ -243,7 +236,7 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
     except Exception as error:
         raise MissingInputError(f"{place.name}: no tokenizer that can be read: {one_line(error)}") from error
     if not tokenizer or len(tokenizer) <= len(tokenizer.all_special_ids):
-        # where no file of a vocabulary is there, some classes make an empty one
+        # some classes build an empty vocabulary if its file is missing
         raise MissingInputError(f"{place.name}: no tokenizer: save one beside the model")
     rows = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > rows and max(tokenizer.get_vocab().values()) >= rows:
@@ -255,25 +248,24 @@ def _tokenizer(place: ModelFolder, model: Any) -> Any:
 
 
 def _refusal(place: ModelFolder, error: BaseException) -> BaseException:
-    """An error of transformers in one line; one of attnkit or of memory stays."""
+    """Convert an error of transformers to one line; attnkit's own and out-of-memory errors are unchanged."""
     if isinstance(error, AttnkitError) or out_of_memory(error):
         return error
     if isinstance(error, ImportError):
         return UnavailableError(f"{place.name}: {one_line(error)}")
-    if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of transformers
+    if isinstance(error, OSError) and error.errno is not None:  # an I/O error, not an error of transformers
         return input_error(error, Path(error.filename or place.path))
     what = "" if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: "
     return DataError(f"{place.name}: cannot be opened: {what}{one_line(error)}")
 
 
 def one_line(error: BaseException, longest: int = 200) -> str:
-    """The first line of an error's message, cut to `longest` characters; else its class."""
+    """Return the first line of an error's message, truncated to `longest` characters; without a message, its class."""
     text = (str(error).strip().splitlines() or [type(error).__name__])[0].strip()
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _limit(model: Any, tokenizer: Any) -> int | None:
-    """Most tokens of a side."""
     config = model.config.get_text_config()
     if not isinstance(tokenizer.model_max_length, int | float):
         raise TypeError(f"model_max_length should be a number: {tokenizer.model_max_length!r:.60}")
@@ -284,7 +276,7 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
 
 
 def _reserved(model: Any, rows: int) -> int:
-    """Positions that tables of the RoBERTa family keep for padding: counting starts behind it."""
+    """Return the number of positions reserved for padding in RoBERTa-like models, which count from padding_idx + 1."""
     for name, part in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, torch.nn.Embedding):
             padded = part.padding_idx is not None and part.num_embeddings == rows
@@ -293,7 +285,7 @@ def _reserved(model: Any, rows: int) -> int:
 
 
 def _digest(files: list[Path]) -> str | None:
-    """SHA-256 of the files one after the other; None where they are missing or too large."""
+    """Compute the SHA-256 of the concatenated files; None if they are missing or larger than `HASHED`."""
     there = [file for file in files if file.is_file()]
     if not there or sum(file.stat().st_size for file in there) > HASHED:
         return None

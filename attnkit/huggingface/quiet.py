@@ -1,4 +1,4 @@
-"""Another library without its bars, warnings and calls home: what matters we say ourselves."""
+"""transformers and huggingface_hub without progress bars, warnings and unwanted network access."""
 
 import importlib
 import logging
@@ -9,22 +9,21 @@ from typing import Any
 
 
 def transformers() -> Any:
-    """The library, imported when it is needed."""
+    """Import transformers when it is needed."""
     return importlib.import_module("transformers")
 
 
 def hub() -> Any:
-    """The library of the model hub."""
+    """Import huggingface_hub when it is needed."""
     return importlib.import_module("huggingface_hub")
 
 
 @contextmanager
 def quiet(*, network: bool = False) -> Iterator[None]:
-    """No bars, log lines or warnings of transformers inside, and no network unless it is wanted.
+    """Suppress progress bars, log lines and warnings of transformers, and network access unless `network`.
 
-    bitsandbytes, which it quantises with, has a line for every product: silent as well.
-
-    Offline mode is set here because `local_files_only` alone still lets the hub's library ask its server for a list.
+    bitsandbytes is silenced too, since it logs a line for every matrix product. Offline mode is set here because
+    `local_files_only` alone still lets huggingface_hub request a file list from the server.
     """
     constants: Any = importlib.import_module("huggingface_hub.constants")
     bars: Any = importlib.import_module("huggingface_hub.utils")

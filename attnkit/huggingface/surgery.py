@@ -1,10 +1,10 @@
-"""attnkit's mechanisms in the layers of a causal Hugging Face model, in the place of its own.
+"""Replacement of the attention of a causal Hugging Face model by a mechanism of attnkit.
 
-Models of transformers call a registered function with projected queries, keys and values, which
-have their positions already; a mechanism answers there, and everything around it stays.
+Models of transformers call a registered attention function with projected queries, keys and values, to which positions
+are already applied. The mechanism replaces this function; the rest of the model is unchanged.
 
-A converted model is a folder of its own: the model's files, with weights under a name that
-transformers alone does not look for, as it would read them with the wrong attention.
+A converted model is saved as a folder of the model's files. Its weights have a variant name that transformers alone
+does not look for, since it would combine them with the wrong attention.
 """
 
 import errno
@@ -34,17 +34,17 @@ from attnkit.storage import tensors as stored
 from attnkit.storage.files import atomic_write
 
 ATTRIBUTE = "attnkit_mechanism"
-"""Of a model's module of attention: the mechanism that answers for it."""
+"""Name of the submodule of an attention module that holds the mechanism."""
 IMPLEMENTATION, WITH_MAPS = "attnkit", "attnkit_maps"
-"""Registered attention functions; the second one returns the weights too."""
+"""Names of the registered attention functions; the second function also returns the attention weights."""
 FACTS, WEIGHTS = "attention.json", "attention.safetensors"
 VARIANT = "attnkit"
-"""Part of the names of the weight files: model.attnkit.safetensors."""
+"""Variant in the names of the weight files: model.attnkit.safetensors."""
 Options = Mapping[str, Any]
 
 
 def check(word: str, options: Options) -> None:
-    """Raise UsageError for a mechanism that cannot stand in a trained causal model."""
+    """Raise UsageError if a mechanism cannot replace the attention of a trained causal model."""
     able = mechanisms.resolve_capabilities(word, options)
     if not able.causal:
         raise UsageError(f"{word} cannot be causal: {able.why}")
@@ -62,15 +62,15 @@ def check(word: str, options: Options) -> None:
 
 
 def install(model: Any, word: str, options: Options, length: int) -> dict[str, Attention]:
-    """Let new mechanisms answer in all layers of a causal model, in place; by the layer's name.
+    """Replace the attention of all layers of a causal model by new mechanisms, in place; returns them by module name.
 
     Args:
-        model: a PreTrainedModel whose attention is computed by transformers' attention interface.
-        length: longest text, for mechanisms whose weights belong to positions.
+        model: a PreTrainedModel that uses transformers' attention interface.
+        length: maximum number of tokens, for mechanisms with weights per position.
 
     Raises:
-        UsageError: the model computes its attention by itself, in a sliding window, with capped
-            scores or with sinks, or the mechanism cannot be.
+        UsageError: The model does not use the attention interface, is quantized, or has a sliding window, capped
+            scores or attention sinks; or the mechanism cannot replace its attention.
     """
     check(word, options)
     if getattr(model, "is_quantized", False):
@@ -91,7 +91,7 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
                 "does not have: leave options out, or convert a run of attnkit"
             )
         device = next(module.parameters()).device
-        # the model's type: weights of few bits are stored as integers
+        # `model.dtype`, because quantized weights are stored as integers
         made[name] = mechanism.to(device, model.dtype).train(module.training)
         setattr(module, ATTRIBUTE, mechanism)
     with quiet():
@@ -100,7 +100,7 @@ def install(model: Any, word: str, options: Options, length: int) -> dict[str, A
 
 
 def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
-    """Name, module, heads and their width of each layer of attention, in the order of a pass."""
+    """Record name, module, number of heads and head width of attention modules in order, by a forward pass."""
     found: list[tuple[str, nn.Module, int, int]] = []
     names = {module: name for name, module in model.named_modules()}
 
@@ -138,7 +138,7 @@ def _attention_modules(model: Any) -> list[tuple[str, nn.Module, int, int]]:
 
 
 def register(name: str, function: Any) -> None:
-    """Make an attention function known to transformers; it gets masks [B, S], or None."""
+    """Register an attention function with transformers; its mask is [B, S] or None."""
     library = transformers()
     library.AttentionInterface.register(name, function)
     library.AttentionMaskInterface.register(name, _padding)
@@ -147,7 +147,7 @@ def register(name: str, function: Any) -> None:
 def _padding(
     *_: Any, kv_length: int, attention_mask: Bool[Tensor, "B S"] | None = None, **__: Any
 ) -> Bool[Tensor, "B S"] | None:
-    """What a pass is told of padding: False on pads; None where there are none."""
+    """Build the mask of a forward pass: False on pads; None if there are no pads."""
     if attention_mask is None or bool(attention_mask.all()):
         return None
     return attention_mask[:, -kv_length:].bool()
@@ -164,13 +164,13 @@ def _attend(
     maps: bool = False,
     **_: Any,
 ) -> tuple[Float[Tensor, "B t H D"], Float[Tensor, "B H t S"] | None]:
-    """An attention function of transformers: the queries are those of the last t of S tokens."""
+    """Attention function of transformers that calls the mechanism; the queries are the last t of S tokens."""
     mechanism: Attention = getattr(module, ATTRIBUTE)
     new, length, width = query.shape[2], key.shape[2], query.shape[3]
     key, value = (repeat_heads(x, query.shape[1]) for x in (key, value))
-    if scaling is not None:  # mechanisms divide by the root of the width themselves
+    if scaling is not None:  # mechanisms divide by sqrt(width) themselves
         query = query * (scaling * math.sqrt(width))
-    if mechanism.state == "constant":  # it reads all tokens anew, which does not change the last
+    if mechanism.state == "constant":  # recomputed over all S tokens; only the last queries matter
         query = F.pad(query, (0, 0, length - new, 0))
     start = length - query.shape[2]
     if attention_mask is None:
@@ -187,25 +187,19 @@ def _attend_with_maps(*arguments: Any, **named: Any) -> Any:
 
 
 def own_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Weights and buffers of the mechanisms in a model."""
+    """Return the weights and buffers of the mechanisms in a model."""
     return {name: x for name, x in model.state_dict().items() if f".{ATTRIBUTE}." in name}
 
 
 def save(model: Any, tokenizer: Any, folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write a converted model into an existing folder.
-
-    Args:
-        facts: what `restore` needs (`attention`, `options`, `length`), and what a user may want to know.
-
-    Raises OSError: writing failed; the caller says what that means.
-    """
+    """Save a converted model to an existing folder; `facts` has at least `ConvertedFacts`. Raises OSError."""
     own = own_weights(model)
     rest = {name: x for name, x in model.state_dict().items() if name not in own}
     with quiet():
         model.set_attn_implementation("eager")
         try:
             model.save_pretrained(folder, state_dict=rest, variant=VARIANT)
-        except SafetensorError as error:  # of the disk, whose number is in its text alone
+        except SafetensorError as error:  # an I/O error, with its errno only in the message
             found = re.search(r"os error (\d+)", str(error))
             number = int(found[1]) if found else errno.EIO
             raise OSError(number, os.strerror(number)) from error
@@ -220,7 +214,7 @@ def is_converted(folder: Path) -> bool:
 
 
 def files(folder: Path) -> list[Path]:
-    """What a converted model has beside the files of a model."""
+    """Return the additional files of a converted model."""
     return [folder / name for name in (FACTS, WEIGHTS)] if is_converted(folder) else []
 
 
@@ -233,16 +227,14 @@ class ConvertedFacts(json_files.Schema):
 
 
 def restore(model: Any, folder: Path) -> int | None:
-    """Put the mechanisms of a converted model into one that was opened; its longest text.
+    """Install the mechanisms of a converted model in the opened model, and return the maximum number of tokens.
 
-    Raises:
-        DataError: a file is damaged.
-        UsageError: its mechanism is not known here.
+    Raises DataError if a file is damaged, UsageError if the mechanism is unknown or does not fit.
     """
     facts = json_files.read(folder / FACTS, ConvertedFacts)
     made = install(model, facts.attention, facts.options, facts.length)
     own, wanted = stored.read(folder / WEIGHTS), own_weights(model)
-    for name in own.keys() & wanted.keys():  # the model may be opened in another type
+    for name in own.keys() & wanted.keys():  # the model may have been opened with another dtype
         if own[name].is_floating_point() and wanted[name].is_floating_point():
             own[name] = own[name].to(wanted[name].dtype)
     stored.check(folder / WEIGHTS, own, wanted)

@@ -1,10 +1,7 @@
-"""More context than a model was trained for: many contexts read side by side, merged at each token.
+"""Naive-Bayes context extension: contexts in separate rows, their next-token distributions merged at each step.
 
-`merge` is the rule for one token; what runs it over a model is beside it.
-
-Start with `merge.merge` (the distributions of one token), `reader.ContextReader` (a model that
-reads many contexts) and `answer.ask` (a prompt becomes an answer). Imports `search`,
-`huggingface`, `runs` and what is below them.
+Start with `merge.merge` (merges the distributions of one step), `reader.ContextReader` (the interface to a model)
+and `answer.ask` (answers prompts). Imports `search`, `huggingface`, `runs` and the layers below them.
 """
 
 from attnkit.nbce.merge import POOLS as POOLS

@@ -1,4 +1,4 @@
-"""Prompts answered from many contexts by any method: what the command and evaluation call."""
+"""Answers to prompts from many contexts, by any method; called by the command and by evaluation."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,39 +26,37 @@ T = TypeVar("T")
 
 
 class Reply(NamedTuple):
-    """What a method answers to one prompt."""
+    """The answer to one prompt."""
 
     text: str
-    """Of the best hypothesis; "" where there is none."""
+    """Text of the best hypothesis; "" if there is none."""
     hypotheses: list[Hypothesis]
-    """Best first; ids are the reader's."""
+    """Hypotheses, best first, with the reader's token ids."""
     steps: list[TracedToken]
-    """Of the best hypothesis, where contexts were merged."""
+    """Trace of the best hypothesis; empty unless contexts were merged."""
     context: int | None
-    """The context that answered, from 0: the one chosen (best, retrieval), or the named source of
-    merged ones; None where there is none."""
+    """0-based index of the context selected by `best` or `retrieval`, or of the named source of a merged answer."""
     scores: tuple[float, ...] = ()
-    """What contexts were chosen by: the score of each answer (best, higher is better), perplexity
-    of the prompt under each (retrieval, lower is better); else empty."""
+    """For each context: score of its answer (`best`) or perplexity of the prompt (`retrieval`); otherwise empty."""
     cut: str = ""
-    """A sentence on what was cut off the contexts; "": nothing."""
+    """Sentence about tokens truncated from the contexts; "" if none were."""
     source: Source | None = None
-    """How the contexts share in a merged answer."""
+    """Share of each context in a merged answer."""
     probabilities: Mapping[str, float] = {}
-    """Of choices, with sum 1, where one was chosen; the text is the likeliest."""
+    """Probability of each choice, normalized over the choices; empty without choices."""
 
     @property
     def complete(self) -> bool:
-        """Whether there is an answer that was not cut at its maximum length."""
+        """Whether there is an answer, and it was not truncated at the maximum length."""
         return bool(self.hypotheses) and self.hypotheses[0].complete
 
 
 def reply_of(reader: ContextReader, answer: Answer, asked: "AskedPrompt") -> Reply:
-    """The reply of one row, or of merged ones."""
+    """Build the reply from the answer of one row or of merged rows."""
     text = reader.decode(answer.hypotheses[0].ids if answer.hypotheses else [])
     source = None
     if answer.steps:
-        # the end of a text says little of its source: it counts where there is nothing else
+        # the end token says little about the source: it counts only if the answer has no other token
         ended = len(answer.steps) > len(answer.hypotheses[0].ids) > 0
         told = [step.logprobs for step in (answer.steps[:-1] if ended else answer.steps)]
         source = named_source(len(answer.steps[0].entropies), told, answer.prompt)
@@ -80,21 +78,23 @@ def ask(
 ) -> list[Reply]:
     """Answer each prompt from its contexts.
 
-    Methods: a pool of `merge.POOLS` merges all contexts at each token; `concat` reads them in one row; `window` lets
-    the prompt see them side by side (Ratner et al. 2023); `cad` contrasts the concatenation with no context (Shi et
-    al. 2024); `best` answers from each context alone and takes the likeliest answer; `retrieval` answers from the one
-    under which the prompt is least surprising; `none` answers without context.
+    Methods: a pool of `merge.POOLS` merges all contexts at each token; `concat` concatenates them in one row; `window`
+    encodes them in parallel and lets the prompt attend to all of them (Ratner et al. 2023); `cad` contrasts the
+    concatenation with an empty context (Shi et al. 2024); `best` answers from each context alone and returns the
+    likeliest answer; `retrieval` answers from the context under which the prompt has the lowest perplexity; `none`
+    answers without context.
 
-    `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
-    whole); `rule` is for pools, its pool the method's; `choices` are the only answers, of which the
-    likeliest is taken; `alpha` of cad: (1 + alpha) log p(T|S) -
-    alpha log p(T); `limit` is most tokens of the row of concat and cad, output included (None: the
-    model's own).
+    Args:
+        spec: search settings; `batch_tokens` limits rows x tokens cached at once (a prompt is never split).
+        rule: merge rule of pools; its pool is replaced by `method`.
+        choices: the only permitted answers; the likeliest is returned.
+        alpha: weight of `cad` in (1 + alpha) log p(T|S) - alpha log p(T).
+        limit: maximum length of the row of `concat` and `cad`, output included; None: the model's limit.
 
     Raises:
-        UsageError: the method is not known or not for this model, a prompt is empty or has no
-            context, a row is too long, the rule is out of range, or choices cannot be told apart.
-        DataError: the model answers NaN.
+        UsageError: The method is unknown or not supported by the model, a prompt is empty or has no context, a row is
+            too long, the rule is out of range, or one choice begins with the tokens of another.
+        DataError: The model returns NaN.
     """
     check_method(reader, method)
     if len(contexts) != len(prompts):
@@ -122,36 +122,33 @@ def ask(
 
 
 class AskedPrompt(NamedTuple):
-    """The rows by which a prompt is answered."""
+    """Rows from which a prompt is answered; the other fields are as in `Reply`."""
 
     rows: Sequence[PromptRow]
     cut: str
-    """A sentence on what was cut off the contexts; "": nothing."""
     context: int | None = None
-    """The context that answers, where one was chosen."""
     scores: tuple[float, ...] = ()
-    """What it was chosen by, of each context."""
 
     def answered_by(self, context: int, scores: tuple[float, ...]) -> "AskedPrompt":
-        """Only the row of this context, chosen by these scores, is left."""
+        """Return a copy with only the row of `context`, which was selected by `scores`."""
         return AskedPrompt([self.rows[context]], self.cut, context, scores)
 
 
 def _by_prompt(asked: Sequence[AskedPrompt], values: Iterable[T]) -> list[tuple[T, ...]]:
-    """What was found for the rows of all prompts, prompt by prompt."""
+    """Group the values of all rows by prompt."""
     remaining = iter(values)
     return [tuple(islice(remaining, len(one.rows))) for one in asked]
 
 
 def _merging_rule(method: str, rule: Rule, alpha: float) -> Rule | None:
-    """How the rows of a method are merged; None where it has one row."""
+    """Return the rule that merges the rows of a method; None if the method has one row."""
     if method == "cad":
         return Rule("mean", alpha, eta=0, top_p=1)
     return next((rule._replace(pool=pool) for pool in POOLS if pool == method), None)
 
 
 def _best(reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[..., list[Answer]]) -> list[Reply]:
-    """The likeliest answer from one context alone, of equal ones the first."""
+    """Answer each prompt from each context alone and return the likeliest answer, the first on ties."""
     lines = [line for line, one in enumerate(asked) for _ in one.rows]
     found = search([[row] for one in asked for row in one.rows], None, lines=lines)
     replies = []
@@ -165,11 +162,10 @@ def _best(reader: ContextReader, asked: Sequence[AskedPrompt], search: Callable[
 def _choose(
     reader: ContextReader, method: str, asked: AskedPrompt, choices: Mapping[str, Sequence[int]], merging: Rule | None
 ) -> Reply:
-    """The likeliest of the choices, by the log-probability of all its tokens behind the prompt.
+    """Return the choice whose tokens, without an end token, have the highest log-probability after the prompt.
 
-    No end token is asked for.  Each row's scores are made a distribution over the choices, which
-    pools merge by their formula: with `entropy` the context decides that is surest of one choice.
-    Nothing is cut: `top_p` and `eta` do nothing.
+    The scores of each row are normalized over the choices, and pools merge these distributions: `entropy` selects the
+    context with the lowest entropy over the choices. `top_p` and `eta` have no effect.
     """
     if merging is not None:
         merging = merging._replace(eta=0, top_p=1).check(len(asked.rows) - 1)
@@ -198,7 +194,7 @@ def _choose(
 def rows_of(
     reader: ContextReader, method: str, contexts: Sequence[str], prompt: str, output: int, limit: int | None
 ) -> tuple[list[PromptRow], str]:
-    """The rows that are merged or chosen from, or the one that is continued; what was cut off."""
+    """Return the rows of a prompt for `method`, and the sentence of `Reply.cut`."""
     if method in ("best", "retrieval"):
         return [reader.row(text, prompt) for text in contexts], ""
     if method == "none":
@@ -212,7 +208,7 @@ def rows_of(
 
 
 def check_method(reader: ContextReader, method: str) -> None:
-    """Raise UsageError for a method that is not known, or that the model cannot follow."""
+    """Raise UsageError if the method is unknown or not supported by the model."""
     if method not in METHODS:
         raise UsageError(f"method {method!r} is not known: {hint(method, METHODS)}")
     if why := refusal(reader, method):
@@ -220,7 +216,7 @@ def check_method(reader: ContextReader, method: str) -> None:
 
 
 def refusal(reader: ContextReader, method: str) -> str:
-    """Why a model cannot follow a method; "" where it can."""
+    """Return the reason why the model does not support a method; "" if it does."""
     if method == "retrieval" and not isinstance(reader, CausalReader):
         return "an encoder-decoder reads the prompt in its source and gives it no probability"
     return reader.window_refusal if method == "window" else ""

@@ -1,4 +1,4 @@
-"""What merging contexts is compared with: rows that hold one context, or all of them at once."""
+"""Baselines for merging: rows with a single context, or with all contexts at once."""
 
 import math
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from attnkit.errors import UsageError
 from attnkit.nbce.reader import ContextReader, PromptRow
 
 JOIN = "\n\n"
-"""Between the contexts of one row."""
+"""Separator of the contexts in one row."""
 
 
 def concatenated(
     reader: ContextReader, contexts: Sequence[str], prompt: str, output: int, *, limit: int | None = None
 ) -> tuple[PromptRow, str]:
-    """All contexts in one row, cut to what fits, and a sentence on what was cut ("": nothing).
+    """Concatenate all contexts in one row, truncated to fit, and describe the truncation ("": none).
 
-    A row has room for `output` tokens more, and at most `limit` with them where that is less than
-    the model's own (else a UsageError); the contexts lose their end, never the prompt.
+    The row leaves room for `output` tokens within the model's limit and `limit`. Only the end of the contexts is
+    truncated, never the prompt. Raises UsageError if the prompt and the output alone exceed `limit`.
     """
     if limit is not None and limit < (least := reader.row("", prompt).longest + output):
         raise UsageError(
@@ -39,7 +39,7 @@ def concatenated(
     left = len(ids)
     while left and (over := excess(row)):
         left = max(0, left - over)
-        # half a character at the edge of a byte-level cut would be read as another one
+        # a byte-level cut may split a character, which decodes to U+FFFD and would be encoded as such
         row = reader.row(reader.decode(ids[:left]).strip("\ufffd"), prompt)
     return row, (
         f"the last {len(ids) - left:,} of {len(ids):,} tokens of context were cut off to fit "
@@ -48,10 +48,7 @@ def concatenated(
 
 
 def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) -> PromptRow:
-    """One row whose windows are the contexts: parallel context windows (Ratner et al. 2023).
-
-    What all windows begin with whatever the context, the begin token at least, is seen once.
-    """
+    """Build a row with one window per context (Ratner et al. 2023); their common prefix is attended to once."""
     rows = [reader.row(context, prompt) for context in contexts]
     heads = tuple(row.head for row in rows)
     once = len(commonprefix([reader.row("", prompt).head, *heads]))
@@ -60,21 +57,16 @@ def side_by_side(reader: ContextReader, contexts: Sequence[str], prompt: str) ->
 
 @torch.inference_mode()
 def prompt_perplexities(reader: ContextReader, rows: Sequence[PromptRow]) -> list[float]:
-    """Perplexity of each row's tail behind its head; infinite where the head is empty.
-
-    It is empty where a context is and the model has no begin token.
-
-    Raises UsageError: a row does not fit.
-    """
+    """Compute each tail's perplexity given its head, infinite without head; raises UsageError if a row is too long."""
     reader.check(rows, 0)
     found = [math.inf] * len(rows)
-    begun = [place for place, row in enumerate(rows) if row.head]
+    begun = [place for place, row in enumerate(rows) if row.head]  # empty without context and begin token
     many = max(1, reader.batch_tokens // max((rows[at].longest for at in begun), default=1))
     if not reader.shares:
-        many = 1  # a row alone has no padding
+        many = 1  # one row needs no padding
     for first in range(0, len(begun), many):
         places = begun[first : first + many]
-        # all tokens of the tail are scored, the first one behind the last of the head
+        # `begin_scored` skips the first token of a tail: prepend the last token of the head
         moved = [PromptRow(rows[at].head[:-1], (rows[at].head[-1], *rows[at].tail)) for at in places]
         for at, score in zip(places, reader.begin_scored(moved)[1].tolist(), strict=True):
             found[at] = math.exp(-score / len(rows[at].tail))

@@ -1,4 +1,4 @@
-"""Labels instead of text: how likely a few answers are behind each row."""
+"""Classification: log-probabilities of given answers after each row."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -13,10 +13,7 @@ from attnkit.search.base import score_type
 
 
 def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, list[int]]:
-    """The tokens of each choice behind a prompt.
-
-    Raises UsageError: there are fewer than two, one is empty or given twice, or one begins with another.
-    """
+    """Encode choices; raises UsageError if there are fewer than two, or one is empty, repeated or another's prefix."""
     if len({*choices}) < max(2, len(choices)):
         raise UsageError("choices: give at least two, each once, as in positive,negative")
     encoded = {choice: reader.encode_answer(choice) for choice in choices}
@@ -33,12 +30,10 @@ def encode_choices(reader: ContextReader, choices: Sequence[str]) -> dict[str, l
 def label_logprobs(
     reader: ContextReader, rows: Sequence[PromptRow], choices: Sequence[Sequence[int]], *, scored: bool = False
 ) -> tuple[Float[Tensor, "R C"], tuple[float, ...]]:
-    """Log-probabilities of choices behind each row, and of the prompt behind rows 1, 2, ...
+    """Compute log-probabilities of each choice after each row, and of the prompt given each context (rows 1, 2, ...).
 
-    The rows are read once; only choices of several tokens are read further, each in rows of its
-    own.  The prompt's are () unless `scored`, and for readers that cannot tell.
-
-    Raises NotFiniteError: the model answers NaN.
+    The rows are read once; only choices of several tokens are read further, each in its own copy of the rows. The
+    prompt's log-probabilities are () unless `scored` and `reader.scores_prompts`. Raises NotFiniteError for NaN.
     """
     if scored and reader.scores_prompts:
         state, values = reader.begin_scored(rows)

@@ -1,7 +1,4 @@
-"""Contexts from files, folders, patterns and standard input, split into windows.
-
-Every context knows which characters of a file it is, so that an answer can name its source.
-"""
+"""Contexts from files and standard input, split into windows, each with its file and character range."""
 
 import glob
 import json
@@ -21,18 +18,18 @@ from attnkit.data.rows import Counts
 from attnkit.errors import DataError, MissingInputError, UsageError
 from attnkit.text import quoted
 
-STDIN = "-"  # the name of standard input
+STDIN = "-"  # name of standard input
 
 FORMATS = (".txt", ".md", ".jsonl", ".csv", ".tsv")
-"""What is read of a folder; a file that is named may have any other suffix, and is then text."""
+"""Suffixes of the files read from a folder; a file named directly with another suffix is read as plain text."""
 CONVERTERS = dict.fromkeys((".html", ".htm", ".docx", ".epub"), "pandoc -t plain") | {".pdf": "pdftotext"}
-"""Files that are no plain text, and what makes text of them."""
+"""Suffixes of rejected formats, with the command that converts each to text."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _IDEOGRAPH = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"(?<=\s)(?=\S)|(?<=[{_IDEOGRAPH}\u3001\u3002\uff01\uff0c\uff1f])(?=[{_IDEOGRAPH}])")
-"""Where a word begins, or an ideograph after another."""
+"""Start of a word, or of an ideograph after an ideograph or CJK punctuation."""
 
 
 class Context(NamedTuple):
@@ -40,35 +37,33 @@ class Context(NamedTuple):
 
     text: str
     file: str
-    """Where it is from, with the number of the line where a line is a context."""
+    """File name, with the line number if each line is a context."""
     start: int = 0
-    """Its first character in the file, or in the text of the line."""
+    """Offset of the first character in the file or in the text of the line."""
     whole: bool = True
-    """Whether it is all that the file or the line holds."""
+    """Whether the context is the entire file or line."""
 
     @property
     def end(self) -> int:
-        """The character behind its last."""
+        """Offset after the last character."""
         return self.start + len(self.text)
 
     @property
     def name(self) -> str:
-        """The file, and which characters of it."""
+        """File name, with the character range unless `whole`."""
         return self.file if self.whole else f"{self.file}[{self.start}:{self.end}]"
 
 
 def find(names: Iterable[str]) -> list[str]:
-    """The files that names of files, folders and patterns (`notes/**/*.md`) stand for.
+    """Expand names of files, folders and glob patterns (`notes/**/*.md`) into file names.
 
-    A folder stands for all files of `FORMATS` below it, in the order of their names.
-
-    Raises MissingInputError: a folder or a pattern has no file.
+    A folder has all files of `FORMATS` below it, sorted by name. Raises MissingInputError if a name has no file.
     """
     found: list[str] = []
     for name in names:
         path = Path(name)
         if path.is_dir():
-            # glob leaves out hidden files, and never raises on names that cannot be
+            # glob skips hidden files and does not raise on invalid names
             every = glob.glob(f"{glob.escape(name)}/**/*", recursive=True)
             some = [one for one in every if Path(one).suffix.lower() in FORMATS]
             what = f"the folder has no file of {', '.join(FORMATS)}"
@@ -84,14 +79,14 @@ def find(names: Iterable[str]) -> list[str]:
 
 
 def from_file(path: str, *, lines: bool = False) -> list[Context]:
-    """The contexts of a file, or of standard input ("-").
+    """Read the contexts of a file, or of standard input ("-").
 
-    JSON lines hold a context each (see `_context`), tables one a row, in the column `text` or the only one; any other
-    file is one context. With `lines` a file is JSON lines or a table whatever its suffix.
+    JSON Lines have one context per line (see `_context`), tables one per row, in the column `text` or the only column;
+    any other file is one context, or JSON Lines with `lines`.
 
     Raises:
-        MissingInputError: the file is not there.
-        DataError: it is not UTF-8 (file:line:byte), not of its format (file:line), or no plain text.
+        MissingInputError: The file does not exist.
+        DataError: The file is not UTF-8 (file:line:byte), violates its format (file:line), or is not plain text.
     """
     if (suffix := Path(path).suffix.lower()) in CONVERTERS:
         raise DataError(f"{path}: a {suffix} file is no plain text; convert it first: {CONVERTERS[suffix]} {path}")
@@ -109,7 +104,7 @@ def from_file(path: str, *, lines: bool = False) -> list[Context]:
 
 
 def _rows(path: str, kind: str) -> list[Context]:
-    """The contexts of a table; each is named by the line on which its row begins."""
+    """Read the contexts of a table, each with the number of the line on which its row begins."""
     records = read_records(Path(path), kind, None, Counts(), numbered=True)
     rows = [(place, list(values.values())) for place, values in records]
     column, names = 0, [str(name).strip().lower() for name in (rows[0][1] if rows else ())]
@@ -124,17 +119,14 @@ def _rows(path: str, kind: str) -> list[Context]:
 def prepare(
     contexts: Iterable[Context], count: Callable[[str], int], window: int | None = None
 ) -> tuple[list[Context], list[str]]:
-    """Contexts without empty and repeated ones, split into windows.
+    """Drop empty and duplicate contexts, split the others into windows, and return them with notes on both.
 
     Args:
-        contexts: as read.
-        count: gives the tokens of a text.
-        window: most tokens of a context; longer ones are split. None: they are not.
+        count: function that returns the number of tokens of a text.
+        window: maximum number of tokens per context; longer contexts are split. None: no splitting.
 
-    Returns:
-        The contexts, and a sentence each on what was left out or split.
-
-    Raises UsageError: there is no context, or one character has more tokens than a window.
+    Raises:
+        UsageError: There is no context, or a single character has more tokens than a window.
     """
     first: dict[str, Context] = {}
     again, empty, notes = list[str](), list[str](), list[str]()
@@ -168,16 +160,15 @@ def prepare(
 
 
 def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int, int]]:
-    """Stretches (start, end) of a text, one behind the other, that cover it.
+    """Split a text into consecutive spans (start, end) that cover it.
 
-    A stretch has at most `size` tokens when it is encoded by itself, and begins and ends between words where it can.
-
-    Raises UsageError: one character has more than `size` tokens.
+    A span has at most `size` tokens when encoded alone, and begins and ends at word boundaries if possible. Raises
+    UsageError if a single character has more than `size` tokens.
     """
     cuts = [0]
     words = [*(match.start() for match in _WORD.finditer(text)), len(text)]
     for start, end in pairwise([0, *(place for place in words if place)]):
-        # no text has more tokens than bytes and one for its start: only long words need be counted
+        # a text has at most one token per byte plus one for its start, so only long words are counted
         long = len(text[start:end].encode()) >= size and count(text[start:end]) > size
         parts = regex.findall(r"\X", text[start:end]) if long else [text[start:end]]
         cuts += list(accumulate(map(len, parts), initial=start))[1:]
@@ -185,7 +176,7 @@ def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int
     at = 0
     while at < len(cuts) - 1:
         start = cuts[at]
-        ends = cuts[at + 1 : at + 1 + 4 * size]  # a word of less than a quarter token is rare
+        ends = cuts[at + 1 : at + 1 + 4 * size]  # a mean of less than a quarter token per word is rare
         fit = bisect_left(ends, True, key=lambda end: count(text[start:end]) > size)
         if not fit:
             raise UsageError(f"a window of {size:,} tokens is too small for the character {quoted(text[start])}")
@@ -195,12 +186,12 @@ def windows(text: str, count: Callable[[str], int], size: int) -> list[tuple[int
 
 
 def _printable(text: str) -> str:
-    """The text with spaces for characters that command terminals, so that places stay."""
+    """Replace control characters one for one, so that character offsets do not change."""
     return _SURROGATE.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def _context(line: str, place: str) -> Context:
-    """The context of a line of JSON: a string, or {"text": ...} with any other fields."""
+    """Parse a context from a line of JSON: a string, or an object with the field `text`."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:

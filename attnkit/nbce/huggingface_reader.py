@@ -1,8 +1,8 @@
-"""Hugging Face models as readers, by the public interface of transformers only.
+"""Readers for Hugging Face models; only the public API of transformers is used.
 
-Rows of causal models are padded on the left and positions given, so that a row reads as it does
-alone.  Text that rows share is read once where a model allows padding behind it too: not where
-attention depends on columns, as in a sliding window or MPT's ALiBi; such models read whole rows.
+Rows of causal models are padded on the left and have explicit position ids, so that each row gives the same logits as
+alone. Prefixes that rows share are computed once if the model also allows padding after them. It does not if attention
+depends on columns, as with sliding windows or MPT's ALiBi; such models read whole rows.
 """
 
 import inspect
@@ -22,35 +22,36 @@ from attnkit.nbce.reader import CausalReader, ContextReader, PromptRow, Real, So
 from attnkit.recipe.capability import window_issue
 
 TEMPLATE = "{context}\n\n{prompt}"
-"""Without a context, only what follows it is read."""
+"""Default template; without a context, only the part after it is used."""
 CHAT_TEMPLATE = "{context}\n\nQuestion: {prompt}\nAnswer in a few words:"
-"""Of the user's message in a chat: models that follow instructions would answer in paragraphs."""
+"""Default template of the user message in a chat; it asks for brevity, since chat models answer in paragraphs."""
 GROWING = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
-"""Layers of a cache that are a list of keys and values; others keep sums, or more than that."""
+"""Classes of cache layers that hold only keys and values of tokens; others have a recurrent state."""
 FROM_MASK = ("bloom",)
-"""Models that take no positions but count them in the mask, pads aside."""
+"""Model types that derive positions from the attention mask, without counting pads."""
 SPANS = ("sliding_window", "window_size", "local_attention", "attention_chunk_size")
-"""Settings of attention to the last columns only."""
+"""Config keys of attention restricted to the last columns."""
 HOLE = 64
-"""Pads between two tokens of the trial, at most."""
+"""Maximum number of pads between two tokens in `_try_padding`."""
 NEAR = {torch.float32: 1e-3, torch.float64: 1e-6}
-"""Largest difference of logits that are the same, in standard deviations of theirs."""
+"""Tolerance for equal logits, in standard deviations of the logits; for half precision `NEAR_HALF`."""
 NEAR_HALF = 0.3
 
 
 class TemplatedReader(ContextReader):
-    """A model of transformers; all rows of a prompt end alike, whatever their context."""
+    """Base class for models of transformers: a template joins context and prompt."""
 
     special = 4
 
     def __init__(self, opened: Pretrained, *, chat: bool, template: str) -> None:
-        """Read the template, and find what the tokenizer puts before every text.
+        """Parse the template, and determine the tokens that the tokenizer puts before every text.
 
-        `chat` puts context and prompt into the user's message of the model's chat template;
-        `template` has {context} and, behind it, {prompt}; where it is empty, it is `TEMPLATE`, in
-        a chat `CHAT_TEMPLATE`.
+        Args:
+            chat: use context and prompt as the user message of the model's chat template.
+            template: text with {context} and, after it, {prompt}; "": `TEMPLATE`, or `CHAT_TEMPLATE` in a chat.
 
-        Raises UsageError: the model has no chat template, or the template lacks a part.
+        Raises:
+            UsageError: The model has no chat template, or `template` lacks a part.
         """
         self.model, self.tokenizer = opened.model, opened.tokenizer
         self.name, self.chat = opened.name, chat
@@ -76,7 +77,7 @@ class TemplatedReader(ContextReader):
         self.begin_ids = () if chat else tuple(whole[:start])
 
     def end_ids(self, size: int) -> frozenset[int]:
-        """Ids of a vocabulary of `size` tokens that end a text, as generation has them."""
+        """Return the end tokens of the generation config, otherwise of the tokenizer, that are below `size`."""
         found = self.model.generation_config.eos_token_id if self.model.can_generate() else None
         if found is None:
             found = self.tokenizer.eos_token_id
@@ -87,7 +88,7 @@ class TemplatedReader(ContextReader):
         return [int(id_) for id_ in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special ones left out."""
+        """See `ContextReader.decode`; special tokens are skipped."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text
 
@@ -99,7 +100,7 @@ class TemplatedReader(ContextReader):
         return Decode(mapped(lambda some: some[0][rows], state.moving), ())
 
     def texts(self, context: str, prompt: str) -> tuple[str, str]:
-        """The text of the template up to what all rows of a prompt end with, and that."""
+        """Fill the template; returns the text up to the end of the context, and the text that all rows share."""
         head = f"{self.before}{self._plain(context)}{self.gap}" if context else ""
         tail = self.after.replace("{prompt}", self._plain(prompt))
         if not self.chat:
@@ -107,7 +108,7 @@ class TemplatedReader(ContextReader):
         message = [{"role": "user", "content": head + tail}]
         try:
             text: str = self.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-        except Exception as error:  # it is a program of the model's own
+        except Exception as error:  # the template is a program that comes with the model
             raise DataError(
                 f"{self.name}: its chat template fails: {one_line(error)}: leave it out (--chat)"
             ) from error
@@ -124,17 +125,14 @@ class TemplatedReader(ContextReader):
         return PromptRow((*self.begin_ids, *self.encode(head)), tuple(ids))
 
     def _encode_behind(self, lead: str, text: str) -> list[int]:
-        """The ids of a text that follows another: some tokenizers mark where a text starts."""
+        """Encode a text as the continuation of `lead`, since some tokenizers mark the start of a text."""
         before, whole = self.encode(lead), self.encode(lead + text)
         if whole[: len(before)] == before and len(whole) > len(before):
             return whole[len(before) :]
         return self.encode(text.removeprefix(" "))
 
     def _plain(self, text: str) -> str:
-        """The text with the spellings of special tokens broken up.
-
-        A context that could end the user's turn would speak in another's name.
-        """
+        """Break up spellings of special tokens, with which a context could end the user's turn and fake another."""
         for mark in self.marks:
             text = text.replace(mark, f"{mark[0]} {mark[1:]}")
         return text
@@ -144,11 +142,9 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     """A causal model of transformers."""
 
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
-        """Try out how the model reads padded rows.
+        """Test how the model handles padded rows.
 
-        Raises:
-            UsageError: it is no causal model, has a memory that cannot be divided by rows, or reads
-                padded rows otherwise than single ones; or the template does not fit.
+        Raises UsageError if the model is not causal, its cache cannot be split by rows, or padding changes its logits.
         """
         if opened.shape != "decoder":
             raise UsageError(
@@ -177,7 +173,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         self.scores_prompts = self.shares
 
     def encode_answer(self, text: str) -> list[int]:
-        """See `ContextReader.encode_answer`: behind a space, but for the first word of a chat."""
+        """See `ContextReader.encode_answer`; the answer follows a space, in a chat a line break."""
         if self.chat:
             return self._encode_behind("\n", text)
         return self._encode_behind("a", f" {text}")
@@ -190,7 +186,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False, shift: int = 0
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
-        """See `ContextReader.advance`; `shift` is added to positions."""
+        """See `ContextReader.advance`; `shift` is added to the position ids."""
         real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
         cache, seen = state.moving
         seen = seen.add(real) if seen.valid.shape[1] else CachePositions.of(real)
@@ -207,10 +203,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         return out.logits, Decode((out.past_key_values, seen), ())
 
     def _try_padding(self) -> tuple[int, bool, str]:
-        """Size of the vocabulary; whether pads behind tokens do no harm; `window_refusal`.
-
-        Raises UsageError: pads before tokens change what the model says.
-        """
+        """Return vocabulary size, `shares` and `window_refusal`; raises UsageError if left padding changes logits."""
         size = self.model.get_input_embeddings().weight.shape[0]
         limit = self.limit if self.limit is not None else 2 * HOLE
         count = max(2, min(8, limit // 4))
@@ -233,7 +226,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
                 f"{self.name}: {self.kind} gives a row other logits with padding before it, "
                 "so contexts of different lengths cannot be read side by side"
             )
-        config = self.model.config.get_text_config()  # the trial may be too short to show a window
+        config = self.model.config.get_text_config()  # the test rows may be shorter than a window
         if any(empty.moving[0].is_sliding) or any(getattr(config, name, None) for name in SPANS):
             return alone.shape[1], False, "its attention has a sliding window, which counts columns"
         started = self.advance(first, empty)[1]
@@ -241,7 +234,7 @@ class HuggingFaceReader(TemplatedReader, CausalReader):
         if not counts or not same(self.step(last, self.advance(pads, started, hole)[1])[0]):
             return alone.shape[1], False, "its attention depends on the distance of columns"
         parts = (part for part in self.model.modules() if isinstance(part, Attention))
-        if any(part.by_distance for part in parts):  # of a converted model; its cache keeps keys
+        if any(part.by_distance for part in parts):  # a converted model; its cache keeps keys, whatever `state` is
             return alone.shape[1], True, window_issue("", by_distance=True)
         here, moved = (self.advance(last, started, shift=by)[0] for by in (0, count))
         why = "its positions cannot be set: it counts the tokens that it sees"
@@ -252,10 +245,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
     """An encoder-decoder of transformers."""
 
     def __init__(self, opened: Pretrained, *, chat: bool = False, template: str = "") -> None:
-        """Find out how outputs start and end.
-
-        Raises UsageError: a chat template is asked for, or the template lacks a part.
-        """
+        """Determine start and end tokens; raises UsageError if there is no start token, or for a chat template."""
         if chat:
             raise UsageError(f"{opened.name}: an encoder-decoder takes no chat template (--chat)")
         super().__init__(opened, chat=False, template=template)
@@ -271,14 +261,14 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
         self.output_start = (start,) if forced is None else (start, forced)
 
     def row(self, context: str, prompt: str) -> PromptRow:
-        """See `ContextReader.row`: the template is the source, with the usual special tokens."""
+        """See `ContextReader.row`; the source is the filled template, with the tokenizer's special tokens."""
         if not prompt.strip():
             return PromptRow((), ())
         ids = self.tokenizer("".join(self.texts(context, prompt)))["input_ids"]
         return PromptRow(tuple(int(id_) for id_ in ids), self.output_start)
 
     def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
-        """The caches of the decoder, hidden states [R, S, D] of the encoder, and `real`."""
+        """Return two empty caches of the decoder, the encoder's hidden states [R, S, D], and `real`."""
         with torch.no_grad(), quiet():
             hidden = self.model.get_encoder()(input_ids=ids, attention_mask=real.long())[0]
         library = transformers()
@@ -302,7 +292,7 @@ class HuggingFaceEncoderDecoder(TemplatedReader, SourceReader):
 
 
 def _limit(opened: Pretrained) -> int | None:
-    """Most tokens of a row; frequencies that change behind a length would change for all rows."""
+    """Return the maximum row length; for LongRoPE the original one, beyond which frequencies change for all rows."""
     config = opened.model.config.get_text_config()
     rotary = getattr(config, "rope_parameters", None) or {}
     key, first = "original_max_position_embeddings", None

@@ -1,12 +1,12 @@
-"""One next-token distribution from those of several contexts: naive-Bayes context extension.
+"""Naive-Bayes context extension: merges the next-token distributions of several contexts into one.
 
-log p(T | S1 ... Sn) = (1 + beta) P[log p(T | S)] - beta log p(T) + constant, where P pools the
-contexts.  Every row is first cut to its likeliest tokens, since the tails of a language model are
-unreliable and -beta log p(T) would amplify them.
+log p(T | S1 ... Sn) = (1 + beta) P[log p(T | S)] - beta log p(T) + constant, where P pools the contexts. Each row is
+first truncated to its nucleus (top-p), because the tails of a language model are unreliable and -beta log p(T) would
+amplify them.
 
-Source: Su 2023, "Naive Bayes-based context extension" and its supplement (kexue.fm 9617, 9632);
-Su et al. 2024, NAACL.  With one context and no cut it is context-aware decoding (Shi et al. 2024);
-with pool "mean" and beta = n - 1 exact naive Bayes; with beta = -1 it is log p(T) again.
+Source: Su 2023, "Naive Bayes-based context extension" and its supplement (kexue.fm 9617, 9632); Su et al. 2024, NAACL.
+With one context and top_p = 1 this is context-aware decoding (Shi et al. 2024); with pool "mean" and beta = n - 1 it
+is exact naive Bayes; with beta = -1 it is log p(T).
 """
 
 import math
@@ -24,24 +24,24 @@ from attnkit.text import hint
 Pool = Literal["entropy", "mean", "max", "weighted"]
 POOLS: tuple[Pool, ...] = get_args(Pool)
 RANKED = 1024
-"""Tokens ranked at first, and 8 times as many each time that they lack the mass asked for."""
+"""Number of tokens ranked at first; 8 times as many each time that their mass is below `top_p`."""
 
 
 class MergedDistributions(NamedTuple):
-    """The next-token distributions of R hypotheses, each merged from those of n contexts."""
+    """Next-token distributions of R hypotheses, each merged from n contexts."""
 
     logprobs: Float[Tensor, "R V"]
-    """Normalised; -inf for tokens that were cut."""
+    """Normalized log-probabilities; -inf for truncated tokens."""
     chosen: Int[Tensor, " R"]
-    """The context that was selected, from 0; -1 where the pool mixes them."""
+    """0-based index of the selected context; -1 if the pool mixes contexts."""
     entropies: Float[Tensor, "R n"]
-    """Of each context after the cut, in nats, not renormalised."""
+    """Entropy of each context in nats, over its nucleus and not renormalized."""
     rows: Float[Tensor, "R rows V"]
-    """Log-probabilities under each row, uncut."""
+    """Log-probabilities of each row before truncation."""
 
 
 class Rule(NamedTuple):
-    """How contexts are merged; see `merge`."""
+    """Parameters of `merge`."""
 
     pool: Pool = "entropy"
     beta: float = 0.25
@@ -50,10 +50,7 @@ class Rule(NamedTuple):
     weights: tuple[float, ...] | None = None
 
     def check(self, contexts: int) -> "Rule":
-        """The rule itself.
-
-        Raises UsageError: a value is out of range, or weights do not fit the contexts.
-        """
+        """Return the rule itself; raises UsageError if a value is out of range or weights do not fit the contexts."""
         if self.pool not in POOLS:
             raise UsageError(f"pool {self.pool!r} is not known: {hint(self.pool, POOLS)}")
         if contexts < 1:
@@ -85,26 +82,24 @@ def merge(
     previous: int | None = None,
     weights: Sequence[float] | Tensor | None = None,
 ) -> tuple[Float[Tensor, " V"], int | None]:
-    """Merge the next-token logits of n contexts; row 0 is the prompt without any context.
-
-    No gradient flows through the merge.
+    """Merge the next-token logits of n contexts, without gradients; row 0 is the prompt without context.
 
     Args:
-        logits: [n + 1, V]; each row up to a constant.
-        pool: how contexts are pooled: "entropy" takes the row of least entropy whole, "mean" and
-            "weighted" average log-probabilities, "max" takes each token's highest.
-        beta: how much the distribution without context is divided out; -1 gives it back.
-        eta: entropy bonus, in nats, for the previously selected context.
-        top_p: mass of the smallest set of likeliest tokens that every row keeps; 1 keeps
-            all, 0 the likeliest token alone.
-        previous: the context that was selected in the step before, from 0.
-        weights: [n], for pool "weighted"; sums to 1; default softmax of minus the entropies.
+        logits: [n + 1, V]; each row up to an additive constant.
+        pool: "entropy" selects the context of minimum entropy, "mean" and "weighted" average log-probabilities, "max"
+            takes the maximum over contexts for each token.
+        beta: strength with which the distribution without context is divided out; -1 returns that distribution.
+        eta: bonus in nats, subtracted from the entropy of the previously selected context.
+        top_p: probability mass of the nucleus kept in each row; 1 keeps all tokens, 0 only the likeliest.
+        previous: 0-based index of the context selected at the previous step.
+        weights: [n], sum 1, for pool "weighted"; default: softmax of the negative entropies.
 
     Returns:
-        Normalised log-probabilities [V] in float32 at least, and the selected context (from 0), or
-        None where the pool mixes them.
+        Normalized log-probabilities [V] in at least float32, and the 0-based index of the selected context, None if
+        the pool mixes contexts.
 
-    Raises UsageError: a value is out of range, there is no context, or a row has no token.
+    Raises:
+        UsageError: A value is out of range, there is no context, or a row has NaN or no possible token.
     """
     if logits.dim() != 2:
         raise UsageError(f"logits must be [contexts + 1, vocabulary], got {list(logits.shape)}")
@@ -121,10 +116,7 @@ def merge(
 
 
 def merge_rows(logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tensor, " R"]) -> MergedDistributions:
-    """`merge` for R hypotheses at once; `previous` is -1 where no context was selected yet.
-
-    NaN in, NaN out, for the caller to notice.
-    """
+    """Batched `merge` of R hypotheses; `previous` is -1 if no context has been selected. NaN propagates."""
     whole = torch.log_softmax(logits.to(base.score_type(logits)), -1)
     kept, entropies = nucleus(whole.flatten(0, 1), rule.top_p)
     kept, entropies = kept.view_as(whole), entropies.view(whole.shape[:2])[:, 1:]
@@ -144,13 +136,13 @@ def merge_rows(logits: Float[Tensor, "R rows V"], rule: Rule, previous: Int[Tens
         elif rule.weights is not None:
             weights = entropies.new_tensor(rule.weights).expand_as(entropies)
         merged = combine(mixture(whole[:, 1:], kept[:, 1:], weights), alone, rule.beta)
-        disjoint = (merged == -math.inf).all(-1)  # no token was kept by all contexts
+        disjoint = (merged == -math.inf).all(-1)  # no token is in the nucleus of every context
         if bool(disjoint.any()):
             union = (kept[:, 1:] & (weights != 0)[:, :, None]).any(1)
             every = whole[:, 1:] != -math.inf
             uncut = combine(mixture(whole[:, 1:], every, weights), whole[:, 0], rule.beta)
             merged = torch.where(disjoint[:, None], _cut(uncut, union), merged)
-            # where no token of the union is possible for all, any that is
+            # if no token of the union is possible under all contexts, fall back to all tokens
             merged = torch.where((merged == -math.inf).all(-1, keepdim=True), uncut, merged)
     return MergedDistributions(merged.log_softmax(-1), chosen, entropies, whole)
 
@@ -160,7 +152,7 @@ def _cut(logprobs: Float[Tensor, "*rows V"], kept: Bool[Tensor, "*rows V"]) -> T
 
 
 def combine(pooled: Float[Tensor, "R V"], alone: Float[Tensor, "R V"], beta: float) -> Float[Tensor, "R V"]:
-    """(1 + beta) P - beta log p(T); P alone where p(T) was cut."""
+    """Compute (1 + beta) P - beta log p(T), or P for tokens truncated from p(T)."""
     if beta == -1:
         return alone
     return torch.where(alone == -math.inf, pooled, (1 + beta) * pooled - beta * alone)
@@ -169,20 +161,19 @@ def combine(pooled: Float[Tensor, "R V"], alone: Float[Tensor, "R V"], beta: flo
 def mixture(
     rows: Float[Tensor, "R n V"], kept: Bool[Tensor, "R n V"], weights: Float[Tensor, "R n"]
 ) -> Float[Tensor, "R V"]:
-    """Weighted mean of log-probabilities, -inf for what is not kept of every row with a weight."""
-    floor = torch.finfo(rows.dtype).min / 2  # in a product of matrices -inf could become NaN
+    """Average log-probabilities over n rows; -inf for tokens not kept in every row with nonzero weight."""
+    floor = torch.finfo(rows.dtype).min / 2  # finite, because 0 * -inf in the matrix product is NaN
     known = torch.where(kept, rows, torch.tensor(floor, dtype=rows.dtype, device=rows.device))
     mean = (weights[:, None] @ known)[:, 0]
+    # a weight above 1e-30 on a token that is not kept pulls the mean below this threshold
     return mean.masked_fill(mean < floor * 1e-30, -math.inf)
 
 
 def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, "R V"], Float[Tensor, " R"]]:
-    """The smallest set of each row whose mass is at least `top_p`.
+    """Return a mask of the smallest set of tokens in each row with a mass of at least `top_p`, and its entropy.
 
-    At least one; among equal ones those of lower id. What has no probability is never kept. NaN stays, to be noticed.
-
-    Returns:
-        Which tokens are kept, and the entropies (nats) of the rows so cut, not renormalised.
+    At least one token is kept; ties go to the lower id; tokens of probability 0 are never kept. NaN propagates. The
+    entropy is in nats, over the kept tokens and not renormalized.
     """
     size = logprobs.shape[1]
     if top_p >= 1:
@@ -194,7 +185,7 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
         if count == size or not bool((mass.sum(1) < top_p).any()):
             break
         count *= 8
-    # a token is kept while those that are likelier have less mass than top_p
+    # a token is kept while all likelier tokens together have less mass than top_p; `begin` is the first kept place
     reached = mass.cumsum(1)
     begin = torch.searchsorted(reached, reached[:, -1:] - top_p, right=True).clamp(0, count - 1)
     least = values.gather(1, begin)
@@ -203,6 +194,7 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
     inside = torch.arange(count, device=values.device) >= begin
     below = values.gather(1, (begin - 1).clamp_min(0))
     tied = torch.where(begin > 0, below == least, torch.tensor(count < size, device=begin.device))
+    # `>=` kept all tokens tied with the least likely one of the set: drop the surplus, highest ids first
     for row in tied[:, 0].nonzero()[:, 0]:
         many = int((values[row, begin[row] :] == least[row]).sum())
         kept[row, (logprobs[row] == least[row]).nonzero()[many:, 0]] = False
@@ -210,13 +202,14 @@ def nucleus(logprobs: Float[Tensor, "R V"], top_p: float) -> tuple[Bool[Tensor, 
 
 
 def entropy(mass: Float[Tensor, "R V"], logprobs: Float[Tensor, "R V"]) -> Float[Tensor, " R"]:
-    """-sum p log p of each row, where 0 log 0 = 0."""
+    """Compute -sum p log p of each row, with 0 log 0 = 0."""
+    # clamped, because 0 * -inf is NaN; p log p below -100 is negligible
     found: Tensor = torch.linalg.vecdot(mass, logprobs.clamp_min(-100))
     return -found
 
 
 def ranked(logprobs: Float[Tensor, "R V"], count: int) -> Float[Tensor, "R n"]:
-    """The `count` highest of each row, ascending; on a CPU by numpy, which is 20 times as fast."""
+    """Return the `count` highest values of each row, ascending; on CPU by numpy, which is 20 times as fast."""
     size = logprobs.shape[1]
     if logprobs.device.type != "cpu":
         highest: Tensor = logprobs.topk(min(count, size)).values

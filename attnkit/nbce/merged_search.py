@@ -1,4 +1,4 @@
-"""Search over several contexts at once: to a search, the contexts of a prompt are one model."""
+"""Search over merged contexts: all contexts of a prompt behave like one model."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,61 +18,60 @@ from attnkit.search.beam import beam_search
 from attnkit.search.sample import step_by_step
 
 TRACED = 64
-"""Likeliest tokens whose log-probabilities under each context are kept for the trace."""
+"""Number of likeliest tokens whose log-probabilities under each context are recorded for the trace."""
 
 
 class TracedToken(NamedTuple):
-    """One token of an answer, and what the contexts contributed to it."""
+    """One token of an answer, with statistics of the contexts."""
 
     text: str
-    """What it adds to the answer, once known; "" where a later token completes the character."""
+    """Text that the token adds to the answer; "" until decoded, or if a later token completes the character."""
     chosen: int | None
-    """The selected context, from 0; None where the pool mixes them."""
+    """0-based index of the selected context; None if the pool mixes contexts."""
     entropies: tuple[float, ...]
-    """Of each context, after the cut, in nats."""
+    """Entropy of each context in nats, after truncation."""
     agreed: bool = False
-    """It is the likeliest token without any context too, and of the selected one if there is."""
+    """Whether the token is the likeliest both without context and under the selected context, if any."""
     logprobs: tuple[float, ...] = ()
-    """Of the token under each context, in nats; () where it was not among the `TRACED` likeliest,
-    which sampling may do."""
+    """Log-probability (nats) of the token under each context; () if sampled from beyond the `TRACED` likeliest."""
     end: bool = False
-    """It ended the answer."""
+    """Whether the token ended the answer."""
 
     @property
     def main_context(self) -> int:
-        """The selected context, or that of least entropy where the pool mixes them."""
+        """Selected context, or the context of minimum entropy if the pool mixes contexts."""
         if self.chosen is not None:
             return self.chosen
         return min(range(len(self.entropies)), key=self.entropies.__getitem__)
 
 
 class Answer(NamedTuple):
-    """What a search found for one prompt."""
+    """Result of a search for one prompt."""
 
     hypotheses: list[Hypothesis]
-    """Best first; ids are the reader's."""
+    """Hypotheses, best first, with the reader's token ids."""
     steps: list[TracedToken]
-    """Of the best one where contexts were merged, a step a token, its end token included."""
+    """Trace of the best hypothesis, end token included; empty unless contexts were merged."""
     prompt: tuple[float, ...] = ()
-    """Log-probability (nats) of the prompt under each context; () where it is not known."""
+    """Log-probability of the prompt under each context, in nats; () if unknown."""
 
 
 class MergedState(NamedTuple):
-    """R = prompts x beams hypotheses; the reader's rows are [prompts, rows, beams]."""
+    """State of R = prompts x beams hypotheses; the reader's rows are [prompts, rows, beams]."""
 
     cache: Decode
     rows: int
-    """Contexts of each prompt, and the empty one."""
+    """Number of rows per prompt: its contexts and the empty context."""
     lines: Int[Tensor, " P"]
-    """Number of each prompt."""
+    """Index of each prompt in the batch."""
     previous: Int[Tensor, " R"]
-    """The context that was selected last; -1 before the first token."""
+    """Context selected at the last step; -1 before the first token."""
     written: Int[Tensor, "R t"] | None
-    """Tokens so far; None before the prompt's last token is read."""
+    """Generated tokens; None before the prompt's last token is read."""
     reader: ContextReader
 
     def select(self, rows: Int[Tensor, " n"], stay: Int[Tensor, " b"] | None) -> "MergedState":
-        """As `Decode.select`."""
+        """See `Decode.select`."""
         lines = self.lines if stay is None else self.lines[stay]
         before, now = len(self.previous) // len(self.lines), len(rows) // max(1, len(lines))
         context = torch.arange(self.rows, device=rows.device)
@@ -85,26 +84,23 @@ class MergedState(NamedTuple):
 
 
 class MergedModel:
-    """All contexts of each prompt as one model, as `search.base.Predictor` asks.
-
-    It is its own `output`: what `advance` answers are log-probabilities already.
-    """
+    """A `search.base.Predictor` of merged contexts, and its own `output`, since `advance` gives log-probabilities."""
 
     def __init__(self, reader: ContextReader, rule: Rule | None) -> None:
-        """`rule` None: each prompt has one row, which is continued as it is."""
+        """Without `rule`, each prompt has a single row, which is continued without merging."""
         self.reader, self.rule = reader, rule
         self.output, self.out_features = self, reader.size + reader.special
         self.prompts: list[tuple[float, ...]] = []
-        """By line: log-probability of the prompt under each context."""
+        """By line: log-probability of the prompt under each context, in nats."""
         self.steps: dict[tuple[int, ...], tuple[TracedToken, int | None, list[int], Tensor]] = {}
-        """By line and tokens before: what the contexts say, the token on which all agree, the
-        likeliest tokens, and their log-probabilities under each context [tokens, contexts]."""
+        """By line and prefix: trace of the step; the token likeliest both without context and under the selected
+        context, if the same; the likeliest tokens; their log-probabilities [tokens, contexts]."""
 
     def __call__(self, hidden: Tensor) -> Tensor:
         return hidden
 
     def start(self, prompts: Sequence[Sequence[PromptRow]]) -> MergedState:
-        """Read the rows of all prompts, equally many each."""
+        """Read the rows of all prompts, which have the same number of rows."""
         rows = [row for some in prompts for row in some]
         count, device = len(prompts), self.reader.device
         previous = torch.full((count,), -1, device=device)
@@ -117,10 +113,10 @@ class MergedModel:
         return MergedState(cache, len(prompts[0]), lines, previous, None, self.reader)
 
     def advance(self, ids: Int[Tensor, "R 1"], state: MergedState) -> tuple[Float[Tensor, "R 1 V"], MergedState]:
-        """Log-probabilities of the token after these, which are the search's."""
+        """Compute log-probabilities of the next token after `ids`; both use the search's token ids."""
         prompts, beams = len(state.lines), len(ids) // len(state.lines)
         shape = (prompts, state.rows, beams)
-        # outputs that have ended go on with any token, also one that the reader does not have
+        # finished hypotheses are continued with arbitrary tokens, possibly outside the reader's vocabulary
         own = (ids - self.reader.special).clamp_min(0)
         tokens = own.view(prompts, 1, beams).expand(shape).reshape(-1, 1)
         logits, cache = self.reader.step(tokens, state.cache)
@@ -137,7 +133,7 @@ class MergedModel:
         return self._to_search_ids(merged.logprobs)[:, None], state
 
     def _record(self, merged: MergedDistributions, state: MergedState, written: Int[Tensor, "R t"]) -> None:
-        """Keep what the contexts say of the likeliest tokens behind `written`."""
+        """Record the log-probabilities of the likeliest tokens after `written` under each context."""
         rows = merged.rows
         logs = self._to_search_ids(rows.flatten(0, 1)).view(*rows.shape[:2], -1)  # [R, rows, U]
         every = torch.arange(len(rows), device=rows.device)
@@ -162,7 +158,7 @@ class MergedModel:
             self.steps[line, *prefix] = step, both, tokens, logprobs
 
     def _to_search_ids(self, logprobs: Float[Tensor, "R V"]) -> Float[Tensor, "R U"]:
-        """In the search's vocabulary, whose EOS stands for all tokens that end a text."""
+        """Convert to the search's vocabulary, whose EOS has the total probability of the reader's end tokens."""
         count = self.reader.special
         if not count:
             return logprobs
@@ -174,7 +170,7 @@ class MergedModel:
         return out
 
     def answer(self, line: int, hypotheses: Sequence[Hypothesis]) -> Answer:
-        """The hypotheses in the reader's ids, with the steps of the best one of merged contexts."""
+        """Convert the hypotheses to the reader's token ids and look up the trace of the best hypothesis."""
         steps = []
         for one in hypotheses[:1]:
             for at, token in enumerate([*one.ids, *([EOS] if one.complete else [])]):
@@ -195,16 +191,17 @@ def answers(
     *,
     lines: Sequence[int] | None = None,
 ) -> list[Answer]:
-    """Continue each prompt from all its rows at once; prompts are read some at a time.
+    """Generate an answer to each prompt from all its rows, in batches of prompts.
 
-    The rows of a prompt end alike, the empty context first; without a rule it has one row, which is
-    continued as it is.  `lines` number the prompts (default 0, 1, ...), which seeds sampling;
-    `spec.batch_tokens` bounds the rows x tokens that are cached at once (one prompt is always read
-    whole).
+    Args:
+        prompts: rows of each prompt, which share one tail, the row with the empty context first.
+        rule: merge rule; None: each prompt has a single row, which is continued without merging.
+        spec: search settings; `batch_tokens` limits rows x tokens cached at once (a prompt is never split).
+        lines: numbers of the prompts, which seed sampling; default 0, 1, ...
 
     Raises:
-        UsageError: a row is too long or empty, or the rule does not fit the contexts.
-        DataError: the model answers NaN.
+        UsageError: A row is too long or empty, or the rule does not fit the contexts.
+        DataError: The model returns NaN.
     """
     for rows in prompts:
         if rule is not None:
@@ -228,7 +225,7 @@ def answers(
 
 
 def _batches(prompts: Sequence[Sequence[PromptRow]], spec: SearchConfig) -> Iterator[list[int]]:
-    """Prompts with equally many rows, as many as may be cached at once with their outputs."""
+    """Yield batches of prompt indices with equal numbers of rows and windows, within `spec.batch_tokens`."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, rows in enumerate(prompts):
         groups[len(rows), 1 + len(rows[0].beside)].append(place)

@@ -1,4 +1,4 @@
-"""Opening whatever can read many contexts: finished runs and Hugging Face models."""
+"""Readers opened from finished runs and Hugging Face models."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,16 +22,19 @@ def open_model(
     chat: bool = False,
     template: str = "",
 ) -> ContextReader:
-    """A folder with manifest.json as a run, with config.json as a Hugging Face model; else the hub.
+    """Open a folder with manifest.json as a run; otherwise a Hugging Face model, from a folder or from the hub.
 
-    `chat` uses the chat template of a Hugging Face model and asks for a short answer, `template` is
-    text with {context} and, behind it, {prompt}; the rest as `attnkit.huggingface.open_model`.
+    The other arguments are as in `attnkit.huggingface.open_model`.
+
+    Args:
+        chat: use the chat template of a Hugging Face model and ask for a short answer.
+        template: text that contains {context} and, after it, {prompt}.
 
     Raises:
-        MissingInputError: there is no such model, or a path leads to no folder.
-        UsageError: the model cannot read several contexts, or an option is not for it.
-        UnavailableError: transformers, the device or the network is not there.
-        DataError: its files are damaged.
+        MissingInputError: The model does not exist, or a path is not a folder.
+        UsageError: The model cannot read several contexts or does not take an option.
+        UnavailableError: transformers, the device or the network is not available.
+        DataError: The model's files are damaged.
     """
     if is_run(str(name)):
         options = {"dtype": dtype != "float32", "chat or template": chat or template}
@@ -45,7 +48,7 @@ def open_model(
 
 
 def pretrained_reader(opened: "Pretrained", *, chat: bool, template: str) -> ContextReader:
-    """The reader of an opened Hugging Face model; raises UsageError as `open_model`."""
+    """Return the reader of an opened Hugging Face model; raises UsageError like `open_model`."""
     from attnkit.nbce.huggingface_reader import HuggingFaceEncoderDecoder, HuggingFaceReader
 
     if opened.shape == "encoder-decoder":
@@ -54,10 +57,7 @@ def pretrained_reader(opened: "Pretrained", *, chat: bool, template: str) -> Con
 
 
 def open_run(run: Run, device: str = "cpu") -> ContextReader:
-    """The reader of a finished run.
-
-    Raises UsageError: the model has no decoder.
-    """
+    """Return the reader of a finished run; raises UsageError if the model has no decoder."""
     from attnkit.nbce.run_reader import EncoderDecoderReader, LanguageModelReader
 
     if run.recipe.model.shape == "encoder":

@@ -1,7 +1,7 @@
-"""Question sets answered with more and more contexts, scored for every method and number of them.
+"""Evaluation on question sets, for each method and number of contexts.
 
-Each method and number is stored like a split of its own, `<split>.<method>.<contexts>`: its answers
-in outputs/, its scores in scores.json, in the run or in the folder of a model from elsewhere.
+Each combination is stored like a separate split, `<split>.<method>.<contexts>`, with answers in outputs/ and scores in
+scores.json, in the run or in the results folder of another model.
 """
 
 import hashlib
@@ -43,29 +43,29 @@ if TYPE_CHECKING:
     from attnkit.recipe import Recipe
     from attnkit.runs import Run
 
-PORTION = 32  # questions between two reports of the progress
-MODELS = "models"  # folder of the results of models that are no runs, beside variants of a recipe
+PORTION = 32  # questions per call of `ask`, and between two progress reports
+MODELS = "models"  # results folder of models that are not runs, beside the variants of a recipe
 LONGEST_NAME = 120
-MERGING = ("beta", "eta", "top_p", "alpha", "limit")  # what answers depend on beside the method
+MERGING = ("beta", "eta", "top_p", "alpha", "limit")  # settings that answers depend on besides the method
 
 
 @dataclass
 class EvaluatedModel:
-    """A model, its description, and where its answers are stored."""
+    """A model with its description and results folder."""
 
-    name: str  # for messages
+    name: str  # shown in progress messages
     system: System
-    results: Results  # where its answers and scores are stored
+    results: Results
     weights: str
-    """SHA-256 of its weights: answers of others are not taken for its own."""
+    """SHA-256 of the weights; stored answers of other weights are not reused."""
     limit: int | None
-    """Most tokens of the one row of concat and cad, where the recipe says none; None: its own."""
+    """Default maximum number of tokens in the row of `concat` and `cad`; None: the model's limit."""
     open: Callable[[], ContextReader]
-    """Called once, where not everything is known already."""
+    """Function that opens the model; called only if an answer is not stored."""
     reading: StoredContexts = field(default_factory=StoredContexts)
-    """How it reads, where answers depend on it: stored with them."""
+    """Settings of reading, such as the template, that are stored with the answers."""
     recipe: "Recipe | None" = None
-    """That of a run: answers by its search and merging have the plain names."""
+    """Recipe of a run; answers with its search and merge settings are stored under plain names."""
 
     @cached_property
     def reader(self) -> ContextReader:
@@ -73,7 +73,7 @@ class EvaluatedModel:
 
     @classmethod
     def of_run(cls, run: "Run", device: str = "cpu") -> "EvaluatedModel":
-        """A finished run; its answers are stored in it."""
+        """Wrap a finished run, in which the answers are stored."""
         name, weights = f"{run.variant} seed {run.seed}", run.weights_sha256
         longest = run.recipe.data.max_length
         return cls(name, System.of_run(run), run, weights, longest, lambda: open_run(run, device), recipe=run.recipe)
@@ -82,7 +82,7 @@ class EvaluatedModel:
     def of_reader(
         cls, reader: ContextReader, name: str, recipe: str, out: str | Path, limit: int | None, reading: StoredContexts
     ) -> "EvaluatedModel":
-        """Any model, as the user named it; its answers are in <out>/<recipe>/models/<name>."""
+        """Wrap any other model; its answers are stored in <out>/<recipe>/models/<name>."""
         folder = "--".join(part for part in Path(name).parts if part not in ("/", ".", ".."))
         results = Results(Path(out).joinpath(*recipe.split("/"), MODELS, folder[-LONGEST_NAME:]))
         parameters = sum(weight.numel() for weight in reader.model.parameters())
@@ -92,19 +92,19 @@ class EvaluatedModel:
 
 
 class Condition(NamedTuple):
-    """Questions of a split, to be answered by one method from so many contexts each."""
+    """Questions of a split, answered by one method from the same number of contexts each."""
 
     split: str
     method: str
     number: int  # of contexts
     questions: list[tuple["Row", tuple[str, ...]]]
-    """With their contexts; those that have so many."""
+    """Questions that have enough contexts, each with its contexts."""
     spec: ContextsConfig
-    """With one value each of what is swept."""
+    """Settings, with a single value of each swept setting."""
 
     @property
     def name(self) -> str:
-        """What it is stored under."""
+        """Name under which answers and scores are stored."""
         return str(ScoredSplit(self.split, None, self.method, self.number))
 
 
@@ -112,14 +112,11 @@ ABLATIONS: dict[str, tuple[str, dict[str, float]]] = {
     "entropy-free": ("entropy", {"eta": 0.0}),
     "mean-whole": ("mean", {"top_p": 1.0}),
 }
-"""Methods that are a pool with another setting."""
+"""Methods that are a pool with a fixed setting."""
 
 
 def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConfig]]:
-    """The method with each combination of the values that it depends on, named by those.
-
-    Of what it does not depend on it takes the first value, so that it is asked once.
-    """
+    """Yield label and settings for each combination of swept values, the first value of settings that are not used."""
     pool, fixed = ABLATIONS.get(method, (method, {}))
     points: dict[str, tuple[float, ...]] = {}
     for key in ("beta", "eta", "top_p"):
@@ -134,17 +131,14 @@ def sweep(method: str, spec: ContextsConfig) -> Iterator[tuple[str, ContextsConf
 
 
 def pooling(method: str, spec: ContextsConfig) -> tuple[str, Rule]:
-    """The method's word for `ask`, and how it merges where it is a pool; nothing is swept."""
+    """Return the method of `ask` and the merge rule; `spec` has a single value of each setting."""
     word, changes = ABLATIONS.get(method, (method, {}))
     beta, eta, top_p = (changes.get(key, getattr(spec, key)) for key in ("beta", "eta", "top_p"))
     return word, Rule("entropy", beta, eta, top_p)
 
 
 def evaluate_run(run: "Run", recipe: "Recipe | None" = None, splits: Sequence[str] = (), **how: Any) -> list[ScoreRow]:
-    """A run of any task by the settings of its recipe, or of another; the rest as in `evaluate`.
-
-    `splits` are those of the recipe where none are named.
-    """
+    """Evaluate a run of any task with `recipe` (default: its own) and `splits` (default: the recipe's)."""
     recipe = recipe or run.recipe
     evaluate_task: Callable[..., list[ScoreRow]] = evaluation.evaluate
     if run.recipe.task == "question-answering":
@@ -166,9 +160,9 @@ def evaluate(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """`evaluate_model` of a run on its corpus, by its recipe's `spec` and `search` where None.
+    """Run `evaluate_model` on a run and its corpus; `spec` and `search` default to its recipe's.
 
-    The rest is as in `scoring.evaluation.evaluate`; raises MissingInputError if it is not finished.
+    The other arguments are as in `scoring.evaluation.evaluate`. Raises MissingInputError if the run is not finished.
     """
     corpus = corpus_of(run, data_dir, offline, fresh=force, keep=group.is_main_process())
     model = EvaluatedModel.of_run(run, pick_device(device))
@@ -181,7 +175,7 @@ def evaluate(
 def _packed_rows(
     run: "Run", splits: Sequence[str], eval: EvalConfig, spec: ContextsConfig, search: SearchConfig
 ) -> list[ScoreRow]:
-    """All rows of a run without weights; [] where it has them, or where some were not kept."""
+    """Return all rows of a run without weights; [] if the run has weights or a row is not stored."""
     names, rows = expand(eval.metrics), []
     labels = [one for method in spec.methods for one in sweep(method, spec)]
     for split, count, (label, one) in product(splits, spec.counts, labels):
@@ -204,16 +198,17 @@ def evaluate_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> list[ScoreRow]:
-    """Answer the questions of splits by every method from every number of contexts, and score.
+    """Answer and score questions; returns and stores one row per split, number of contexts and method.
 
-    The corpus need not be the one that the model was trained on; `force` answers and scores again
-    what is known, `progress` is called after every `PORTION` answers.  One row a split, number of
-    contexts and method is returned, and stored in the model's folder.
+    Args:
+        corpus: corpus of the splits, which need not be the training corpus.
+        force: answer and score again, ignoring stored results.
+        progress: called after every `PORTION` answers.
 
     Raises:
-        MissingInputError: the corpus has no such split.
-        DataError: a split has no contexts, or none of the numbers asked for.
-        UsageError: a method or metric is not for this model, or a row does not fit.
+        MissingInputError: The corpus has no such split.
+        DataError: A split has no contexts, or no question has any of the requested numbers of contexts.
+        UsageError: The model does not support a method or metric, or a row does not fit.
     """
     names = expand(eval.metrics)
     check_known(names, "question-answering", metrics_of_answers())
@@ -239,10 +234,10 @@ def evaluate_model(
 
 
 def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> Iterator[Condition]:
-    """Numbers of contexts in order, and all methods with each."""
+    """Yield the conditions of a split, for each number of contexts and each method."""
     rows = corpus.questions(split, max(spec.counts))
     questions = QuestionSet(rows, spec.seed)
-    first = rows[: spec.rows or None]  # the passages of the others serve as well
+    first = rows[: spec.rows or None]  # passages of the other questions still serve as distractors
     for count in spec.counts:
         drawn = [(row, questions.contexts(number, count)) for number, row in enumerate(first)]
         some = [(row, contexts) for row, contexts in drawn if contexts is not None]
@@ -252,7 +247,7 @@ def conditions(corpus: Corpus | RunCorpus, split: str, spec: ContextsConfig) -> 
 
 
 class AskedQuestions:
-    """Questions, and what a model answers to them by one method."""
+    """A condition as `scoring.evaluation.ScoredLines`."""
 
     def __init__(self, model: EvaluatedModel, condition: Condition) -> None:
         self.system, self.results, self.weights = model.system, model.results, model.weights
@@ -269,7 +264,7 @@ class AskedQuestions:
         return _search_of(search, self.condition.method, spec, self.model.reading), own
 
     def decode(self, search: SearchConfig, tell: Tell) -> tuple[list[str], Decoding]:
-        """What the model answers now, in portions that the ranks share."""
+        """Answer all questions in portions, distributed over the ranks."""
         reader, spec = self.model.reader, self.condition.spec
         method, rule = pooling(self.condition.method.partition(",")[0], spec)
         replies: list[Reply] = []
@@ -295,7 +290,7 @@ class AskedQuestions:
             tell(len(replies))
         seconds = max(time.perf_counter() - start, 1e-6)
         chosen = [deciding_context(reply) for reply in replies]
-        # the first line: models of text that were trained elsewhere go on after the answer
+        # only the first line: other language models continue after the answer
         texts = [reply.text.strip().partition("\n")[0].rstrip() for reply in replies]
         return texts, Decoding(
             seconds=round(seconds, 3),
@@ -321,21 +316,21 @@ class AskedQuestions:
 
 
 def _search_of(search: SearchConfig, method: str, spec: ContextsConfig, reading: StoredContexts) -> StoredSearch:
-    """How answers by a method were found, as it is stored with them."""
+    """Return the search and merge settings that are stored with the answers."""
     merging = {key: getattr(spec, key) for key in MERGING}
     return StoredSearch.of(search, reading.model_copy(update={"method": method, **merging}))
 
 
 def deciding_context(reply: Reply) -> int | None:
-    """The context that an answer is from, also where its lead is small; None: there is none."""
+    """Return the context with the largest share of a merged answer, otherwise the selected context, if any."""
     return reply.context if reply.source is None else reply.source.leading
 
 
 def _weights_digest(model: torch.nn.Module) -> str:
-    """SHA-256 of the weights, about a second a GB."""
+    """Compute the SHA-256 of the weights, at about one second per GB."""
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
-        if isinstance(weight, torch.Tensor):  # a quantised layer keeps settings there as well
+        if isinstance(weight, torch.Tensor):  # the state dict of a quantized layer also has settings
             digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
             plain = weight.detach().cpu().contiguous().flatten()
             digest.update(plain.view(torch.uint8).numpy().data)

@@ -1,4 +1,4 @@
-"""What reading many contexts needs of a model; rows are batched, and shared text is read once."""
+"""Interface of models that read many contexts: rows are batched, shared prefixes computed once."""
 
 import copy
 from abc import ABC, abstractmethod
@@ -18,138 +18,124 @@ from attnkit.recipe.schema import SearchConfig
 from attnkit.search.base import score_type
 
 SHORTEST_PREFIX = 8
-"""Shorter prefixes are read again in every row: a pass of their own would cost more."""
-
+"""Minimum length of a shared prefix that is computed once; for a shorter prefix the extra pass costs more."""
 LOGITS_AT_ONCE = 2**26
-"""Most logits that are held while prompts are scored: 256 MB in float32."""
-
+"""Maximum number of logits held while prompts are scored: 256 MB in float32."""
 WATCHED = 2048
-"""Tokens read in one pass where progress is shown."""
-
+"""Maximum number of tokens per pass if progress is reported."""
 Real = Bool[Tensor, "R t"] | None
-"""Where ids are tokens, not pads; None: everywhere."""
-
+"""Mask that is True on tokens and False on pads; None: no pads."""
 SHORTEST = 8
-"""An answer is not shortened below this to make contexts fit."""
-
+"""Minimum answer length, in tokens, to which `fitted` reduces the maximum length."""
 SPLIT = "split the context (--window)"
 
 
 class PromptRow(NamedTuple):
-    """One row of ids: the text with its context, and what all rows of a prompt end with."""
+    """A row of token ids: a head with the context, and a tail that all rows of a prompt share."""
 
     head: tuple[int, ...]
-    """Begin token, template and context; of an encoder-decoder the source."""
+    """Begin token, template and context; for an encoder-decoder the source."""
     tail: tuple[int, ...]
-    """The question, at least one token; of an encoder-decoder what every output starts with."""
+    """The prompt, at least one token; for an encoder-decoder the tokens that start every output."""
     beside: tuple[tuple[int, ...], ...] = ()
-    """Heads of further windows, each read alone; the tail sees them all (`CausalReader.gather`)."""
+    """Heads of further windows, each encoded alone; the tail attends to all of them (`gather`)."""
     once: int = 0
-    """How many tokens all windows begin with that the tail sees once only."""
+    """Length of the prefix shared by all windows, to which the tail attends only once."""
 
     @property
     def longest(self) -> int:
-        """Tokens up to the end of the tail, which begins behind the longest window."""
+        """Number of tokens up to the end of the tail, which is positioned after the longest window."""
         return max(map(len, (self.head, *self.beside))) + len(self.tail)
 
 
 class ContextReader(ABC):
-    """A model that continues R rows of ids, whatever library it comes from.
+    """Interface of a model of any library that continues R rows of token ids.
 
-    A reader makes rows of text (`row`), reads them (`begin`, `step`), and rearranges what was read
-    (`select`, `join`): a `Decode` whose tensors have one row each.
+    It builds rows from texts (`row`), computes their cache (`begin`, `step`), and rearranges it (`select`, `join`).
     """
 
     name: str
     size: int
-    """Tokens of the vocabulary."""
+    """Vocabulary size."""
     ends: frozenset[int]
-    """Tokens that end a text."""
+    """Ids of the end tokens."""
     limit: int | None
-    """Most tokens of a row, output included; None where nothing bounds it."""
+    """Maximum number of tokens in a row, output included; None: unlimited."""
     trained: int | None = None
-    """Most tokens of the rows that it was trained on, begin token aside; None: unknown."""
+    """Maximum number of tokens per row in training, without the begin token; None: unknown."""
     special: int = 0
-    """A search's ids are the reader's plus this: its first four are PAD, UNK, BOS and EOS, which
-    vocabularies from elsewhere have in other places."""
+    """Offset of the search's ids, which start with PAD, UNK, BOS and EOS; other vocabularies place these elsewhere."""
     model: Any
-    """The network, a torch module."""
+    """The torch module."""
     batch_tokens: int = 16384
-    """Tokens that are read in one pass; what is cached of them is not counted."""
+    """Maximum number of tokens per forward pass, cached tokens not counted."""
     window_refusal: str = ""
-    """Why its caches of several contexts cannot be seen by one row; "" where they can."""
+    """Reason why one row cannot attend to the caches of several contexts; "" if it can."""
     scores_prompts: bool = False
-    """Whether it has learned to predict prompts, so that their probability says something."""
+    """Whether the model was trained to predict prompts, so that their probability is meaningful."""
     shares: bool = True
-    """Whether padding between tokens does no harm, so that rows can share what was read of them."""
+    """Whether pads between tokens leave the output unchanged, so that rows can share the cache of a prefix."""
     progress: Callable[[int, int], object] | None = None
-    """Called with the rows read so far and all of them, where they are read in several passes."""
+    """Callback for reading in several passes: number of rows read, and total."""
     keep_contexts: bool = False
-    """Contexts that were read stay in memory for the next prompt; causal models only."""
+    """Whether the caches of contexts are kept for the next prompt; causal models only."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of some text, without any special token."""
+        """Encode a text without special tokens."""
 
     def encode_answer(self, text: str) -> list[int]:
-        """The ids of a text as an answer, behind the tail of a row."""
+        """Encode a text as an answer, which follows the tail of a row."""
         return self.encode(text)
 
     def unknown(self, texts: Iterable[str]) -> Counter[str]:
-        """What the tokenizer does not know of some texts; nothing where it knows all bytes."""
+        """Count the characters or words that the tokenizer does not know; none for byte-level tokenizers."""
         return Counter()
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids."""
+        """Decode token ids to text."""
 
     @abstractmethod
     def row(self, context: str, prompt: str) -> PromptRow:
-        """The row of a prompt with a context before it; context "" is the row without one.
-
-        Context and prompt are encoded separately, so that rows can share heads.
-        """
+        """Build the row of a context ("": none) and a prompt, encoded separately so that rows can share heads."""
 
     @abstractmethod
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
-        """Read all rows but for the last token of each."""
+        """Read all rows except the last token of each."""
 
     @abstractmethod
     def advance(
         self, ids: Int[Tensor, "R t"], state: Decode, real: Real = None, every: bool = False
     ) -> tuple[Float[Tensor, "R n V"], Decode]:
-        """Read further tokens; logits behind the last of them, or behind every one.
+        """Read further tokens and return the logits after the last token, or after every token.
 
-        Only causal readers may be given pads; R is a multiple of the rows begun with.
+        Only causal readers accept pads. R is a multiple of the number of rows passed to `begin`.
         """
 
     def step(self, ids: Int[Tensor, "R 1"], state: Decode) -> tuple[Float[Tensor, "R V"], Decode]:
-        """Logits of the next token of every row."""
+        """Read one token per row and return the logits of the next token."""
         logits, state = self.advance(ids, state)
         return logits[:, -1], state
 
     def select(self, state: Decode, rows: Int[Tensor, " R"], begun: Int[Tensor, " b"] | None = None) -> Decode:
-        """Rows take the places of others; `begun`: of the rows begun with these remain."""
+        """Select rows of the cache; `begun` selects from the rows that were passed to `begin` (None: all)."""
         return state.select(rows, begun)
 
     def join(self, parts: Sequence[Decode]) -> Decode:
-        """Rows of several parts, which have read as many columns, as one."""
+        """Concatenate the rows of several states with equal numbers of columns."""
         return Decode(*(mapped(torch.cat, *part) for part in zip(*parts, strict=True)))
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         return cast(torch.device, next(self.model.parameters()).device)
 
     def excess(self, row: PromptRow, output: int) -> int:
-        """Tokens by which a row is too long for an output of `output` tokens; 0 where it fits."""
+        """Return the number of tokens by which a row with `output` further tokens exceeds the limit; 0 if it fits."""
         return 0 if self.limit is None else max(0, row.longest + output - self.limit)
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """Raise UsageError for rows that are empty or leave no room for `output` tokens.
-
-        `advice` is for contexts that are too long.
-        """
+        """Raise UsageError if a row is empty or has no room for `output` tokens; `advice` ends the message."""
         for row in rows:
             if not row.tail:
                 raise UsageError("the prompt is empty: say what the model should continue")
@@ -161,7 +147,7 @@ class ContextReader(ABC):
                 )
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
-        """`begin`, and the log-probability (nats) of each tail but for its first token."""
+        """Run `begin`, and return the log-probability (nats) of each tail except its first token."""
         return self.begin(rows), torch.zeros(len(rows), dtype=torch.float64)
 
     def _indices(self, numbers: Iterable[int]) -> Int[Tensor, " n"]:
@@ -169,14 +155,14 @@ class ContextReader(ABC):
 
 
 class CausalReader(ContextReader):
-    """A reader without a source: rows are padded on the left, and shared text is read once."""
+    """Reader of decoder-only models: rows are padded on the left, shared prefixes computed once."""
 
     _kept: tuple[list[tuple[int, ...]], Decode] | None = None
-    """The heads of the last prompt, and what was read of them."""
+    """Heads of the last prompt, and their cache."""
 
     @abstractmethod
     def empty(self, rows: int) -> Decode:
-        """Rows that have read nothing."""
+        """Return an empty cache."""
 
     def begin_scored(self, rows: Sequence[PromptRow]) -> tuple[Decode, Float[Tensor, " R"]]:
         if not self.shares and len(rows) > 1:
@@ -197,12 +183,9 @@ class CausalReader(ContextReader):
         return self.join(parts), torch.cat(scores)
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
-        """See `ContextReader.begin`: equal heads are read once.
-
-        Raises UsageError: rows have several windows, which the model cannot see at once.
-        """
+        """See `ContextReader.begin`; equal heads are computed once. Raises UsageError for unsupported windows."""
         heads, tails = [row.head for row in rows], [row.tail[:-1] for row in rows]
-        if any(row.beside for row in rows):  # every window alone, then all tails behind theirs
+        if any(row.beside for row in rows):  # each window alone, then each tail after all its windows
             if self.window_refusal:
                 raise UsageError(f"{self.name} cannot see several windows at once: {self.window_refusal}")
             windows = [head for row in rows for head in (row.head, *row.beside)]
@@ -225,7 +208,7 @@ class CausalReader(ContextReader):
         return self._append(tails, self.select(state, self._indices(index[one] for one in heads)))
 
     def _read(self, rows: Sequence[tuple[int, ...]]) -> Decode:
-        """Read rows from their beginning; what all begin with is read once."""
+        """Read rows from the start; their common prefix is computed once."""
         shared = tuple(commonprefix(rows))
         wanted = self.shares and len(rows) > 1 and len(shared) >= SHORTEST_PREFIX
         prefix = len(shared) if wanted else 0
@@ -234,11 +217,11 @@ class CausalReader(ContextReader):
         return self._append([row[prefix:] for row in rows], state)
 
     def _append(self, rows: Sequence[tuple[int, ...]], state: Decode) -> Decode:
-        """Read these ids behind what was read, some rows at a time."""
+        """Append ids to the cache, in batches of at most `batch_tokens`."""
         ids, real = (table.to(self.device) for table in padded(rows, left=True))
         if not ids.shape[1]:
             return state
-        # a pass of `WATCHED` tokens already uses a processor fully
+        # `WATCHED` tokens per pass already saturate a CPU
         tokens = self.batch_tokens if self.progress is None else min(self.batch_tokens, WATCHED)
         many = max(1, tokens // ids.shape[1])
         if many >= len(rows):
@@ -252,22 +235,22 @@ class CausalReader(ContextReader):
 
 
 class SourceReader(ContextReader):
-    """An encoder-decoder: the head of a row is its source, and all outputs start alike."""
+    """Reader of encoder-decoders: the head of a row is its source, the tail starts every output."""
 
     window_refusal = "an encoder-decoder reads each context in a source of its own"
     source_limit: int | None
-    """Most tokens of a source; None where nothing bounds it."""
+    """Maximum number of tokens in a source; None: unlimited."""
 
     @abstractmethod
     def start(self, ids: Int[Tensor, "R S"], real: Bool[Tensor, "R S"]) -> Decode:
-        """Encode sources padded on the right; `real` is False on pads."""
+        """Run the encoder on sources padded on the right; `real` is False on pads."""
 
     def excess(self, row: PromptRow, output: int) -> int:
-        """See `ContextReader.excess`; the output has a side of its own."""
+        """See `ContextReader.excess`; the output does not count, since it is on the target side."""
         return 0 if self.source_limit is None else max(0, len(row.head) - self.source_limit)
 
     def check(self, rows: Sequence[PromptRow], output: int, advice: str = SPLIT) -> None:
-        """See `ContextReader.check`; sources and outputs have limits of their own."""
+        """See `ContextReader.check`; sources and outputs have separate limits."""
         super().check([row for row in rows if not row.tail], output)
         for row in rows:
             if self.excess(row, output):
@@ -282,7 +265,7 @@ class SourceReader(ContextReader):
                 )
 
     def begin(self, rows: Sequence[PromptRow]) -> Decode:
-        """See `ContextReader.begin`; equal sources are read once."""
+        """See `ContextReader.begin`; equal sources are encoded once."""
         index = {head: place for place, head in enumerate(dict.fromkeys(row.head for row in rows))}
         ids, real = (table.to(self.device) for table in padded(list(index)))
         many = max(1, self.batch_tokens // ids.shape[1])
@@ -299,11 +282,9 @@ class SourceReader(ContextReader):
 def fitted(
     reader: ContextReader, contexts: Sequence[str], prompts: Sequence[str], spec: SearchConfig, fixed: bool
 ) -> tuple[SearchConfig, list[str]]:
-    """The search, with answers shortened to what rows leave room for unless their length is fixed.
+    """Reduce `spec.max_length` to the room left by the longest row unless `fixed`; raises UsageError without room.
 
-    Also sentences on that, and on rows longer than those that the model was trained on.
-
-    Raises UsageError: a row does not fit the model.
+    Also returns notes on a reduced length and on rows longer than the rows in training.
     """
     prompt = max(prompts, key=lambda text: reader.row("", text).longest)
     row = max((reader.row(text, prompt) for text in contexts), key=lambda row: row.longest)
@@ -327,7 +308,7 @@ def fitted(
 
 
 def padded(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tensor, "R t"], Bool[Tensor, "R t"]]:
-    """Rows of ids in one table, padded on the right or left with 0, and where they are real."""
+    """Pad rows of ids with 0 into one tensor, and return it with the mask of the tokens."""
     side = "left" if left else "right"
     ids = [torch.tensor(row, dtype=torch.long) for row in rows]
     real = [torch.ones_like(row, dtype=torch.bool) for row in ids]
@@ -335,12 +316,11 @@ def padded(rows: Sequence[Sequence[int]], left: bool = False) -> tuple[Int[Tenso
 
 
 def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
-    """Rows that were read alone become windows of one row; what is read next sees them all.
+    """Join the caches of each `windows` consecutive rows into one row, so that later tokens attend to all of them.
 
-    Of R x `windows` rows, window by window, R remain.  The tokens keep their positions, and the
-    next token of a row stands behind the last position of its longest window.  The first
-    `once[r]` tokens of every window but the first are hidden; columns that all rows hide are
-    dropped.  Source: Ratner et al. 2023, "Parallel context windows for large language models".
+    Tokens keep their positions, and the next token of a row follows the last position of its longest window. The first
+    `once[r]` tokens of all windows but the first are masked; columns that are masked in all rows are dropped. Source:
+    Ratner et al. 2023, "Parallel context windows for large language models".
     """
     caches, seen = state.moving
     if not isinstance(seen, CachePositions):
@@ -351,7 +331,7 @@ def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
     columns = valid.any(0).nonzero()[:, 0]
 
     def beside(some: list[Tensor]) -> Tensor:
-        """Keys or values [R windows, H, S, D] as [R, H, columns, D]."""
+        """Reshape keys or values [R * windows, H, S, D] to [R, H, columns, D]."""
         many = torch.unflatten(some[0], 0, (-1, windows)).transpose(1, 2)  # [R, H, windows, S, D]
         return many.flatten(2, 3).index_select(2, columns)
 
@@ -360,7 +340,7 @@ def gather(state: Decode, windows: int, once: Sequence[int]) -> Decode:
 
 
 def mapped(change: Callable[[list[Tensor]], Tensor], *states: Any) -> Any:
-    """Nested tuples and caches of tensors, each made of those in its place in all states."""
+    """Apply `change` to the corresponding tensors of several states: nested tuples and caches of transformers."""
     first = states[0]
     if isinstance(first, Tensor):
         return change(list(states))
@@ -379,7 +359,7 @@ def mapped(change: Callable[[list[Tensor]], Tensor], *states: Any) -> Any:
 
 
 def copied(cache: Any) -> Any:
-    """A DynamicCache with the same tensors, which transformers replaces and never writes to."""
+    """Copy a DynamicCache but share its tensors, which transformers replaces and never modifies in place."""
     new = copy.copy(cache)
     new.layers = [copy.copy(layer) for layer in cache.layers]
     return new

@@ -1,4 +1,4 @@
-"""attnkit's own runs as readers: language models, and encoder-decoders whose sources differ."""
+"""Readers for attnkit's own runs: language models and encoder-decoders."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from attnkit.recipe.capability import window_issue
 
 
 class RunReader(ContextReader):
-    """What readers of both kinds of models share."""
+    """Base class of the readers for models trained by attnkit."""
 
     model: Model
 
@@ -47,10 +47,7 @@ class LanguageModelReader(RunReader, CausalReader):
     def __init__(
         self, model: Model, tokenizer: Tokenizer, name: str, *, pairs: bool = False, trained: int | None = None
     ) -> None:
-        """`pairs`: it was trained on rows of source, EOS, BOS and target.
-
-        `trained` is the length of what it was trained on, of pairs that of each side.
-        """
+        """Wrap a model trained on up to `trained` tokens (of a side); `pairs`: on rows of source, EOS, BOS, target."""
         super().__init__(model, tokenizer, name)
         self.pairs, self.trained, self.scores_prompts = pairs, trained, not pairs
         reasons = (
@@ -64,7 +61,7 @@ class LanguageModelReader(RunReader, CausalReader):
         return self.tokenizer.target.encode([text])[0]
 
     def row(self, context: str, prompt: str) -> PromptRow:
-        """See `ContextReader.row`; a model of pairs reads both as the source of its output."""
+        """See `ContextReader.row`; with `pairs`, context and prompt together are the source."""
         head, tail = self.encode(context), self.encode(prompt)
         if not self.pairs:
             return PromptRow((BOS, *head), tuple(tail))
@@ -85,7 +82,7 @@ class EncoderDecoderReader(RunReader, SourceReader):
         return self.tokenizer.source.encode([text])[0]
 
     def row(self, context: str, prompt: str) -> PromptRow:
-        """See `ContextReader.row`: the source is the context and the prompt behind it."""
+        """See `ContextReader.row`; the source is the context followed by the prompt."""
         ids = self.encode(f"{context} {prompt}") if prompt.strip() else []
         return PromptRow((*ids, EOS), (BOS,)) if ids else PromptRow((), ())
 

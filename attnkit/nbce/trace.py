@@ -1,4 +1,4 @@
-"""Which context each token of an answer came from, with the text that it adds."""
+"""Traces of answers: the text, context and entropies of each token."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from attnkit.nbce.sources import Source
 from attnkit.text import token_texts
 
 FORMAT, VERSION = "attnkit nbce trace", 5
-"""Of `Trace.json`; the number grows when something that was there changes its meaning."""
-DIGITS = 4  # of entropies, which are float32 or less to begin with
+"""Format of `Trace.json`; the version is incremented when an existing key changes its meaning."""
+DIGITS = 4  # decimals of entropies and shares, which have float32 precision or less
 
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One answer with its sources."""
+    """An answer with its sources."""
 
     model: str
     prompt: str
@@ -27,32 +27,30 @@ class Trace:
     contexts: tuple[Context, ...]
     rule: Rule
     tokens: tuple[TracedToken, ...]
-    """Their texts, one behind the other, are the answer."""
+    """Tokens whose concatenated texts are the answer."""
     source: Source
-    """The context that the answer is from."""
 
     @property
     def text_tokens(self) -> tuple[TracedToken, ...]:
-        """The tokens of the text: all but the end."""
+        """Tokens of the answer without the end token."""
         return tuple(token for token in self.tokens if not token.end)
 
     @property
     def selects_contexts(self) -> bool:
-        """Whether one context is selected at each token."""
+        """Whether the pool selects one context at each token."""
         return self.rule.pool == "entropy"
 
     def selected_contexts(self) -> list[int]:
-        """The selected contexts, in the order in which they first were."""
+        """Return the selected contexts in order of first selection."""
         if not self.selects_contexts:
             return []
         return list(dict.fromkeys(token.main_context for token in self.text_tokens))
 
     def json(self) -> dict[str, Any]:
-        """All of it as JSON's types; contexts are counted from 1, entropies are in nats.
+        """Convert to JSON types; contexts are numbered from 1, entropies are in nats.
 
-        `format` and `version` say how to read it.  A token has `context` null where the pool mixes contexts; `agreed`:
-        the model has the same likeliest token without any context.  `source` is the named context, null where none
-        leads, and `share` each context's share of the answer (`attnkit.nbce.sources`).
+        A token's `context` is null if the pool mixes contexts; `agreed` is `TracedToken.agreed`. `source` is the named
+        context, null if none leads, and `share` is each context's share of the answer (`attnkit.nbce.sources`).
         """
         rule = self.rule._asdict()
         contexts = [
@@ -98,10 +96,9 @@ def trace(
     source: Source,
     decode: Decode,
 ) -> Trace:
-    """The trace of one output.
+    """Build the trace of one output, with contexts in the order of the merged rows.
 
-    `contexts` are in the order of the rows, which `rule` merged; `steps` are one for each of the
-    output's `ids`, and one more where the end token was written.
+    `steps` has one step for each of `ids`, and one more if the output ends with an end token.
     """
     texts = token_texts(decode, ids)
     tokens = [step._replace(text=text) for text, step in zip(texts, steps, strict=False)]
